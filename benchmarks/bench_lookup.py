@@ -131,7 +131,7 @@ def narrow_time(path: Path) -> None:
         last = max(queue.last_store_timestamp for queue in queues if queue.n_bytes)
         parts = store.parts
         points = parts.sampler.log_points(parts.log_slice(), parts.sampler.log_headers)
-        n_points = len(points.places)
+        n_points = len(points.physical_offsets)
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100
     filters = [

@@ -202,10 +202,10 @@ def test_old_files_are_left_out_whole(root: Path, tmp_path: Path) -> None:
     assert any("files of queues" in text for text in copied.left_out)
     assert not copied.findings
     kept = messages(tmp_path / "copy")
-    by_place = {row["commitLogOffset"]: row for row in messages(root)}
-    assert all(by_place[row["commitLogOffset"]] == row | {"brokerName": "store"} for row in kept)
+    by_row = {row["commitLogOffset"]: row for row in messages(root)}
+    assert all(by_row[row["commitLogOffset"]] == row | {"brokerName": "store"} for row in kept)
     assert sum(row["storeTimestamp"] >= newest for row in kept) == 200
-    assert 200 <= len(kept) < len(by_place)
+    assert 200 <= len(kept) < len(by_row)
     assert times[0] < newest
 
 

@@ -316,7 +316,7 @@ def test_queues_that_a_broker_is_too_busy_for_are_waited_for_together(
         with LiveBroker("a", Address.parse(fake.brokers["a"].address), fake.location) as broker:
             wanted = [QueueSlice("T", number, 0, 1) for number in range(150)]
             found = pulls.first_records(broker, wanted)
-    assert [record and record.place for record in found] == [0] * 150
+    assert [record and record.served_offset for record in found] == [0] * 150
     assert pauses == [0.01, 0.02]
 
 

@@ -47,7 +47,7 @@ def texts(*values: str) -> frozenset[str]:
         ("queueOffset BETWEEN 5 AND +9", Pruning(queue_offsets=Between(5, 9))),
         ("queueOffset NOT BETWEEN 5 AND 9", NO_PRUNING),
         ("queueOffset > 5 AND queueOffset <= 9", Pruning(queue_offsets=Between(5, 9))),
-        ("commitLogOffset IN (7, 3, 9)", Pruning(places=Between(3, 9))),
+        ("commitLogOffset IN (7, 3, 9)", Pruning(physical_offsets=Between(3, 9))),
         ("storeTimestamp >= '2026-11-20'", Pruning(store_timestamps=Between(low=DAY_MS))),
         ("storeTimestamp < '2026-11-20T01:00+01:00'",
          Pruning(store_timestamps=Between(high=DAY_MS))),

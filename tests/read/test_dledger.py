@@ -245,12 +245,12 @@ def test_parts_of_the_log_are_read_by_time_and_by_place(tmp_path: Path) -> None:
     low, high = every[11].physical_offset, every[47].physical_offset
     for order in ("queue", "commitlog"):
         with rmqstore.open(root) as opened:
-            by_place = opened.scan(
+            by_row = opened.scan(
                 scan=order,
                 where=f"commitLogOffset >= {low} AND commitLogOffset <= {high}",
                 columns="commitLogOffset",
             )
-            assert sorted(offsets(rows(by_place))) == [at.physical_offset for at in every[11:48]]
+            assert sorted(offsets(rows(by_row))) == [at.physical_offset for at in every[11:48]]
             by_time = opened.scan(
                 scan=order,
                 where=f"storeTimestamp >= {build.T0 + 25_000}",

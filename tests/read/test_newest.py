@@ -25,11 +25,11 @@ CONDITIONS: list[dict[str, Any]] = [
     {"mode": "PERMISSIVE", "columns": "body,topic"},
 ]
 STORES = [*goldens.EVERY, *goldens.OF_GROUPS]
-PLACE = ("commitLogOffset", "topic", "queueId", "queueOffset")
+PHYSICAL_OFFSET = ("commitLogOffset", "topic", "queueId", "queueOffset")
 
 
 def placed(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in PLACE)
+    return tuple(row[name] for name in PHYSICAL_OFFSET)
 
 
 @pytest.mark.parametrize(("name", "condition"), spread(5, STORES, CONDITIONS))
@@ -37,7 +37,7 @@ def placed(row: dict[str, Any]) -> tuple[Any, ...]:
 def test_the_newest_of_each_queue(
     golden_store: Golden, name: str, condition: dict[str, Any], count: int
 ) -> None:
-    arguments = condition | {"include_system_topics": True, "columns": ",".join(PLACE)}
+    arguments = condition | {"include_system_topics": True, "columns": ",".join(PHYSICAL_OFFSET)}
     with rmqstore.open(golden_store(name)) as store:
         rows = store.scan(**arguments).read_all().to_pylist()
         found = store.scan(**arguments, last=count).read_all().to_pylist()

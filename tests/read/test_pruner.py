@@ -45,7 +45,8 @@ def meets(row: Row, pruning: Pruning) -> bool:
         (pruning.tags, row["tags"]), (pruning.keys, row["keys"]), (pruning.msg_ids, row["msgId"]),
     ]  # fmt: skip
     spans = [
-        (pruning.queue_offsets, row["queueOffset"]), (pruning.places, row["commitLogOffset"]),
+        (pruning.queue_offsets, row["queueOffset"]),
+        (pruning.physical_offsets, row["commitLogOffset"]),
         (pruning.store_timestamps, row["storeTimestamp"]),
     ]  # fmt: skip
     return (
@@ -73,7 +74,7 @@ def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
         "topic_prefixes": lambda: (some[0]["topic"][:3],),
         "queue_ids": lambda: frozenset(row["queueId"] for row in some[:2]),
         "queue_offsets": lambda: span("queueOffset"),
-        "places": lambda: span("commitLogOffset"),
+        "physical_offsets": lambda: span("commitLogOffset"),
         "store_timestamps": lambda: span("storeTimestamp"),
         "tags": lambda: texts("tags"),
         "keys": lambda: texts("keys"),
@@ -162,7 +163,7 @@ def test_damaged_units_cost_no_others(
         every = rows(read_queues(opened.parts, slices, spec))
         for low, high in [(0, 5), (3, 3), (20, 60), (60, 150), (90, 199), (199, 199)]:
             for pruning in (
-                Pruning(places=Between(units[low][0], units[high][0])),
+                Pruning(physical_offsets=Between(units[low][0], units[high][0])),
                 Pruning(
                     store_timestamps=Between(build.T0 + 10_000 * low, build.T0 + 10_000 * high)
                 ),
@@ -317,7 +318,7 @@ def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
         assert points.are_all is not damage
         if not damage:
             assert points.store_timestamps.tolist() == times
-            assert points.places.tolist() == [unit[0] for unit in store.queues["T", 0]]
+            assert points.physical_offsets.tolist() == [unit[0] for unit in store.queues["T", 0]]
 
 
 def test_parts_meet_and_join() -> None:

@@ -21,7 +21,7 @@ import store_builder as build
 from memory_storage import MemoryStorage
 from reading import EVERY_COLUMN, LOG_COLUMNS, offsets, read
 from rmqstore import CorruptQueueError, CorruptRecordError, MessageStore, OptionError
-from rmqstore.read.rows import merge_by_place
+from rmqstore.read.rows import merge_by_physical_offset
 
 GoldenStore = Callable[[str], Path]
 STORES = ["basic", "expired2", "crash3", "live", "lmq", "batch-cq"]
@@ -208,7 +208,7 @@ def test_streams_are_merged_by_place() -> None:
         streams = [list(batches_of(chance, side)) for side in sides]
         merged = [
             place
-            for batch in merge_by_place(*streams)
+            for batch in merge_by_physical_offset(*streams)
             for place in batch.column("commitLogOffset").to_pylist()
         ]
         assert merged == places

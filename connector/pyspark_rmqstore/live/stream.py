@@ -152,7 +152,7 @@ class LiveTail:
             key
             for key, record in zip(asked, records, strict=True)
             if record is not None
-            and record.place == reached[key] - 1
+            and record.served_offset == reached[key] - 1
             and record.physical_offset > mark.physical_offset
         }
 

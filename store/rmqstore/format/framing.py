@@ -334,18 +334,18 @@ class EntryFraming:
         entry = _entry_at(buf, position)
         if entry is None:
             return Stop(StopKind.DAMAGE, f"{left} bytes are left, too few for an entry")
-        place = base + position
-        is_damaged = bool(_refuse(entry, place, left, None))
-        next_place = entry.position + entry.size
-        following = _entry_at(buf, next_place - base)
+        offset = base + position
+        is_damaged = bool(_refuse(entry, offset, left, None))
+        next_offset = entry.position + entry.size
+        following = _entry_at(buf, next_offset - base)
         if not is_damaged and after is not None and following is not None:
             # If the entry after this one continues the log as if this one had other numbers, these
             # are damaged. Otherwise this one is of before a cut.
             skipped = FrameNumbers(after.sequence + 1, after.term)
-            n_left = len(buf) - (next_place - base)
-            is_damaged = not _refuse(following, next_place, n_left, skipped)
+            n_left = len(buf) - (next_offset - base)
+            is_damaged = not _refuse(following, next_offset, n_left, skipped)
         kind = StopKind.DAMAGE if is_damaged else StopKind.STALE
-        return Stop(kind, _refuse(entry, place, left, after))
+        return Stop(kind, _refuse(entry, offset, left, after))
 
     def is_blank(self, magic: int, _size: int, left: int) -> bool:
         """Return whether a blank has this magic: DLedger looks at nothing else."""
@@ -359,12 +359,12 @@ def _entry_at(buf: Bytes, position: int) -> _Entry | None:
     return _Entry(*_HEAD.unpack_from(buf.data, position))
 
 
-def _refuse(entry: _Entry, place: int, left: int, after: FrameNumbers | None) -> str:
+def _refuse(entry: _Entry, offset: int, left: int, after: FrameNumbers | None) -> str:
     """Return why no entry of the log begins at a physical offset; empty if one does.
 
     Args:
         entry: the bytes there.
-        place: the physical offset.
+        offset: the physical offset.
         left: bytes from there to the end of the file.
         after: the numbers of the entry before, None if they are not known.
     """
@@ -377,7 +377,7 @@ def _refuse(entry: _Entry, place: int, left: int, after: FrameNumbers | None) ->
         )
     if entry.body_length != entry.size - _HEAD_BYTES:
         return f"body length {entry.body_length} does not fit the entry size {entry.size}"
-    if entry.position != place:
+    if entry.position != offset:
         return f"the entry says that it begins at {entry.position}"
     if after is not None and entry.sequence != after.sequence + 1:
         return f"entry index {entry.sequence} does not follow {after.sequence}"

@@ -183,8 +183,8 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
                 fail_on_data_loss=False,
             )
             for text in islice(_corrupt(batches), _MAX_FINDINGS):
-                place, _, reason = text.partition(": ")
-                yield Finding("queue", place, reason)
+                location, _, reason = text.partition(": ")
+                yield Finding("queue", location, reason)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
     yield from timer_findings(store)
 
@@ -254,9 +254,9 @@ def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Itera
         n_damaged += flawed.num_rows
         n_left = max(_MAX_FINDINGS - n_damaged + flawed.num_rows, 0)
         for row in flawed.slice(0, n_left).to_pylist():
-            place, _, reason = row["_corrupt_record"].partition(": ")
+            location, _, reason = row["_corrupt_record"].partition(": ")
             is_part = row["storeTimestamp"] is not None or row["body"] is not None
-            yield Finding("log", place, reason, "part" if is_part else "")
+            yield Finding("log", location, reason, "part" if is_part else "")
         last = pc.max(batch.column("commitLogOffset")).as_py()
         if last is not None:
             reach(last - log.start)
@@ -307,11 +307,11 @@ def _headers_of_span(
         data, starts, sizes = window.rejoined()
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             headers, whole = read_headers(data, starts[rows])
-            places = starts[rows] + segment.start
-            is_valid = whole & (headers.column("physical_offset") == places)
-            stops = places + sizes[rows]
+            offsets_in_log = starts[rows] + segment.start
+            is_valid = whole & (headers.column("physical_offset") == offsets_in_log)
+            stops = offsets_in_log + sizes[rows]
             gaps += [
-                Span(int(places[row]), int(stops[row]))
+                Span(int(offsets_in_log[row]), int(stops[row]))
                 for row in np.flatnonzero(~is_valid)[:_MAX_FINDINGS].tolist()
             ]
             yield from _valid_headers(data, headers, is_valid)
@@ -350,7 +350,7 @@ class _Tally:
         queue: Queue,
         flushed_until: int,
         open_ext: Callable[[], ConsumeQueueExt],
-        first_place: int,
+        first_physical_offset: int,
         start: BrokerStart | None,
         log_end: int,
         *,
@@ -361,7 +361,7 @@ class _Tally:
         # Units of delayed messages hold times of delivery.
         self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
         # physical offset of the record with queue offset 0, -1 if it is not there
-        self._first_place = first_place
+        self._first_physical_offset = first_physical_offset
         self.n_earlier = 0  # records before it, of an earlier topic of this name
         # physical offset from which on the queue may lack units, because they are flushed late
         self._flushed_until = flushed_until
@@ -380,7 +380,7 @@ class _Tally:
         self.n_missing = 0
         self._n_matched = self._n_wrong = self._n_shifted = 0
         self._first_missing = self._first_shifted = -1
-        self._wrong_places: list[int] = []  # the first of those that are wrong
+        self._wrong_offsets: list[int] = []  # the first of those that are wrong
         self.n_given_again = 0  # lost messages whose queue offsets a broker gives out again
         # those of records for which it builds none, and which it cuts off with the end of the log
         self._unbuilt: list[NDArray[np.int64]] = []
@@ -394,7 +394,7 @@ class _Tally:
             log: the log of the store.
             gaps: the parts of the log in which no whole record lies, by offset.
         """
-        place = f"{key[0]}-{key[1]}"
+        queue_name = f"{key[0]}-{key[1]}"
         lost, n_other = self._without_record(key, log, gaps)
         following, unserved, cut = self._next_offset()
         self.n_given_again = int((lost >= following).sum())
@@ -404,13 +404,15 @@ class _Tally:
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
-            yield Finding("queue", place, text + again, "lost" if self.n_given_again else "gone")
+            yield Finding(
+                "queue", queue_name, text + again, "lost" if self.n_given_again else "gone"
+            )
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
-            yield Finding("queue", place, f"{count} to a record of the queue", "unit")
+            yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
         if len(cut):
             text = f"a broker that starts cuts off {named_offsets(cut)}"
-            yield Finding("queue", place, text + again, "end")
+            yield Finding("queue", queue_name, text + again, "end")
         texts = []
         if self.n_missing:
             first = self._first_missing
@@ -422,21 +424,21 @@ class _Tally:
             texts.append(text + again)
         if texts:
             kind = "unbuilt" if len(unserved) else ""
-            yield Finding("queue", place, "; ".join(texts), kind)
+            yield Finding("queue", queue_name, "; ".join(texts), kind)
         for text in self._wrong_units(key, log):
-            yield Finding("queue", place, text, "unit")
+            yield Finding("queue", queue_name, text, "unit")
 
     def _wrong_units(self, key: QueueKey, log: CommitLog) -> Iterator[str]:
         """Yield what is wrong with units whose records are there."""
         n_wrong = self._n_wrong
-        for n_astray, text in led_astray(self.queue, key, self._wrong_places, log):
+        for n_astray, text in led_astray(self.queue, key, self._wrong_offsets, log):
             n_wrong -= n_astray
             yield text
         if n_wrong:
             count = number_of(
                 n_wrong, "unit differs from its record", "units differ from their record"
             )
-            yield f"{count}, the first at queue offset {self._wrong_places[0]}"
+            yield f"{count}, the first at queue offset {self._wrong_offsets[0]}"
         if self._n_shifted:
             count = number_of(
                 self._n_shifted,
@@ -459,10 +461,12 @@ class _Tally:
         for low, high in chunks(self.queue, begin, end):
             offsets = np.arange(low, high)
             units = self.queue.units(low, high)
-            places = units.physical_offsets
-            gap = np.searchsorted(starts, places, side="right") - 1
-            is_lost = units.may_be_right(FOREVER) & (places >= log.min_offset) & (gap >= 0)
-            is_lost &= places < ends[gap]
+            physical_offsets = units.physical_offsets
+            gap = np.searchsorted(starts, physical_offsets, side="right") - 1
+            is_lost = (
+                units.may_be_right(FOREVER) & (physical_offsets >= log.min_offset) & (gap >= 0)
+            )
+            is_lost &= physical_offsets < ends[gap]
             rows = np.flatnonzero(is_lost)
             if len(rows):
                 confirmed = are_confirmed(log, self.queue, key, offsets[rows], FOREVER)
@@ -497,7 +501,7 @@ class _Tally:
             units: the units that records of several queues should have.
             rows: which of them are of this queue, (n,).
         """
-        is_earlier = units.units["physical_offset"][rows] < self._first_place
+        is_earlier = units.units["physical_offset"][rows] < self._first_physical_offset
         if is_earlier.any():
             self.n_earlier += int(is_earlier.sum())
             rows = rows[~is_earlier]
@@ -505,33 +509,33 @@ class _Tally:
                 return
         offsets = units.queue_offsets[rows]
         exists, same = self._compare_at(offsets, units.units[rows])
-        places = offsets.copy()
+        unit_offsets = offsets.copy()
         for _ in range(0 if self.queue.is_batch else _MAX_SHIFTS):
             if same.all():
                 break
             first = int(np.argmin(same))
             physical_offset = int(units.units["physical_offset"][rows[first]])
-            moved = places.copy()
+            moved = unit_offsets.copy()
             moved[first:] = offsets[first:]
             moved[first:] -= shift_of(self.queue, int(offsets[first]), physical_offset)
             exists_there, same_there = self._compare_at(moved, units.units[rows])
             if not same_there[first]:
                 break
-            places, exists, same = moved, exists_there, same_there
+            unit_offsets, exists, same = moved, exists_there, same_there
         if self._broker is not None:
-            self._foresee(self._broker, offsets, places, exists, units.units[rows])
+            self._foresee(self._broker, offsets, unit_offsets, exists, units.units[rows])
         wrong = exists & ~same
-        shifted = np.flatnonzero(same & (places != offsets))
+        shifted = np.flatnonzero(same & (unit_offsets != offsets))
         if len(shifted) and not self._n_shifted:
-            self._first_shifted = int(places[shifted[0]])
+            self._first_shifted = int(unit_offsets[shifted[0]])
         self._n_shifted += len(shifted)
         # Records whose units are flushed late need not be in the queue yet.
         may_lack = units.units["physical_offset"][rows] >= self._flushed_until
         missing = np.flatnonzero(~exists & ~may_lack)
         if len(missing) and not self.n_missing:
             self._first_missing = int(offsets[missing[0]])
-        rest = MAX_LED_ASTRAY - len(self._wrong_places)
-        self._wrong_places += offsets[wrong][:rest].tolist()
+        rest = MAX_LED_ASTRAY - len(self._wrong_offsets)
+        self._wrong_offsets += offsets[wrong][:rest].tolist()
         self.n_missing += len(missing)
         self._n_wrong += int(wrong.sum())
         self._n_matched += int(exists.sum())
@@ -540,15 +544,15 @@ class _Tally:
         self,
         broker: BrokerStart,
         offsets: NDArray[np.int64],
-        places: NDArray[np.int64],
+        unit_offsets: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
     ) -> None:
         """Note what a broker that starts does with records whose units it does not keep."""
         # A consumer knows a message by the place of its unit. A broker builds by the record.
-        served = np.where(exists, places, offsets)
+        served = np.where(exists, unit_offsets, offsets)
         self._last = max(self._last, int(served.max()))
-        dropped = np.flatnonzero(~exists | (places >= self._kept))
+        dropped = np.flatnonzero(~exists | (unit_offsets >= self._kept))
         if not len(dropped):
             return
         offsets, physical_offsets = offsets[dropped], expected["physical_offset"][dropped]
@@ -560,17 +564,17 @@ class _Tally:
         self._unbuilt.append(served[~is_cut & ~is_built])
 
     def _compare_at(
-        self, places: NDArray[np.int64], expected: NDArray[np.void]
+        self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
     ) -> tuple[Mask, Mask]:
         """Return which places (n,) have a unit, and which of these units are as expected."""
-        exists = np.zeros(len(places), np.bool_)
-        is_same = np.zeros(len(places), np.bool_)
-        low = max(int(places.min()), self._begin)
-        high = min(int(places.max()) + 1, self._end)
+        exists = np.zeros(len(unit_offsets), np.bool_)
+        is_same = np.zeros(len(unit_offsets), np.bool_)
+        low = max(int(unit_offsets.min()), self._begin)
+        high = min(int(unit_offsets.max()) + 1, self._end)
         for start, stop in self.queue.runs(low, high) if low < high else ():
             stored = self.queue.units(start, stop)
-            inside = np.flatnonzero((places >= start) & (places < stop))
-            rows = places[inside] - start
+            inside = np.flatnonzero((unit_offsets >= start) & (unit_offsets < stop))
+            rows = unit_offsets[inside] - start
             sizes = stored.sizes[rows]
             same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
             same &= sizes == expected["size"][inside]
@@ -619,7 +623,7 @@ class _Queues:
             return ConsumeQueueExt(self._paths.queue_folders.queue_ext(*key), self._files)
 
         flushed_until = FOREVER if is_in_files else self._flushed_until
-        first_place = -1
+        first_physical_offset = -1
         physical_offset, size, _ = queue.unit(0)
         if not queue.begin and size > 0:
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
@@ -627,12 +631,12 @@ class _Queues:
                 fixed = parts.fixed
                 found = parts.topic, int(fixed["queue_id"]), int(fixed["queue_offset"])
                 if found == (topic.encode(), queue_id, 0):
-                    first_place = physical_offset
+                    first_physical_offset = physical_offset
         self._tallies[key] = _Tally(
             queue,
             flushed_until,
             open_ext,
-            first_place,
+            first_physical_offset,
             self._start,
             self._log_end,
             is_schedule=topic == SCHEDULE_TOPIC,

@@ -66,7 +66,7 @@ class KeysOfLog:
     def __init__(self) -> None:
         self._offsets: list[NDArray[np.int64]] = []
         self._hashes: list[NDArray[np.int32]] = []
-        self._places: list[NDArray[np.int64]] = []
+        self._physical_offsets: list[NDArray[np.int64]] = []
         self._times: list[NDArray[np.int64]] = []
         self._tags: list[TagKeys] = []
         self._commits: list[NDArray[np.int64]] = []
@@ -85,7 +85,7 @@ class KeysOfLog:
         self._commits.append(offsets[kinds == SysFlag.TRANSACTION_COMMIT])
         self._offsets.append(offsets[requests.key_rows])
         self._hashes.append(requests.key_hashes)
-        self._places.append(offsets)
+        self._physical_offsets.append(offsets)
         self._times.append(requests.units.store_timestamps)
 
     def stored_at(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], Mask]:
@@ -94,11 +94,12 @@ class KeysOfLog:
         Returns:
             The times, ms (n,), and a mask (n,) of the offsets at which a record begins.
         """
-        places, times = (
-            np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times)
+        physical_offsets, times = (
+            np.concatenate([*parts, np.zeros(1, np.int64)])
+            for parts in (self._physical_offsets, self._times)
         )
-        rows = np.searchsorted(places[:-1], offsets)
-        return times[rows], places[rows] == offsets
+        rows = np.searchsorted(physical_offsets[:-1], offsets)
+        return times[rows], physical_offsets[rows] == offsets
 
     def are_of_commits(self, offsets: NDArray[np.int64]) -> Mask:
         """Return which records at physical offsets (n,) commit a transaction."""
@@ -280,8 +281,8 @@ def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
     if len(others):
         rising, order = np.sort(others), np.argsort(numbers)
         ordered = numbers[order]
-        places = np.minimum(np.searchsorted(rising, ordered), len(rising) - 1)
-        mask[order] = rising[places] == ordered
+        physical_offsets = np.minimum(np.searchsorted(rising, ordered), len(rising) - 1)
+        mask[order] = rising[physical_offsets] == ordered
     return mask
 
 

@@ -29,7 +29,7 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
 from rmqstore.store.message_store import MessageStore
 
-_PLACE: Final = f"{TIMER_TOPIC}-0"
+_PHYSICAL_OFFSET: Final = f"{TIMER_TOPIC}-0"
 _NONE: Final = np.empty(0, np.int64)
 _NO_RECORD: Final = (-1, -1)
 _NO_SLOTS: Final = PendingSlots(_NONE, _NONE, _NONE, TIMER_PRECISIONS_MS[-1])
@@ -39,7 +39,7 @@ class _Messages(NamedTuple):
     """Timed messages that are due at the read time of the broker or later, (n,) each, rising."""
 
     queue_offsets: NDArray[np.int64]
-    places: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
     due: NDArray[np.int64]  # ms
 
 
@@ -96,15 +96,15 @@ def _foresee(
     positions, units = (np.concatenate(column) for column in zip(*parts, strict=True))
     is_there = positions < scan.end
     positions, units = positions[is_there], units[is_there]
-    places = units["physical_offset"].astype(np.int64)
+    physical_offsets = units["physical_offset"].astype(np.int64)
     seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
     # The last unit counts if the log ends right after it.
     is_last = len(positions) > 0 and int(positions[-1]) + TIMER_UNIT.itemsize == scan.end
-    last = (int(places[-1]), int(units["record_size"][-1])) if is_last else _NO_RECORD
+    last = (int(physical_offsets[-1]), int(units["record_size"][-1])) if is_last else _NO_RECORD
     is_pending = seconds >= read_second
-    came_to = places[~is_pending]
-    positions, units, places, seconds = (
-        column[is_pending] for column in (positions, units, places, seconds)
+    came_to = physical_offsets[~is_pending]
+    positions, units, physical_offsets, seconds = (
+        column[is_pending] for column in (positions, units, physical_offsets, seconds)
     )
     entered_from = scan.entered_from
     is_ahead = slots.lasts > scan.end
@@ -113,8 +113,8 @@ def _foresee(
         starts = [one.start for one in files if one.start <= first]
         entered_from = min(entered_from, starts[-1] if starts else files[0].start)
     order = np.lexsort((positions, seconds))
-    positions, units, places, seconds = (
-        column[order] for column in (positions, units, places, seconds)
+    positions, units, physical_offsets, seconds = (
+        column[order] for column in (positions, units, physical_offsets, seconds)
     )
     # The last unit of each second where the broker enters units again, else that of the slot.
     is_final = np.append(seconds[1:] != seconds[:-1], True) & (positions >= entered_from)
@@ -123,7 +123,7 @@ def _foresee(
     is_final[known] |= positions[known] == slots.lasts[of_slot[known]]
     reached = _reached(seconds, positions, units["previous"].astype(np.int64), is_final)
     is_stale = (slots.lasts >= scan.end) & ~np.isin(slots.times, seconds[is_final])
-    delivered = np.concatenate([came_to, places[reached]])
+    delivered = np.concatenate([came_to, physical_offsets[reached]])
     return _Start(delivered, slots.times[is_stale], last)
 
 
@@ -151,15 +151,15 @@ def _undelivered(
     if following is None:
         following = progress.queue_offset
     is_entered = waiting.queue_offsets < following
-    rows = np.flatnonzero(is_entered & ~np.isin(waiting.places, start.delivered))
-    lost = waiting.queue_offsets[rows[~_have_copies(store, waiting.places[rows])]]
+    rows = np.flatnonzero(is_entered & ~np.isin(waiting.physical_offsets, start.delivered))
+    lost = waiting.queue_offsets[rows[~_have_copies(store, waiting.physical_offsets[rows])]]
     if len(lost):
         count = number_of(len(lost), "timed message is", "timed messages are")
         text = (
             f"{count} in no slot of the timer wheel any more: a broker that starts never delivers "
             f"{named_offsets(lost)}"
         )
-        yield Finding("timer", _PLACE, text)
+        yield Finding("timer", _PHYSICAL_OFFSET, text)
     seconds = waiting.due[~is_entered] // precision
     in_circle = seconds[np.isin(seconds, start.stale)]
     if len(in_circle):
@@ -168,25 +168,27 @@ def _undelivered(
             f"a broker that starts before {due:%Y-%m-%d %H:%M:%S} UTC reads the timer log in a "
             "circle from then on, until its memory is full, and delivers no timed message any more"
         )
-        yield Finding("timer", _PLACE, text)
+        yield Finding("timer", _PHYSICAL_OFFSET, text)
 
 
-def _have_copies(store: MessageStore, places: NDArray[np.int64]) -> Mask:
+def _have_copies(store: MessageStore, physical_offsets: NDArray[np.int64]) -> Mask:
     """Return which timed messages (n,) lie in their real topic already.
 
     A message that is due when the broker comes to it is delivered at once, and gets no slot.
 
     Source: TimerMessageStore.java#putMessageToTimerWheel.
     """
-    mask: Mask = np.zeros(len(places), np.bool_)
+    mask: Mask = np.zeros(len(physical_offsets), np.bool_)
     schema = scan_schema("topic", include_pending=False)
     spec = ReadSpec(schema, DROPMALFORMED, fail_on_data_loss=False)
     found = (
-        read_waiting_at(store.parts, TIMER_TOPIC, np.sort(places), spec) if len(places) else None
+        read_waiting_at(store.parts, TIMER_TOPIC, np.sort(physical_offsets), spec)
+        if len(physical_offsets)
+        else None
     )
     if found is not None:
-        are_copied = have_copies(store.parts, found, np.ones(len(found.places), np.bool_))
-        mask = np.isin(places, found.places[are_copied])
+        are_copied = have_copies(store.parts, found, np.ones(len(found.physical_offsets), np.bool_))
+        mask = np.isin(physical_offsets, found.physical_offsets[are_copied])
     return mask
 
 
@@ -209,12 +211,12 @@ def _waiting(store: MessageStore, progress: TimerProgress) -> _Messages:
     return _Messages(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _queue_offset_after(store: MessageStore, place: int, size: int) -> int | None:
+def _queue_offset_after(store: MessageStore, physical_offset: int, size: int) -> int | None:
     """Return the queue offset after that of a record; None if no such record lies there."""
-    if place < store.parts.log.min_offset:
+    if physical_offset < store.parts.log.min_offset:
         return None
     try:
-        fixed = store.parts.log.parts(place).fixed
+        fixed = store.parts.log.parts(physical_offset).fixed
     except RmqStoreError:
         return None
     return int(fixed["queue_offset"]) + 1 if int(fixed["total_size"]) == size else None

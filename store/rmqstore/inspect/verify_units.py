@@ -25,7 +25,7 @@ class _Kind(NamedTuple):
 
 
 def led_astray(
-    queue: Queue, key: tuple[str, int], places: Iterable[int], log: CommitLog
+    queue: Queue, key: tuple[str, int], queue_offsets: Iterable[int], log: CommitLog
 ) -> Iterator[tuple[int, str]]:
     """Yield how many units lead to the record of another unit, and what is to be said of them.
 
@@ -34,14 +34,14 @@ def led_astray(
     Args:
         queue: the queue.
         key: its topic and queue id.
-        places: queue offsets of units that differ from the record that they should lead to, rising.
+        queue_offsets: those of units that differ from the record that they should lead to, rising.
         log: the log.
     """
     found: dict[_Kind, list[int]] = {}
-    for place in places:
-        kind = _kind_of(queue, key, place, log)
+    for queue_offset in queue_offsets:
+        kind = _kind_of(queue, key, queue_offset, log)
         if kind is not None:
-            found.setdefault(kind, []).append(place)
+            found.setdefault(kind, []).append(queue_offset)
     for kind, of_kind in found.items():
         text = (
             f"{number_of(len(of_kind), 'unit')}, the first at queue offset {of_kind[0]}, for "
@@ -50,8 +50,8 @@ def led_astray(
         yield len(of_kind), text
 
 
-def _kind_of(queue: Queue, key: tuple[str, int], place: int, log: CommitLog) -> _Kind | None:
-    physical_offset, size, _ = queue.unit(place)
+def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitLog) -> _Kind | None:
+    physical_offset, size, _ = queue.unit(queue_offset)
     try:
         record = log.parts(physical_offset)
     except (CorruptRecordError, OffsetOutOfRangeError):
@@ -66,10 +66,13 @@ def _kind_of(queue: Queue, key: tuple[str, int], place: int, log: CommitLog) -> 
             "as where a file of that queue was copied or restored to this one: a broker serves "
             "them here, and not the messages of this queue",
         )
-    own_place = int(fixed["queue_offset"])
-    if own_place == place or queue.unit(own_place)[0] != physical_offset:
+    own_offset = int(fixed["queue_offset"])
+    if own_offset == queue_offset or queue.unit(own_offset)[0] != physical_offset:
         return None
-    (path, position), (own_path, own_position) = queue.place(place), queue.place(own_place)
+    (path, position), (own_path, own_position) = (
+        queue.location(queue_offset),
+        queue.location(own_offset),
+    )
     if path != own_path and position == own_position:
         return _Kind(
             f"messages of another file of the queue, {own_path}",

@@ -68,16 +68,18 @@ def first_at(broker: LiveBroker, key: QueueKey, timestamp: int, span: tuple[int,
     return search.found
 
 
-def first_behind(broker: LiveBroker, key: QueueKey, place: int, span: tuple[int, int]) -> int:
+def first_behind(
+    broker: LiveBroker, key: QueueKey, physical_offset: int, span: tuple[int, int]
+) -> int:
     """Return the queue offset of the first message at or after a physical offset."""
-    search = _Search(key, *span, place=place)
+    search = _Search(key, *span, sought=physical_offset)
     _run(broker, [search])
     return search.found
 
 
-def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHeader | None:
+def record_in_queues(broker: LiveBroker, physical_offset: int, spans: Spans) -> RecordHeader | None:
     """Return the record at a physical offset, if it is in one of some queues."""
-    searches = [_Search(key, *span, place=place) for key, span in spans.items()]
+    searches = [_Search(key, *span, sought=physical_offset) for key, span in spans.items()]
     for each in searches:
         each.begin_at(each.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
@@ -85,7 +87,7 @@ def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead
     records = first_records(
         broker, [queue_slice for queue_slice in left if queue_slice.start < queue_slice.end]
     )
-    return next((one for one in records if one and one.physical_offset == place), None)
+    return next((one for one in records if one and one.physical_offset == physical_offset), None)
 
 
 def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
@@ -132,10 +134,10 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
     for number, record in records.items():
         queue_slice = asked[number]
         key = (queue_slice.topic, queue_slice.queue_id)
-        if record is None or (record.place == 0 and record.queue_offset):
+        if record is None or (record.served_offset == 0 and record.queue_offset):
             doubtful[key] = record
         else:
-            firsts[key] = min(record.place, queue_slice.end)
+            firsts[key] = min(record.served_offset, queue_slice.end)
     searches = [_Search(key, firsts[key] + 1, spans[key][1]) for key in doubtful]
     _run(broker, searches)
     for search, record in zip(searches, doubtful.values(), strict=True):
@@ -182,7 +184,7 @@ class _Search:
         low: all messages before this queue offset are earlier, or gone.
         high: the first message from this one on is not earlier, or it is the end of the queue.
         timestamp: the time, ms.
-        place: the physical offset.
+        sought: the physical offset.
         probe: the offset whose record is asked for next, -1 for the middle.
         n_probes: how many were asked for.
         found: where the first message from ``high`` on lies, or the end of the queue.
@@ -193,7 +195,7 @@ class _Search:
     low: int
     high: int
     timestamp: int = 0
-    place: int = 0
+    sought: int = 0
     probe: int = -1
     n_probes: int = 0
     found: int = field(init=False)
@@ -218,11 +220,13 @@ class _Search:
         probe, self.n_probes = self.probe, self.n_probes + 1
         if record is None:
             self.low = self.probe = probe + 1
-        elif record.store_timestamp < self.timestamp or record.physical_offset < self.place:
-            self.low = self.probe = min(record.place + 1, self.high)
+        elif (
+            record.store_timestamp < self.timestamp or record.physical_offset < self.physical_offset
+        ):
+            self.low = self.probe = min(record.served_offset + 1, self.high)
         else:
             self.high, self.probe = probe, probe - 1
-            self.found = min(record.place, self._end)
+            self.found = min(record.served_offset, self._end)
             self.physical_offset = record.physical_offset
         if self.n_probes > 1:  # the neighbour has not confirmed what the broker found
             self.probe = -1

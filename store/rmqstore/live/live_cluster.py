@@ -18,7 +18,7 @@ from rmqstore.query.arguments import ScanArguments, takes
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.newest import newest_of_queues
 from rmqstore.read.request import DEFAULTS, ScanRequest, parse_request
-from rmqstore.read.rows import PLACE
+from rmqstore.read.rows import PHYSICAL_OFFSET
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 from rmqstore.store.scan import Scan, topic_table, users_first
@@ -182,7 +182,7 @@ class LiveCluster(Closing):
             ) -> Iterator[pa.RecordBatch]:
                 return LivePart(tuple(queue_slices)).read(broker, wider, advance)
 
-            yield from newest_of_queues(request, part.slices, request.last, read, PLACE)
+            yield from newest_of_queues(request, part.slices, request.last, read, PHYSICAL_OFFSET)
 
 
 def _asks(value: object) -> bool:

@@ -187,22 +187,22 @@ class _Range:
 
 
 class RecordHeader(NamedTuple):
-    """What a record says of itself, and at which place of a queue it was found.
+    """What a record says of itself, and at which queue offset it was found.
 
     Attributes:
         size: its size.
         physical_offset: where it lies in the log.
         store_timestamp: when it was stored, ms.
-        queue_offset: its place in its queue, as it says; one more in a queue that lacks a record.
-        place: the queue offset at which the broker has it, or the one that was asked for if it is
-            within the record; -1 where no queue was asked.
+        queue_offset: its offset in its queue, as it says; one more in a queue that lacks a record.
+        served_offset: the queue offset at which the broker has it, or the one that was asked for if
+            it is within the record; -1 where no queue was asked.
     """
 
     size: int
     physical_offset: int
     store_timestamp: int
     queue_offset: int
-    place: int = -1
+    served_offset: int = -1
 
     @property
     def mark(self) -> LogMark:
@@ -251,7 +251,7 @@ def first_answers(
         for (number, answer), head in zip(answered, headers, strict=True):
             start = wanted[number].start
             if answer.code == ResponseCode.SUCCESS and head is not None:
-                records[number] = _placed(broker, answer, head, start)
+                records[number] = _served(broker, answer, head, start)
             elif _is_deleted(answer, start) or _is_cut_head(answer, start):
                 records[number] = None
             else:
@@ -259,22 +259,22 @@ def first_answers(
     return records, unclear
 
 
-def _placed(
+def _served(
     broker: LiveBroker, answer: Answer, head: tuple[RecordHeader, bool], start: int
 ) -> RecordHeader:
-    """Return the record in the answer to a pull of one message, with its place.
+    """Return the record in the answer to a pull of one message, with its queue offset.
 
     Raises:
         BrokerUnreachableError: the answer does not say where the broker would continue.
     """
     record, is_batch = head
-    if is_batch:  # its messages have several places
-        return record._replace(place=max(record.queue_offset, start))
+    if is_batch:  # its messages have several offsets
+        return record._replace(served_offset=max(record.queue_offset, start))
     try:
         following = answer.number("nextBeginOffset")
     except MalformedBytesError as err:
         raise BrokerUnreachableError(str(broker), err.reason) from err
-    return record._replace(place=max(following - 1, start))
+    return record._replace(served_offset=max(following - 1, start))
 
 
 def _is_cut_head(answer: Answer, start: int) -> bool:

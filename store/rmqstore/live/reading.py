@@ -123,8 +123,8 @@ class LiveScan:
         yield from self._rows(slices, walked)
         pulled, at = window[-1], window[-1].start
         if walked.counts[-1]:
-            places, n_held = self._places(slices, walked)
-            at = int(places[-1] + n_held[-1])
+            queue_offsets, n_held = self._queue_offsets(slices, walked)
+            at = int(queue_offsets[-1] + n_held[-1])
         queue_slice = slices[pulled.number]
         if not pulled.is_filtered:  # else only a read without a filter shows which record it is
             yield from self._refuse(queue_slice, at)
@@ -138,11 +138,11 @@ class LiveScan:
     def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
         """Yield the messages of records."""
         window = walked.window
-        places, n_held = self._places(slices, walked)
+        queue_offsets, n_held = self._queue_offsets(slices, walked)
         # A record of several messages has a row for each of them.
         rows = np.repeat(np.arange(len(walked.starts)), n_held)
         first_rows = np.cumsum(n_held) - n_held
-        offsets = places[rows] + np.arange(len(rows)) - first_rows[rows]
+        offsets = queue_offsets[rows] + np.arange(len(rows)) - first_rows[rows]
         answer_of = walked.answers[rows]
         within = offsets >= np.array([pulled.start for pulled in window])[answer_of]
         within &= offsets < np.array([pulled.end for pulled in window])[answer_of]
@@ -173,7 +173,7 @@ class LiveScan:
             pipeline = plain_pipeline(self._spec)
         yield from self._records(pipeline, walked.buffer, walked.starts[rows], units)
 
-    def _places(
+    def _queue_offsets(
         self, slices: Sequence[QueueSlice], walked: _Walked
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the place of each record in its queue, and how many messages it holds, (n,) each.
@@ -196,18 +196,20 @@ class LiveScan:
         is_counted[walked.answers[inner]] = False
         if is_counted.all():
             return by_number, n_held
-        places = np.where(is_counted[walked.answers], by_number, walked.column("queue_offset"))
+        queue_offsets = np.where(
+            is_counted[walked.answers], by_number, walked.column("queue_offset")
+        )
         for number in np.flatnonzero(~is_counted).tolist():
             mine = slice(int(firsts[number]), int(firsts[number] + counts[number]))
             pulled = window[number]
-            self._require_whole(slices[pulled.number], pulled, places[mine], n_held[mine])
-        return places, n_held
+            self._require_whole(slices[pulled.number], pulled, queue_offsets[mine], n_held[mine])
+        return queue_offsets, n_held
 
     def _require_whole(
         self,
         queue_slice: QueueSlice,
         pulled: Pulled,
-        places: NDArray[np.int64],
+        queue_offsets: NDArray[np.int64],
         n_held: NDArray[np.int64],
     ) -> None:
         """Report the places of an answer that no record has.
@@ -216,20 +218,25 @@ class LiveScan:
             OffsetOutOfRangeError: there are some, and data loss is to fail.
             StoreFormatError: the records do not say where they lie.
         """
-        ends = places + n_held
-        is_rising = bool((places[1:] >= ends[:-1]).all())
+        ends = queue_offsets + n_held
+        is_rising = bool((queue_offsets[1:] >= ends[:-1]).all())
         if not is_rising:
             raise StoreFormatError(
-                f"{self._broker}: {len(places)} records for the queue offsets {pulled.start} to "
-                f"{pulled.following} (excluded) of {_name(queue_slice)}: which of them they are is "
+                f"{self._broker}: {len(queue_offsets)} records for the queue offsets {pulled.start} "
+                f"to {pulled.following} (excluded) of {_name(queue_slice)}: which of them they are is "
                 "not known"
             )
         if pulled.is_filtered:
             return
         at = pulled.start
-        for place, end in [*zip(places.tolist(), ends.tolist(), strict=True), (pulled.end, 0)]:
-            if at < min(place, pulled.end):
-                self._lose(queue_slice, at, min(place, pulled.end), "the broker passes over them")
+        for queue_offset, end in [
+            *zip(queue_offsets.tolist(), ends.tolist(), strict=True),
+            (pulled.end, 0),
+        ]:
+            if at < min(queue_offset, pulled.end):
+                self._lose(
+                    queue_slice, at, min(queue_offset, pulled.end), "the broker passes over them"
+                )
             at = max(at, end)
 
     def _records(
@@ -261,8 +268,8 @@ class LiveScan:
             return False
         if (rows.headers.column("store_timestamp") <= mark.store_timestamp).all():
             return False
-        places = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
-        queues = {(units.topics[code], queue_id) for code, queue_id in places}
+        keys = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
+        queues = {(units.topics[code], queue_id) for code, queue_id in keys}
         with self._broker.separate() as broker:  # other answers come on this connection
             return mark_stands(broker, broker.spans([*queues]), mark) is False
 

@@ -58,7 +58,7 @@ class Pruning:
     topic_prefixes: tuple[str, ...] = ()
     queue_ids: frozenset[int] | None = None
     queue_offsets: Between = ANY_NUMBER
-    places: Between = ANY_NUMBER  # physical offsets
+    physical_offsets: Between = ANY_NUMBER  # physical offsets
     store_timestamps: Between = ANY_NUMBER  # ms
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None  # whole strings as column keys has them
@@ -89,7 +89,7 @@ class Pruning:
             topic_prefixes=self.topic_prefixes + other.topic_prefixes,
             queue_ids=_met(self.queue_ids, other.queue_ids),
             queue_offsets=self.queue_offsets.met(other.queue_offsets),
-            places=self.places.met(other.places),
+            physical_offsets=self.physical_offsets.met(other.physical_offsets),
             store_timestamps=self.store_timestamps.met(other.store_timestamps),
             tags=_met(self.tags, other.tags),
             keys=_met(self.keys, other.keys),
@@ -111,7 +111,7 @@ class Pruning:
             ),
             queue_ids=_joined(self.queue_ids, other.queue_ids),
             queue_offsets=self.queue_offsets.joined(other.queue_offsets),
-            places=self.places.joined(other.places),
+            physical_offsets=self.physical_offsets.joined(other.physical_offsets),
             store_timestamps=self.store_timestamps.joined(other.store_timestamps),
             tags=_joined(self.tags, other.tags),
             keys=_joined(self.keys, other.keys),
@@ -175,7 +175,7 @@ class StoreTimes(NamedTuple):
     Where records stand in frames, the offsets are those of the frames.
     """
 
-    places: Positions
+    physical_offsets: Positions
     store_timestamps: NDArray[np.int64]
     are_all: bool = False  # all records of the log, not only some
 
@@ -219,8 +219,8 @@ def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTim
         whole: the range of the whole log.
         points: gives records of the log; called only if store times are limited.
     """
-    start = max(pruning.places.low, whole.start)
-    end = min(pruning.places.high + 1, whole.end)
+    start = max(pruning.physical_offsets.low, whole.start)
+    end = min(pruning.physical_offsets.high + 1, whole.end)
     parts = LogSpans.of([Span(start, end)])
     if pruning.has_times:
         parts = parts.met(parts_stored_within(points(), whole, pruning.store_timestamps))
@@ -249,11 +249,11 @@ def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogS
         whole: the range of the whole log.
         times: store times, ms.
     """
-    bounds = np.concatenate(([whole.start], points.places, [whole.end]))
+    bounds = np.concatenate(([whole.start], points.physical_offsets, [whole.end]))
     if points.are_all:
         is_match = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
         return _joined_parts(bounds, np.append(False, is_match), whole)
-    if not len(points.places):
+    if not len(points.physical_offsets):
         return LogSpans.of([whole])
     lows, highs = _widened(points.store_timestamps.clip(-_FAR, _FAR))
     may_match = (lows <= times.high) & (highs >= times.low)

@@ -49,7 +49,7 @@ _TEXTS: Final = {
     "msgId": "msg_ids",
     "brokerName": "broker_names",
 }
-_NUMBERS: Final = {"queueOffset": "queue_offsets", "commitLogOffset": "places"}
+_NUMBERS: Final = {"queueOffset": "queue_offsets", "commitLogOffset": "physical_offsets"}
 PRUNED_COLUMNS: Final = frozenset({*_TEXTS, *_NUMBERS, "queueId", "storeTimestamp"})
 _BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
 
@@ -74,7 +74,7 @@ _OPERATORS: Final[dict[str, Kind]] = {
 }  # fmt: skip
 _TRUTHS: Final = {"TRUE": True, "FALSE": False}
 
-_PLACE: Final = pa.field("commitLogOffset", pa.int64())
+_PHYSICAL_OFFSET: Final = pa.field("commitLogOffset", pa.int64())
 _ROWS_AT_ONCE: Final = 1 << 15  # pyarrow shares out more among threads, and their order is lost
 
 
@@ -470,27 +470,31 @@ def _columns_of(expression: pc.Expression, columns: pa.Schema) -> list[str]:
     return named
 
 
-def within_places(where: Where | None, start: int | None, end: int | None) -> Where | None:
+def within_physical_offsets(
+    where: Where | None, start: int | None, end: int | None
+) -> Where | None:
     """Return a condition together with bounds on physical offsets; the end is excluded."""
     bounds: tuple[tuple[Kind, int | None], ...] = ((">=", start), ("<", end))
     parts = tuple(
-        Comparison(_PLACE.name, kind, (value,)) for kind, value in bounds if value is not None
+        Comparison(_PHYSICAL_OFFSET.name, kind, (value,))
+        for kind, value in bounds
+        if value is not None
     )
     if not parts:
         return where
     within = Joined("AND", parts)
     if where is None:
-        return Where((_PLACE,), pruning_of(within), within)
-    columns = {field.name: field for field in (*where.columns, _PLACE)}
+        return Where((_PHYSICAL_OFFSET,), pruning_of(within), within)
+    columns = {field.name: field for field in (*where.columns, _PHYSICAL_OFFSET)}
     pruning = where.pruning.met(pruning_of(within))
     condition = where.condition
     if not isinstance(condition, pc.Expression):
         return Where((*columns.values(),), pruning, Joined("AND", (condition, *parts)))
-    place = pc.field(_PLACE.name)
+    physical_offset = pc.field(_PHYSICAL_OFFSET.name)
     if start is not None:
-        condition &= place >= start
+        condition &= physical_offset >= start
     if end is not None:
-        condition &= place < end
+        condition &= physical_offset < end
     return Where((*columns.values(),), pruning, condition)
 
 

@@ -105,7 +105,7 @@ class Pipeline:
         faults = find_faults(rows, self.spec, origin, self.explain)
         batch = decode(rows, self.spec, self._decoded)
         batch = tell_flaws(batch, rows, self.spec, origin.path)
-        return merge_faults(batch, rows.all_places(), faults) if faults else batch
+        return merge_faults(batch, rows.all_row_numbers(), faults) if faults else batch
 
     @cached_property
     def _decoded(self) -> pa.Schema:

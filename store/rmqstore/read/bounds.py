@@ -81,8 +81,8 @@ class TimeSearch:
         is_valid = np.ones(len(times), np.bool_)
         while len(rows := np.flatnonzero((low < high) & is_valid)):
             middle = (low[rows] + high[rows]) // 2
-            places = physical_offsets[first_units[rows] + middle]
-            stored, is_valid[rows] = self._log.store_timestamps(places)
+            middles = physical_offsets[first_units[rows] + middle]
+            stored, is_valid[rows] = self._log.store_timestamps(middles)
             is_late = stored >= times[rows]
             high[rows] = np.where(is_late, middle, high[rows])
             low[rows] = np.where(is_late, low[rows], middle + 1)

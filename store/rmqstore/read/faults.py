@@ -82,15 +82,15 @@ def tell_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -> 
         return batch
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     reasons = columns[spec.corrupt_column].to_pylist()
-    places = rows.all_places().tolist()
-    for name, by_place in rows.flaws.items():
+    row_numbers = rows.all_row_numbers().tolist()
+    for name, by_row in rows.flaws.items():
         lost = rows.lacks(name)
         if name in columns:
             values = columns[name]
             columns[name] = pc.if_else(booleans(lost), pa.scalar(None, values.type), values)
         for row in np.flatnonzero(lost).tolist():
-            place = places[row]
-            text = f"{path}, {int(rows.offsets[place])}: {by_place[place]}"
+            row_number = row_numbers[row]
+            text = f"{path}, {int(rows.offsets[row_number])}: {by_row[row_number]}"
             reasons[row] = text if reasons[row] is None else f"{text}; {reasons[row]}"
     columns[spec.corrupt_column] = pa.array(reasons, pa.string())
     return pa.RecordBatch.from_arrays([*columns.values()], schema=batch.schema)

@@ -61,11 +61,11 @@ class LogCursor:
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
         """Return whether the cursor stands right after a record, or after the blank after it."""
-        place = log.locate(physical_offset)
-        end = physical_offset + read_frame(log, place)[0]
+        located = log.locate(physical_offset)
+        end = physical_offset + read_frame(log, located)[0]
         if end == self.position:
             return True
-        segment = place.segment
+        segment = located.segment
         if segment.end != self.position or not segment.start <= end < segment.end:
             return False
         return is_blank(log, log.locate(end))
@@ -80,9 +80,9 @@ class LogCursor:
         size = _FIRST_BYTES
         after: FrameNumbers | None = None  # not known, unless the cursor follows on a record
         if self.newest is not None:
-            place = self.newest.physical_offset
-            if log.find(place) is not None and self._follows(log, place):
-                after = numbers_of(log, place)
+            newest = self.newest.physical_offset
+            if log.find(newest) is not None and self._follows(log, newest):
+                after = numbers_of(log, newest)
         while (segment := log.find(self.position)) is not None:
             end = segment.start + log.file_of(segment).size
             window = window_at(log, segment, self.position, end, size, after)

@@ -35,7 +35,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
-from rmqstore.format.columns.search import know_their_places
+from rmqstore.format.columns.search import store_their_offsets
 from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
@@ -84,7 +84,9 @@ _SHOWN: Final = (
 SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this total are always read
 
 
-def tagged_places(queues: Queues, topics: Sequence[str], tags: Collection[str]) -> Positions | None:
+def tagged_offsets(
+    queues: Queues, topics: Sequence[str], tags: Collection[str]
+) -> Positions | None:
     """Return the physical offsets of all records of some topics that may have one of some tags.
 
     None if queues do not show them: none of the topics has queues, or one cannot be read.
@@ -159,27 +161,27 @@ def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None
             continue
         # The first record of a file with a UNIQ_KEY is looked up.
         mark = None
-        place = segment.start
+        physical_offset = segment.start
         for _ in range(_RECORDS_TO_TRY):
-            message = _message(log, place)
+            message = _message(log, physical_offset)
             if message is None:
                 break
             is_rollback = message.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
             if message.properties.get(PROPERTY_UNIQ_KEY) and not is_rollback:
                 mark = _mark(table, log, message, segment.start)
                 break
-            place += message.storeSize
+            physical_offset += message.storeSize
         yield mark
     yield _mark(table, log, _message(log, last), last)
 
 
-def _message(log: CommitLog, place: int) -> Message | None:
+def _message(log: CommitLog, physical_offset: int) -> Message | None:
     try:
-        return log.get(place, with_body=False)
+        return log.get(physical_offset, with_body=False)
     except (StoreFormatError, MessageNotFoundError):
         return None
     except OffsetOutOfRangeError:
-        if log.find(place) is None:
+        if log.find(physical_offset) is None:
             return None
         raise
 
@@ -188,9 +190,11 @@ def _mark(table: IndexTable, log: CommitLog, message: Message | None, start: int
     uniq_key = None if message is None else message.properties.get(PROPERTY_UNIQ_KEY)
     if message is None or not uniq_key:
         return None
-    place = message.commitLogOffset
-    hour = table.hour_of(message.topic, uniq_key, place, log.store_timestamp(place))
-    return None if hour is None else _Mark(start, place, hour)
+    physical_offset = message.commitLogOffset
+    hour = table.hour_of(
+        message.topic, uniq_key, physical_offset, log.store_timestamp(physical_offset)
+    )
+    return None if hour is None else _Mark(start, physical_offset, hour)
 
 
 class Found(NamedTuple):
@@ -199,7 +203,7 @@ class Found(NamedTuple):
     The index is not trusted, so the records have to be read and compared.
     """
 
-    places: Positions  # physical offsets, ascending
+    physical_offsets: Positions  # physical offsets, ascending
     uncovered: list[Span]  # parts of the log that the index does not cover, ascending
 
     @property
@@ -207,11 +211,13 @@ class Found(NamedTuple):
         """The number of bytes of the log that the index does not cover."""
         return sum(span.end - span.start for span in self.uncovered)
 
-    def places_outside(self, log_slices: Sequence[LogSlice]) -> Positions:
-        """Return the places outside of parts of the log that are read as a whole."""
+    def outside(self, log_slices: Sequence[LogSlice]) -> Positions:
+        """Return the physical offsets outside of parts of the log that are read as a whole."""
         bounds = [bound for log_slice in log_slices for bound in (log_slice.start, log_slice.end)]
-        n_bounds_before = np.searchsorted(np.array(bounds, np.int64), self.places, side="right")
-        outside: Positions = self.places[n_bounds_before % 2 == 0]
+        n_bounds_before = np.searchsorted(
+            np.array(bounds, np.int64), self.physical_offsets, side="right"
+        )
+        outside: Positions = self.physical_offsets[n_bounds_before % 2 == 0]
         return outside
 
 
@@ -304,7 +310,7 @@ class Lookup:
         # indexes in between is then found twice rather than not at all.
         whole = self._whole()
         by_id = [parse_message_id(msg_id)[1] for msg_id in wanted.msg_ids if is_offset_id(msg_id)]
-        places = np.array(by_id, np.int64)
+        physical_offsets = np.array(by_id, np.int64)
         times = begin or 0, FOREVER if end is None else end
         try:
             found = self._find_in_table(wanted, topics, times)
@@ -315,18 +321,22 @@ class Lookup:
                 hashes = key_hashes(list(topics), names).ravel()
                 found = self._index.find(hashes, *times), not_in_files
             by_key, uncovered = found
-            places = np.union1d(by_key, places)
+            physical_offsets = np.union1d(by_key, physical_offsets)
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
             uncovered = [whole]
         if tagged is not None:
-            uncovered, places = [], np.union1d(places, tagged)
-        places = places[(places >= whole.start) & (places < whole.end)]
+            uncovered, physical_offsets = [], np.union1d(physical_offsets, tagged)
+        physical_offsets = physical_offsets[
+            (physical_offsets >= whole.start) & (physical_offsets < whole.end)
+        ]
         for segment in self._log.segments:
-            if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
+            if np.searchsorted(physical_offsets, segment.start) < np.searchsorted(
+                physical_offsets, segment.end
+            ):
                 # Raises if the file is gone, so that the files are listed again.
                 self._log.read(segment, 0, 0)
-        return Found(places, uncovered)
+        return Found(physical_offsets, uncovered)
 
     def _find_in_table(
         self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
@@ -405,34 +415,36 @@ class Lookup:
         end = whole.end if is_known else find_written_end(self._log)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
-    def _has_all_keys(self, place: int) -> bool:
+    def _has_all_keys(self, physical_offset: int) -> bool:
         """Return whether the index holds every key of the record at a physical offset.
 
         Source: IndexService.java#buildIndex.
         """
-        if place == self._indexed_record:
+        if physical_offset == self._indexed_record:
             return True
         try:
-            message = self._log.get(place, with_body=False)
+            message = self._log.get(physical_offset, with_body=False)
         except (StoreFormatError, LookupError, OffsetOutOfRangeError):
             return False
         uniq_key = message.properties.get(PROPERTY_UNIQ_KEY, "")
         words = (message.keys or "").split(KEY_SEPARATOR)
         keys = [key for key in (uniq_key, *words) if key]
         hashes = key_hashes([message.topic], keys).ravel()
-        if all(place in self._index.find(hashes[row : row + 1]) for row in range(len(hashes))):
-            self._indexed_record = place
-        return place == self._indexed_record
+        if all(
+            physical_offset in self._index.find(hashes[row : row + 1]) for row in range(len(hashes))
+        ):
+            self._indexed_record = physical_offset
+        return physical_offset == self._indexed_record
 
-    def _after(self, place: int, whole: Span) -> int:
+    def _after(self, physical_offset: int, whole: Span) -> int:
         """Return where the frame after the record at a physical offset begins.
 
         It is the end of the log if no record follows.
         """
-        segment = self._log.find(place)
+        segment = self._log.find(physical_offset)
         if segment is None:
-            return place
-        position = place - segment.start
+            return physical_offset
+        position = physical_offset - segment.start
         size = max(read_frame(self._log, SegmentPosition(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
         if following >= segment.size or is_blank(self._log, SegmentPosition(segment, following)):
@@ -450,17 +462,17 @@ Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
 ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
 
 
-class PlaceScan:
+class RecordsScan:
     """Reads the records at physical offsets, and keeps those that are wanted."""
 
     def __init__(self, log: CommitLog, spec: ReadSpec, wanted: LogFilter) -> None:
         self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, wanted)
 
-    def batches(self, places: Positions) -> Iterator[pa.RecordBatch]:
+    def batches(self, physical_offsets: Positions) -> Iterator[pa.RecordBatch]:
         """Yield the records in the order of the log.
 
         Args:
-            places: physical offsets, int64 (n,), ascending. One where no record stores that offset
+            physical_offsets: int64 (n,), ascending. One where no record stores that offset
                 gives none: after a log was cut, the index may point at such an offset.
 
         Raises:
@@ -468,8 +480,8 @@ class PlaceScan:
             OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
         """
         for segment in self._log.segments:
-            first, stop = np.searchsorted(places, (segment.start, segment.end))
-            inside = places[first:stop]
+            first, stop = np.searchsorted(physical_offsets, (segment.start, segment.end))
+            inside = physical_offsets[first:stop]
             if not len(inside):
                 continue
             try:
@@ -484,7 +496,7 @@ class PlaceScan:
             head_size = FIXED_PART_V4.itemsize
             self._log.file_of(segment).want(starts, head_size)
             headers = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
-            starts = starts[know_their_places(headers, starts, segment.start)]
+            starts = starts[store_their_offsets(headers, starts, segment.start)]
             yield from assembler.batches(starts, total_sizes(headers, starts), None)
 
 
@@ -532,18 +544,25 @@ class Finder:
         candidates = self._find(wanted, [topic], *times)
         is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
         log_slices = self.uncovered(candidates) if is_scanned else []
-        places = _places(
+        physical_offsets = _physical_offsets(
             batch for part in log_slices for batch in self._read_log(part, spec, chosen)
         )
-        rest = candidates.places_outside(log_slices)
+        rest = candidates.outside(log_slices)
         stop = 0 if limit is None else _OVERREAD * limit
-        while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
+        while len(rest) and (
+            limit is None or len(physical_offsets) < limit or physical_offsets[-limit] < rest[-1]
+        ):
             newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
-            places = np.union1d(places, _places(self.read_places(newest, spec, chosen)))
+            physical_offsets = np.union1d(
+                physical_offsets, _physical_offsets(self.read_records(newest, spec, chosen))
+            )
             rest = rest[: len(rest) - len(newest)]
         if limit is not None:
-            places = places[-limit:]
-        messages = tuple(self._log.get(place, broker_name) for place in places.tolist())
+            physical_offsets = physical_offsets[-limit:]
+        messages = tuple(
+            self._log.get(physical_offset, broker_name)
+            for physical_offset in physical_offsets.tolist()
+        )
         return QueryResult(messages, tuple(candidates.uncovered), is_scanned)
 
     def uncovered(self, found: Found) -> list[LogSlice]:
@@ -572,28 +591,32 @@ class Finder:
         log_slices = []
         if not index_only:
             log_slices = [log_slice for log_slice in self.uncovered(found) if log_slice.end > start]
-        places = found.places_outside(log_slices)
+        physical_offsets = found.outside(log_slices)
         for log_slice in log_slices:
-            before = int(np.searchsorted(places, log_slice.start))
-            yield from self.read_places(places[:before], spec, wanted)
+            before = int(np.searchsorted(physical_offsets, log_slice.start))
+            yield from self.read_records(physical_offsets[:before], spec, wanted)
             yield from self._read_log(log_slice, spec, wanted)
-            places = places[before:]
-        yield from self.read_places(places, spec, wanted)
+            physical_offsets = physical_offsets[before:]
+        yield from self.read_records(physical_offsets, spec, wanted)
 
-    def mean_size(self, places: Positions) -> float:
+    def mean_size(self, physical_offsets: Positions) -> float:
         """Estimate the mean size in bytes of the records at physical offsets (n,) by a sample."""
         sizes = []
-        for place in places[:: max(1, len(places) // _SIZE_SAMPLES)].tolist():
+        for physical_offset in physical_offsets[
+            :: max(1, len(physical_offsets) // _SIZE_SAMPLES)
+        ].tolist():
             with suppress(OffsetOutOfRangeError):
-                if begins_record(self._log, place):
-                    sizes.append(max(read_frame(self._log, self._log.locate(place))[0], 0))
+                if begins_record(self._log, physical_offset):
+                    sizes.append(
+                        max(read_frame(self._log, self._log.locate(physical_offset))[0], 0)
+                    )
         return fmean(sizes) if sizes else 0.0
 
-    def read_places(
-        self, places: Positions, spec: ReadSpec, wanted: LogFilter
+    def read_records(
+        self, physical_offsets: Positions, spec: ReadSpec, wanted: LogFilter
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records at physical offsets; see ``record_scan.PlaceScan``."""
-        return PlaceScan(self._log, spec, wanted).batches(places)
+        return RecordsScan(self._log, spec, wanted).batches(physical_offsets)
 
     def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
         """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
@@ -611,6 +634,6 @@ class Finder:
             yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
 
 
-def _places(batches: Iterable[pa.RecordBatch]) -> Positions:
+def _physical_offsets(batches: Iterable[pa.RecordBatch]) -> Positions:
     columns = [batch.column(0).to_numpy() for batch in batches]
     return np.concatenate(columns) if columns else np.empty(0, np.int64)

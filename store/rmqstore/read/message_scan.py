@@ -26,7 +26,7 @@ from rmqstore.read.parts import (
 from rmqstore.read.plan import plan, queues_part, records_part
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.rows import PLACE, merge_by_place
+from rmqstore.read.rows import PHYSICAL_OFFSET, merge_by_physical_offset
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
@@ -145,9 +145,11 @@ class MessageScan:
             slices = [queue_slice for part in queues for queue_slice in part.slices]
             *in_tiers, local = self._store.store_queues.divide(slices)
             yield from self._read(QueuesPart(tuple(chain.from_iterable(in_tiers))))
-            wider = self._request.with_columns([PLACE])
+            wider = self._request.with_columns([PHYSICAL_OFFSET])
             ranges = QueuesPart(tuple(local)).read(self._store, wider, self._advance)
-            yield from merge_by_place(ranges, single.read(self._store, wider, self._advance))
+            yield from merge_by_physical_offset(
+                ranges, single.read(self._store, wider, self._advance)
+            )
         yield from self._in_turn(_of_kind(parts, PendingPart))
 
     def _newest(self, parts: Sequence[Part], count: int) -> Iterator[pa.RecordBatch]:
@@ -178,7 +180,7 @@ class MessageScan:
             self._expect(part.n_records)
             return part.read(self._store, request, self._advance)
 
-        order = "storeTimestamp" if self._store.is_tiered else PLACE
+        order = "storeTimestamp" if self._store.is_tiered else PHYSICAL_OFFSET
         return newest_of_queues(self._request, slices, count, read, order)
 
     def _look_up(self) -> Iterator[pa.RecordBatch]:

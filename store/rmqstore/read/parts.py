@@ -236,7 +236,7 @@ class RecordsPart:
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Iterator[pa.RecordBatch]:
         spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
-        return request.kept(finder(store).read_places(self.physical_offsets, spec, chosen))
+        return request.kept(finder(store).read_records(self.physical_offsets, spec, chosen))
 
 
 @dataclass(frozen=True)
@@ -253,18 +253,18 @@ class PendingPart:
 
     @property
     def n_bytes(self) -> float:
-        return self.mean_bytes * len(self.rows.places)
+        return self.mean_bytes * len(self.rows.physical_offsets)
 
     @property
     def n_records(self) -> int:
-        return len(self.rows.places)
+        return len(self.rows.physical_offsets)
 
     @property
     def ends(self) -> None:
         return None
 
     def split(self, limits: Limits) -> list[PendingPart]:
-        numbers = np.arange(len(self.rows.places))
+        numbers = np.arange(len(self.rows.physical_offsets))
         sizes = np.full(len(numbers), self.mean_bytes, np.float64)
         return [
             replace(self, rows=self.rows.take(numbers[part])) for part in cut_rows(sizes, limits)

@@ -58,7 +58,7 @@ _DECIDED_OFFSET = "TRANS_OFFSET"  # Source: MessageConst.java#PROPERTY_TRANS_OFF
 class PendingRows(NamedTuple):
     """Pending messages, (n,) each, in the order of the log."""
 
-    places: Positions
+    physical_offsets: Positions
     topics: pa.Array  # string, the real topics
     queue_ids: pa.Array  # int32
     kinds: pa.Array  # string: transaction, delay or timer
@@ -68,16 +68,16 @@ class PendingRows(NamedTuple):
         """Return the chosen rows."""
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         columns = (column.take(pa.array(numbers)) for column in self[1:])
-        return PendingRows(self.places[numbers], *columns)
+        return PendingRows(self.physical_offsets[numbers], *columns)
 
     @classmethod
     def joined(cls, parts: Sequence[PendingRows]) -> PendingRows:
         """Return the rows of all parts, in the order of the log."""
-        places = np.concatenate([part.places for part in parts])
+        physical_offsets = np.concatenate([part.physical_offsets for part in parts])
         columns = (
             pa.concat_arrays(column) for column in zip(*(part[1:] for part in parts), strict=True)
         )
-        return cls(places, *columns).take(np.argsort(places, kind="stable"))
+        return cls(physical_offsets, *columns).take(np.argsort(physical_offsets, kind="stable"))
 
 
 # pa.nulls rather than pa.array: at its first call pa.array imports pandas, if that is installed,
@@ -106,9 +106,9 @@ class Waiting(NamedTuple):
         return cls(table, _property(table, "REAL_TOPIC"), queue_ids, _property(table, "UNIQ_KEY"))
 
     @property
-    def places(self) -> Positions:
-        places: Positions = self.table.column("commitLogOffset").to_numpy()
-        return places
+    def physical_offsets(self) -> Positions:
+        physical_offsets: Positions = self.table.column("commitLogOffset").to_numpy()
+        return physical_offsets
 
     def property(self, name: str) -> pa.Array:
         return _property(self.table, name)
@@ -124,7 +124,7 @@ class Waiting(NamedTuple):
         if n_lost:
             logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
         kinds = pa.array([kind] * len(due), pa.string())
-        rows = PendingRows(self.places, self.topics, self.queue_ids, kinds, due)
+        rows = PendingRows(self.physical_offsets, self.topics, self.queue_ids, kinds, due)
         return rows.take(is_pending & is_addressed)
 
 
@@ -151,14 +151,14 @@ def read_waiting(
 
 
 def read_waiting_at(
-    store: StoreParts, topic: str, places: Positions, spec: ReadSpec
+    store: StoreParts, topic: str, physical_offsets: Positions, spec: ReadSpec
 ) -> Waiting | None:
     """Read records of a system topic at physical offsets (n,), rising.
 
     Where there is none, any more or at all, nothing is read; None if there is nothing to read.
     """
     own = _own_spec(spec, _STORED)
-    batches = finder(store).read_places(places, own, LogFilter())
+    batches = finder(store).read_records(physical_offsets, own, LogFilter())
     table = pa.Table.from_batches(batches, own.schema)
     return Waiting.of(table.filter(pc.equal(table.column("topic"), topic)))
 
@@ -189,9 +189,9 @@ def are_newest(waiting: Waiting) -> Mask:
 
     Checks of transactions and rolls of the timer store a message again.
     """
-    newest = np.zeros(len(waiting.places), np.bool_)
+    newest = np.zeros(len(waiting.physical_offsets), np.bool_)
     seen = set[str]()
-    for row in np.argsort(-waiting.places, kind="stable").tolist():
+    for row in np.argsort(-waiting.physical_offsets, kind="stable").tolist():
         key = waiting.uniq_keys[row].as_py()
         newest[row] = key is None or key not in seen
         if key is not None:
@@ -211,21 +211,23 @@ def have_copies(
         later: whether that record must be later than the candidate itself; if not, than the first
             of all messages.
     """
-    are_delivered = np.zeros(len(waiting.places), np.bool_)
+    are_delivered = np.zeros(len(waiting.physical_offsets), np.bool_)
     rows = np.flatnonzero(candidates & waiting.uniq_keys.is_valid().to_numpy(zero_copy_only=False))
     keys = set(waiting.uniq_keys.take(pa.array(rows)).to_pylist())
     topics = sorted(set(waiting.topics.take(pa.array(rows)).drop_null().to_pylist()))
     if not keys or not topics:
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
-    first = int(waiting.places.min())
+    first = int(waiting.physical_offsets.min())
     for batch in finder(store).copies(Wanted(msg_ids=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
     for row in rows.tolist():
         key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
-        are_delivered[row] = latest.get(key, -1) > (waiting.places[row] if later else first)
+        are_delivered[row] = latest.get(key, -1) > (
+            waiting.physical_offsets[row] if later else first
+        )
     return are_delivered
 
 
@@ -251,15 +253,15 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
         is_pending &= ~have_copies(store, part.messages, is_pending)
         return part.messages.rows(is_pending, "timer", part.due)
     # The record after that of the last unit is the one that a broker enters next when it starts.
-    last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_place]), spec)
+    last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_physical_offset]), spec)
     following = progress.queue_offset
     if last is not None:
         following = int(last.table.column("queueOffset")[0].as_py()) + 1
-    entered = read_waiting_at(store, TIMER_TOPIC, units.places, spec)
+    entered = read_waiting_at(store, TIMER_TOPIC, units.physical_offsets, spec)
     waiting = read_waiting(store, TIMER_TOPIC, {0: following}, spec)
     if waiting is not None:
         # a second entry of a record that is in the wheel would be the same message
-        has_unit = np.isin(waiting.places, units.places)
+        has_unit = np.isin(waiting.physical_offsets, units.physical_offsets)
         waiting = Waiting.of(waiting.table.filter(pa.array(~has_unit)))
     both = [_Timed.entered(entered, units), _Timed.waiting(waiting, units.precision)]
     parts = [part for part in both if part is not None]
@@ -289,7 +291,7 @@ class _Timed(NamedTuple):
         if messages is None:
             return None
         due = integers(messages.property("TIMER_OUT_MS"))
-        rows = np.searchsorted(units.places, messages.places)
+        rows = np.searchsorted(units.physical_offsets, messages.physical_offsets)
         seconds = pa.array(units.seconds[rows])
         are_final = pa.array(~units.are_rolled[rows])
         finals = pc.if_else(are_final, seconds, _seconds_of(due, units.precision))
@@ -383,14 +385,14 @@ def read_pending(
     stored = [
         field for field in spec.schema if field.name not in own and field.name != "commitLogOffset"
     ]
-    place = pa.field("commitLogOffset", pa.int64())
+    physical_offset = pa.field("commitLogOffset", pa.int64())
     times = LogFilter(
         start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
     )
-    record_spec = replace(spec, schema=pa.schema([*stored, place]))
-    for batch in finder(store).read_places(rows.places, record_spec, times):
-        places = batch.column("commitLogOffset").to_numpy()
-        pending = rows.take(np.searchsorted(rows.places, places))
+    record_spec = replace(spec, schema=pa.schema([*stored, physical_offset]))
+    for batch in finder(store).read_records(rows.physical_offsets, record_spec, times):
+        physical_offsets = batch.column("commitLogOffset").to_numpy()
+        pending = rows.take(np.searchsorted(rows.physical_offsets, physical_offsets))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {"topic": pending.topics, "queueId": pending.queue_ids, "pending": pending.kinds}
         columns["queueOffset"] = columns["tagsCode"] = pa.nulls(batch.num_rows, pa.int64())
@@ -420,7 +422,7 @@ def _halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     ops = read_waiting(store, OP_TOPIC, starts[OP_TOPIC], spec)
     if halves is None:
         return NOTHING_PENDING
-    is_pending = np.ones(len(halves.places), np.bool_)
+    is_pending = np.ones(len(halves.physical_offsets), np.bool_)
     queue_offsets = halves.table.column("queueOffset").to_numpy()
     queue_ids = halves.table.column("queueId").to_numpy()
     if ops is not None:
@@ -451,11 +453,11 @@ def _rocksdb_halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     halves = read_waiting(store, ROCKSDB_HALF_TOPIC, {}, spec)
     if halves is None:
         return NOTHING_PENDING
-    is_pending = np.ones(len(halves.places), np.bool_)
+    is_pending = np.ones(len(halves.physical_offsets), np.bool_)
     ops = read_waiting(store, ROCKSDB_OP_TOPIC, {}, spec)
     if ops is not None:
         decided = integers(ops.property(_DECIDED_OFFSET)).drop_null()
-        is_pending &= ~np.isin(halves.places, decided.to_numpy())
+        is_pending &= ~np.isin(halves.physical_offsets, decided.to_numpy())
     is_pending &= ~have_copies(store, halves, is_pending)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 

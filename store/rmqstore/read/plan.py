@@ -110,7 +110,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         parts.append(LostPart(tuple(lost)))
     if request.include_pending:
         rows = find_pending(store, request.selection, spec)
-        mean_bytes = 0.0 if limits is None else finder(store).mean_size(rows.places)
+        mean_bytes = 0.0 if limits is None else finder(store).mean_size(rows.physical_offsets)
         parts.append(PendingPart(rows, mean_bytes))
     return parts
 
@@ -139,10 +139,10 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
     store.ranges.warn_unknown_topics(request.selection)
     found = find_wanted(store, request.wanted, request.selection)
     uncovered = [] if request.index_only else finder(store).uncovered(found)
-    offsets = found.places_outside(uncovered)
+    offsets = found.outside(uncovered)
     logger.info(
         "%s: the index names %d records and does not cover %d bytes of the log",
-        store.paths.root, len(found.places), found.n_uncovered_bytes,
+        store.paths.root, len(found.physical_offsets), found.n_uncovered_bytes,
     )  # fmt: skip
     parts: list[Part] = [records_part(store, offsets, limits)]
     if store.is_tiered and not request.index_only:
@@ -215,8 +215,8 @@ def _sampled_part(
     if mark is None and end is not None and not log.is_remote:
         mark = LogMark.at(log, last_record_before(log, end.physical_offset))
     if mark is None and end is None and not log.is_remote:
-        places = [item.samples[-1].physical_offset for item in sampled if item.samples]
-        mark, is_newest = LogMark.at(log, max(places, default=None)), False
+        physical_offsets = [item.samples[-1].physical_offset for item in sampled if item.samples]
+        mark, is_newest = LogMark.at(log, max(physical_offsets, default=None)), False
     recovered = store.ends.recovered
     return QueuesPart(slices, mark, queues, recovered=recovered, is_newest=is_newest)
 

@@ -89,12 +89,14 @@ class StorePruner:
             logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
         gaps = LogSpans.of(candidates.uncovered)
-        places = candidates.places
-        places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
+        physical_offsets = candidates.physical_offsets
+        physical_offsets = physical_offsets[
+            self._inside(physical_offsets, parts) & ~self._inside(physical_offsets, gaps)
+        ]
         indexed = [queue_slice for queue_slice in bounded if queue_slice.topic in topics]
         others = [queue_slice for queue_slice in bounded if queue_slice.topic not in topics]
         uncovered = self._cut_all(indexed, parts.met(gaps), whole)
-        single = self._units(places, indexed, uncovered)
+        single = self._units(physical_offsets, indexed, uncovered)
         return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
 
     def _cut_all(self, slices: list[QueueSlice], parts: LogSpans, whole: Span) -> list[QueueSlice]:
@@ -134,29 +136,31 @@ class StorePruner:
         return parts_that_meet(self._pruning, whole, points)
 
     @staticmethod
-    def _inside(places: Positions, parts: LogSpans) -> Mask:
+    def _inside(physical_offsets: Positions, parts: LogSpans) -> Mask:
         bounds = np.array([bound for span in parts.spans for bound in span], np.int64)
-        inside: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
+        inside: Mask = np.searchsorted(bounds, physical_offsets, side="right") % 2 == 1
         return inside
 
     def _units(
-        self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
+        self, physical_offsets: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
     ) -> UnitRows | None:
         """Return the units that point at physical offsets, in the order of the log.
 
         None if there is no such unit.
 
         Args:
-            places: the physical offsets.
+            physical_offsets: the physical offsets.
             slices: the ranges of queues that the units are taken from.
             but: parts of these ranges that no unit is taken from.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
-        batches = [*finder(self._store).read_places(places, spec, LogFilter())]
+        batches = [*finder(self._store).read_records(physical_offsets, spec, LogFilter())]
         if not batches:
             return None
         rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        queue_ids, offsets, places = (rows.column(name).to_numpy() for name in _HEADS.names[1:])
+        queue_ids, offsets, physical_offsets = (
+            rows.column(name).to_numpy() for name in _HEADS.names[1:]
+        )
         encoded = rows.column("topic").dictionary_encode()
         topics, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         by_queue: dict[QueueKey, list[tuple[QueueSlice, bool]]] = defaultdict(list)
@@ -176,8 +180,8 @@ class StorePruner:
                 )
                 chosen[is_in_slice] = is_included
             if chosen.any():
-                chosen_places = places[members[chosen]]
-                units.append(self._units_at(key, queue_offsets[chosen], chosen_places))
+                chosen_offsets = physical_offsets[members[chosen]]
+                units.append(self._units_at(key, queue_offsets[chosen], chosen_offsets))
         parts = [part for part in units if len(part.sizes)]
         if not parts:
             return None
@@ -185,14 +189,14 @@ class StorePruner:
         return joined.take(np.argsort(joined.physical_offsets, kind="stable"))
 
     def _units_at(
-        self, key: QueueKey, queue_offsets: NDArray[np.int64], places: Positions
+        self, key: QueueKey, queue_offsets: NDArray[np.int64], physical_offsets: Positions
     ) -> UnitRows:
         """Return the units at queue offsets (n,) that point at the given physical offsets (n,)."""
         order = np.argsort(queue_offsets, kind="stable")
-        queue_offsets, places = queue_offsets[order], places[order]
+        queue_offsets, physical_offsets = queue_offsets[order], physical_offsets[order]
         units = self._store.queues.open(*key).units_of(queue_offsets)
         rows = UnitRows.of_queue(*key, queue_offsets, units)
-        is_unit = (units.physical_offsets == places) & (units.sizes > 0)
+        is_unit = (units.physical_offsets == physical_offsets) & (units.sizes > 0)
         return rows.take(np.flatnonzero(is_unit))
 
 

@@ -477,7 +477,7 @@ def estimate_physical_offset(
 
 
 def trim(
-    queue: Queue, start: int, end: int, places: tuple[int, int], log_end: int
+    queue: Queue, start: int, end: int, physical_offsets: tuple[int, int], log_end: int
 ) -> tuple[int, int]:
     """Shrink a range by the messages at its ends that lie outside of a part of the log.
 
@@ -495,20 +495,20 @@ def trim(
         queue: any kind of queue.
         start: first queue offset of the range.
         end: queue offset after its last.
-        places: physical offsets where the part of the log begins and ends.
+        physical_offsets: where the part of the log begins and ends.
         log_end: physical offset where the log ends.
     """
     max_units = 2 * VOTING_UNITS
     for low, high in queue.runs(start, min(start + max_units, end)):
         if low == start:
             units = queue.units(low, high)
-            is_before = units.may_be_right(log_end) & (units.physical_offsets < places[0])
+            is_before = units.may_be_right(log_end) & (units.physical_offsets < physical_offsets[0])
             start += _n_leading(is_before)
         break
     for low, high in queue.runs(max(end - max_units, start), end):
         if high == end:
             units = queue.units(low, high)
-            is_after = units.may_be_right(log_end) & (units.physical_offsets >= places[1])
+            is_after = units.may_be_right(log_end) & (units.physical_offsets >= physical_offsets[1])
             end -= _n_leading(is_after[::-1])
     return start, end
 
@@ -541,7 +541,7 @@ def slices_within(
                 queue, queue_offset, queue_slice.start, queue_slice.end, log_end
             )
             if estimate is None:
-                raise CorruptQueueError(*queue.place(queue_offset), "no unit around is valid")
+                raise CorruptQueueError(*queue.location(queue_offset), "no unit around is valid")
             return estimate >= physical_offset
 
         return find_first(start, queue_slice.end, is_reached)

@@ -124,12 +124,12 @@ class QueueScan:
         Those that the tags rule out are left out.
         """
         window = window.take(_are_units(window))
-        places, sizes = window.physical_offsets, window.sizes
+        physical_offsets, sizes = window.physical_offsets, window.sizes
         if self._spec.tags is not None:
             with suppress(RmqStoreError):  # said when the window is read
                 mask = self._may_have_tags(window, resolve_codes(window, self._open_ext))
-                return places[mask], sizes[mask]
-        return places, sizes
+                return physical_offsets[mask], sizes[mask]
+        return physical_offsets, sizes
 
     def _merge(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
         """Yield all units in the order of the log, about ``WINDOW_UNITS`` at a time."""
@@ -308,7 +308,7 @@ class QueueScan:
         for row, physical_offset in enumerate(part.physical_offsets.tolist()):
             expected = part.expected(row)
             queue = self._open_queue(expected.topic, expected.queue_id)
-            path, byte = queue.place(expected.queue_offset)
+            path, byte = queue.location(expected.queue_offset)
             text = reason or f"no unit: physical offset {physical_offset}, size {expected.size}"
             if mode == FAILFAST:
                 raise CorruptQueueError(path, byte, text)

@@ -51,18 +51,18 @@ class ReadAhead(Generic[W]):
     Args:
         log: the log.
         windows: the windows. What making one raises is raised when those before it are read.
-        places: returns the physical offsets of a window's records, (n,), and their sizes, (n,).
+        physical_offsets: returns those of a window's records, (n,), and their sizes, (n,).
     """
 
     def __init__(
         self,
         log: CommitLog,
         windows: Iterator[W],
-        places: Callable[[W], tuple[Positions, Sizes]],
+        physical_offsets: Callable[[W], tuple[Positions, Sizes]],
     ) -> None:
         self._log = log
         self._source = windows
-        self._places = places
+        self._physical_offsets = physical_offsets
         self._waiting: deque[W] = deque()
         self._error: Exception | None = None
         self._chunks = self._cut()
@@ -119,7 +119,7 @@ class ReadAhead(Generic[W]):
                 self._error = err
                 return
             self._waiting.append(window)
-            physical_offsets, sizes = self._places(window)
+            physical_offsets, sizes = self._physical_offsets(window)
             segments = self._log.segments
             firsts = np.array([segment.start for segment in segments], np.int64)
             numbers = np.searchsorted(firsts, physical_offsets, side="right") - 1

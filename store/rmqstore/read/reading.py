@@ -15,7 +15,7 @@ from rmqstore.format.framing import StopKind
 from rmqstore.query.selection import Selection, Wanted, choose_topics
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.lookup import Finder, Found, tagged_places
+from rmqstore.read.lookup import Finder, Found, tagged_offsets
 from rmqstore.read.queue_scan import QueueScan
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter
@@ -76,26 +76,26 @@ class LogScan:
                 LogBytes(part.data, part.bases), part.starts, None
             )
             self._spec.advance(n_read, int(part.sizes[:n_read].sum()))
-            places = part.starts[n_read:] + part.bases[n_read:]
+            record_offsets = part.starts[n_read:] + part.bases[n_read:]
             sizes = part.sizes[n_read:]
-            for span in window.spans if len(places) else ():
-                rows = slice(*np.searchsorted(places, (span.start, span.end)).tolist())
-                own_places = places[rows]
+            for span in window.spans if len(record_offsets) else ():
+                rows = slice(*np.searchsorted(record_offsets, (span.start, span.end)).tolist())
+                own_offsets = record_offsets[rows]
                 own_sizes = sizes[rows]
-                if not len(own_places):
+                if not len(own_offsets):
                     continue
                 segment = span.segment
                 assert segment is not None
-                end = int(own_places[-1] + own_sizes[-1])
+                end = int(own_offsets[-1] + own_sizes[-1])
                 try:
                     assembler = Assembler(self._log, segment, self._pipeline)
                 except OffsetOutOfRangeError as err:
-                    yield from self._lose(int(own_places[0]), end, str(err))
+                    yield from self._lose(int(own_offsets[0]), end, str(err))
                     continue
                 try:
-                    yield from assembler.batches(own_places - segment.start, own_sizes, None)
+                    yield from assembler.batches(own_offsets - segment.start, own_sizes, None)
                 except FileDeletedError as err:
-                    yield from self._lose(int(own_places[assembler.n_done]), end, str(err))
+                    yield from self._lose(int(own_offsets[assembler.n_done]), end, str(err))
         self._spec.advance(0, max(n_between, 0))
 
     def _read_span(
@@ -253,7 +253,7 @@ def find_candidates(
     """
 
     def find() -> Found:
-        tagged = tagged_places(store.queues, topics, wanted.tags) if wanted.tags else None
+        tagged = tagged_offsets(store.queues, topics, wanted.tags) if wanted.tags else None
         return store.lookup.find(wanted, topics, low, high, tagged)
 
     return store.retry(find)

@@ -73,7 +73,7 @@ def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | 
     if not len(lost) or spec.mode not in (FAILFAST, DROPMALFORMED):
         return None
     first = units.expected(int(lost[0]))
-    path, byte = open_ext(first.topic, first.queue_id).place(int(units.tags_codes[lost[0]]))
+    path, byte = open_ext(first.topic, first.queue_id).location(int(units.tags_codes[lost[0]]))
     queue = f"{first.topic}-{first.queue_id}"
     reason = (
         f"no unit of consumequeue_ext, where queue offset {first.queue_offset} of {queue} "

@@ -24,7 +24,7 @@ from rmqstore.query.selection import (
     require_arguments,
 )
 from rmqstore.query.sql92_filter import Filter, parse_filter
-from rmqstore.query.where import Where, parse_where, within_places
+from rmqstore.query.where import Where, parse_where, within_physical_offsets
 from rmqstore.read.read_spec import FAILFAST, MODES, PERMISSIVE, ReadSpec, scan_schema
 from rmqstore.read.record_filter import LogFilter, log_filter
 
@@ -51,10 +51,10 @@ def returned_schema(
     if mode == PERMISSIVE and columns is not None and not isinstance(columns, pa.Schema):
         names = [*columns]
         if names.count(corrupt_column) == 1:
-            place = names.index(corrupt_column)
+            physical_offset = names.index(corrupt_column)
             names.remove(corrupt_column)
             others = scan_schema(names, include_pending=include_pending) if names else pa.schema([])
-            return others.insert(place, reason)
+            return others.insert(physical_offset, reason)
         columns = names
     if verbatim and columns is None:
         schema = VERBATIM
@@ -210,12 +210,14 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
     of_schema = {name: given[name] for name in ("include_pending", "verbatim", "mode")}
     corrupt_column = given["column_name_of_corrupt_record"]
     schema = returned_schema(given["columns"], corrupt_column=corrupt_column, **of_schema)
-    places = _places(given["starting_physical_offset"], given["ending_physical_offset"])
+    physical_offsets = _physical_offsets(
+        given["starting_physical_offset"], given["ending_physical_offset"]
+    )
     where, sql92 = given["where"], given["filter"]
     if where is not None:
         where = parse_where(where, known_columns(schema, include_pending=given["include_pending"]))
-    if places != (None, None):
-        where = within_places(where, *places)
+    if physical_offsets != (None, None):
+        where = within_physical_offsets(where, *physical_offsets)
     return ScanRequest(
         schema=schema,
         selection=selection,
@@ -235,7 +237,7 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
     )
 
 
-def _places(start: int | None, end: int | None) -> tuple[int | None, int | None]:
+def _physical_offsets(start: int | None, end: int | None) -> tuple[int | None, int | None]:
     """Return the bounds on physical offsets.
 
     Raises:

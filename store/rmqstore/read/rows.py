@@ -14,10 +14,10 @@ from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.record import Expected
 from rmqstore.storage.queue.queue import Units
 
-PLACE = "commitLogOffset"
+PHYSICAL_OFFSET = "commitLogOffset"
 
 
-def merge_by_place(
+def merge_by_physical_offset(
     one: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of two streams in the order of the log, one batch of each in memory.
@@ -29,14 +29,21 @@ def merge_by_place(
     streams = [iter(one), iter(other)]
     headers = [_next(stream) for stream in streams]
     while (first := headers[0]) is not None and (second := headers[1]) is not None:
-        limit = min(first.column(PLACE)[-1].as_py(), second.column(PLACE)[-1].as_py())
-        parts = [head.filter(pc.less_equal(head.column(PLACE), limit)) for head in (first, second)]
+        limit = min(
+            first.column(PHYSICAL_OFFSET)[-1].as_py(), second.column(PHYSICAL_OFFSET)[-1].as_py()
+        )
+        parts = [
+            head.filter(pc.less_equal(head.column(PHYSICAL_OFFSET), limit))
+            for head in (first, second)
+        ]
         filled = [part for part in parts if part.num_rows]
         if len(filled) == 1:
             yield filled[0]
         else:
             table = pa.Table.from_batches(filled)
-            order = pc.sort_indices(table.column(PLACE), sort_keys=[(PLACE, "ascending")])
+            order = pc.sort_indices(
+                table.column(PHYSICAL_OFFSET), sort_keys=[(PHYSICAL_OFFSET, "ascending")]
+            )
             yield from table.take(order).combine_chunks().to_batches()
         for number, head in enumerate((first, second)):
             rest = head.slice(parts[number].num_rows)

@@ -72,8 +72,8 @@ class Sampler:
                 queue_in_tier = tier.queue(part.topic, part.queue_id)
                 base = self._base(queue_in_tier.log)
                 for sample in sample_queue(queue_in_tier.units, part.start, part.end, count):
-                    place = sample.physical_offset + base
-                    samples.append(sample._replace(physical_offset=place))
+                    offset = sample.physical_offset + base
+                    samples.append(sample._replace(physical_offset=offset))
         for part in local:
             queue = self._queues.open(part.topic, part.queue_id)
             samples += sample_queue(queue, part.start, part.end, count)

@@ -107,7 +107,7 @@ def expand(
     """Return a row for each message of the records in place of one for each record."""
     rows = _without_lost_batches(rows)
     assert rows.units is not None
-    record_units = rows.units.take(rows.all_places())
+    record_units = rows.units.take(rows.all_row_numbers())
     records = _unwrap(rows.data, rows.headers, _are_batches(record_units, batch_topics))
     # Bodies that inflate to too much are left for the next batch.
     unwrapped = rows.end_after(len(records.headers))
@@ -116,10 +116,10 @@ def expand(
     begins = _begin_records(rows.offsets[:n], rows.units.take(slice(n)))
     is_valid = unwrapped.valid[begins]  # of every record
     every_record_of = np.cumsum(begins) - 1
-    places = np.flatnonzero(is_valid[every_record_of])  # whose record is still in the batch
+    row_numbers = np.flatnonzero(is_valid[every_record_of])  # whose record is still in the batch
     valid_before = np.cumsum(is_valid) - 1
-    record_of = valid_before[every_record_of[places]]
-    units = rows.units.take(places)
+    record_of = valid_before[every_record_of[row_numbers]]
+    units = rows.units.take(row_numbers)
     rank = units.queue_offsets - records.headers.column("queue_offset")[record_of]
     is_batch = _are_batches(units, batch_topics)
     # Of others the place of a unit decides, as in a plain read.
@@ -137,10 +137,11 @@ def expand(
         is_there[is_lmq] = is_named & (light_units.queue_ids == 0)
     absent = np.flatnonzero(~is_there & (is_lmq | is_batch)).tolist()
     reasons = {
-        int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
+        int(row_numbers[row]): records.reason(int(record_of[row]), units.expected(row))
+        for row in absent
     }
     valid = np.zeros(len(unwrapped.valid), np.bool_)
-    valid[places[is_there]] = True
+    valid[row_numbers[is_there]] = True
     units = units.take(is_there)
     topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     return replace(
@@ -148,10 +149,10 @@ def expand(
         data=records.data,
         valid=valid,
         reasons=reasons,
-        flaws=_flaws_of_messages(unwrapped, places[is_there], record_of[is_there]),
+        flaws=_flaws_of_messages(unwrapped, row_numbers[is_there], record_of[is_there]),
         headers=records.messages(record_of[is_there], rank[is_there], units),
         columns={"topic": topics},
-        places=places[is_there],
+        row_numbers=row_numbers[is_there],
     )
 
 
@@ -160,27 +161,29 @@ def _without_lost_batches(rows: Rows) -> Rows:
     if "body" not in rows.flaws:
         return rows
     lost = rows.lacks("body") & is_inner_batch(rows.headers)
-    places = rows.all_places()
-    reasons = {row: rows.flaws["body"][int(places[row])] for row in np.flatnonzero(lost).tolist()}
+    row_numbers = rows.all_row_numbers()
+    reasons = {
+        row: rows.flaws["body"][int(row_numbers[row])] for row in np.flatnonzero(lost).tolist()
+    }
     return rows.drop_damaged(~lost, reasons)
 
 
 def _flaws_of_messages(
-    rows: Rows, places: Positions, record_of: Positions
+    rows: Rows, row_numbers: Positions, record_of: Positions
 ) -> Mapping[str, Mapping[int, str]]:
     """Return what the messages of some records lack, as :attr:`Rows.flaws` has it.
 
     Args:
         rows: the records.
-        places: (m,) which of the rows that were asked for the messages are.
+        row_numbers: (m,) which of the rows that were asked for the messages are.
         record_of: (m,) the record of each message.
     """
-    firsts = rows.all_places()
+    firsts = rows.all_row_numbers()
     flaws: dict[str, Mapping[int, str]] = {}
-    for column, by_place in rows.flaws.items():
+    for column, by_row in rows.flaws.items():
         lost = rows.lacks(column)[record_of]
         flaws[column] = {
-            int(places[row]): by_place[int(firsts[record_of[row]])]
+            int(row_numbers[row]): by_row[int(firsts[record_of[row]])]
             for row in np.flatnonzero(lost).tolist()
         }
     return flaws

@@ -72,18 +72,18 @@ class Rows:
     flaws: Mapping[str, Mapping[int, str]]
     headers: RecordHeaders  # (m,)
     columns: Mapping[str, pa.Array]  # (m,) each, by name: those that an earlier step made
-    places: Positions | None = None  # (m,) which of the n rows they are; None for the first m
+    row_numbers: Positions | None = None  # (m,) which of the n rows they are; None for the first m
 
-    def all_places(self) -> Positions:
-        """Return :attr:`places`, also where they are the first m rows."""
-        return np.arange(len(self.headers)) if self.places is None else self.places
+    def all_row_numbers(self) -> Positions:
+        """Return :attr:`row_numbers`, also where they are the first m rows."""
+        return np.arange(len(self.headers)) if self.row_numbers is None else self.row_numbers
 
     def narrow(self, rows: Positions) -> Rows:
         """Return these of the m rows, by number, without the others."""
         return replace(
             self,
             headers=self.headers.take(rows),
-            places=rows if self.places is None else self.places[rows],
+            row_numbers=rows if self.row_numbers is None else self.row_numbers[rows],
             columns={name: column.take(numbers(rows)) for name, column in self.columns.items()},
         )
 
@@ -91,29 +91,29 @@ class Rows:
         """Return the rows without those of the m that are damaged, (m,); ``reasons`` by number."""
         if is_valid.all():
             return self
-        places = self.all_places()
+        row_numbers = self.all_row_numbers()
         valid = self.valid.copy()
-        valid[places[~is_valid]] = False
-        more_reasons = {int(places[row]): reason for row, reason in reasons.items()}
+        valid[row_numbers[~is_valid]] = False
+        more_reasons = {int(row_numbers[row]): reason for row, reason in reasons.items()}
         narrowed = self.narrow(np.flatnonzero(is_valid))
         return replace(narrowed, valid=valid, reasons={**self.reasons, **more_reasons})
 
     def lose(self, column: str, reasons: Mapping[int, str]) -> Rows:
         """Return the rows without the column of some of the m, by number, and with the reasons."""
-        places = self.all_places()
+        row_numbers = self.all_row_numbers()
         known = self.flaws.get(column, _NO_REASONS)
-        more = {int(places[row]): reason for row, reason in reasons.items()}
+        more = {int(row_numbers[row]): reason for row, reason in reasons.items()}
         return replace(self, flaws={**self.flaws, column: {**more, **known}})
 
     def lacks(self, column: str) -> Mask:
         """Return a mask (m,) of the rows without the column."""
-        return np.isin(self.all_places(), [*self.flaws.get(column, ())])
+        return np.isin(self.all_row_numbers(), [*self.flaws.get(column, ())])
 
     def end_after(self, count: int) -> Rows:
         """Return the first ``count`` of the m rows; the batch ends before the next of them."""
         if count == len(self.headers):
             return self
-        end = int(self.all_places()[count])
+        end = int(self.all_row_numbers()[count])
         return replace(self.narrow(np.arange(count)), valid=self.valid[:end])
 
     def with_column(self, name: str, column: pa.Array) -> Rows:
@@ -190,18 +190,18 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
     """
     if spec.mark is None:
         return rows
-    is_newer = rows.offsets[rows.all_places()] > spec.mark.physical_offset
+    is_newer = rows.offsets[rows.all_row_numbers()] > spec.mark.physical_offset
     if spec.is_cut:
         is_newer |= rows.headers.column("store_timestamp") > spec.mark.store_timestamp
     if not is_newer.any():
         return rows
-    units, places = rows.units, rows.all_places()[is_newer]
+    units, row_numbers = rows.units, rows.all_row_numbers()[is_newer]
     assert units is not None, "only reads by queue have a mark"
-    first = units.expected(int(places[0]))
+    first = units.expected(int(row_numbers[0]))
     text = (
-        f"{number_of(len(places), 'message is', 'messages are')} newer than the plan of this read, "
-        f"the first at queue offset {first.queue_offset} of {first.topic}-{first.queue_id}: what "
-        "was planned was cut off, or deleted with its topic, and this is in its place"
+        f"{number_of(len(row_numbers), 'message is', 'messages are')} newer than the plan of "
+        f"this read, the first at queue offset {first.queue_offset} of "
+        f"{first.topic}-{first.queue_id}: what was planned was cut off, or deleted with its topic, and this is in its place"
     )
     if spec.fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
@@ -303,7 +303,7 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
         columns["brokerName"] = repeat_text(spec.broker_name, n)
     if "tagsCode" in names:
         assert rows.units is not None, "tagsCode is of the queue; a scan by the log is refused it"
-        codes = rows.units.tags_codes[rows.all_places()]
+        codes = rows.units.tags_codes[rows.all_row_numbers()]
         columns["tagsCode"] = pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
     columns |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in names}
     no_times = pa.nulls(n, pa.string())  # why messages have no bornTimestamp
@@ -324,13 +324,13 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
             reasons = pc.if_else(tags_codes.is_null(), lost, no_times)
         columns[spec.corrupt_column] = reasons
     elif no_times.null_count < n:
-        places = rows.offsets[rows.all_places()]
+        row_numbers = rows.offsets[rows.all_row_numbers()]
         first = int(np.argmax(no_times.is_valid().to_numpy(zero_copy_only=False)))
         logger.warning(
             "%d messages have no bornTimestamp%s, the first at physical offset %d: %s",
             n - no_times.null_count,
             "" if spec.inflate else ", so they cannot be written verbatim",
-            int(places[first]),
+            int(row_numbers[first]),
             no_times[first],
         )
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)

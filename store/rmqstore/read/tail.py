@@ -94,7 +94,7 @@ class LoggedMessages(NamedTuple):
     """Messages of one queue according to their records, in the order of the log, (n,) each."""
 
     queue_offsets: NDArray[np.int64]
-    places: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tags_codes: NDArray[np.int64]  # zeros where nobody asks for them
 
@@ -119,15 +119,17 @@ class LoggedMessages(NamedTuple):
         if (ordinals[~is_new] < 0).any():
             return None
         is_known = ~is_new
-        places = recovered.units["physical_offset"][ordinals[is_known]]
-        if (places != self.places[is_known]).any() or (np.diff(self.queue_offsets) != 1).any():
+        physical_offsets = recovered.units["physical_offset"][ordinals[is_known]]
+        if (physical_offsets != self.physical_offsets[is_known]).any() or (
+            np.diff(self.queue_offsets) != 1
+        ).any():
             return None
         if not is_new.any():
             return recovered
         if len(recovered.units) and self.queue_offsets[is_new][0] != recovered.end:
             return None
         units = np.empty(np.count_nonzero(is_new), QUEUE_UNIT)
-        columns = (self.places, self.sizes, self.tags_codes)
+        columns = (self.physical_offsets, self.sizes, self.tags_codes)
         for name, column in zip(QUEUE_UNIT.names or (), columns, strict=True):
             units[name] = column[is_new]
         start = recovered.start if len(recovered.units) else int(self.queue_offsets[is_new][0])
@@ -244,8 +246,8 @@ class StoreTail:
         for key, parts in self._awaited.items():
             logged = LoggedMessages.joined(parts)
             n_built = self._take_built(key, logged)
-            if n_built < len(logged.places):
-                lacking.append(int(logged.places[n_built]))
+            if n_built < len(logged.physical_offsets):
+                lacking.append(int(logged.physical_offsets[n_built]))
         return min(lacking, default=None)
 
     def _take_built(self, key: QueueKey, logged: LoggedMessages) -> int:
@@ -269,15 +271,15 @@ class StoreTail:
             n_built = _count_built(queue, offsets, logged)
             if n_built < len(offsets) and not queue.is_batch:
                 offsets = offsets.copy()
-                place = int(logged.places[n_built])
-                offsets[n_built:] -= shift_of(queue, int(offsets[n_built]), place)
+                physical_offset = int(logged.physical_offsets[n_built])
+                offsets[n_built:] -= shift_of(queue, int(offsets[n_built]), physical_offset)
                 n_built = _count_built(queue, offsets, logged)
             known = self.ends.setdefault(key, 0)
             if queue.is_batch:  # the units say how many messages a record holds
                 self._note_end(key, *self._end_and_last(key))
             elif n_built:
                 end = int(offsets[n_built - 1]) + 1
-                self._lasts[key] = (end - 1, int(logged.places[n_built - 1]))
+                self._lasts[key] = (end - 1, int(logged.physical_offsets[n_built - 1]))
                 self.ends[key] = end if n_built == len(offsets) else max(known, end)
             self._note_first(queue, key, self.ends[key])
         finally:
@@ -301,8 +303,8 @@ class StoreTail:
         if extended is not recovered:
             self.store.ends.recovered[key] = recovered = extended
             self.store.queues.drop(key)
-        self._note_end(key, recovered.end, int(logged.places[-1]))
-        return len(logged.places)
+        self._note_end(key, recovered.end, int(logged.physical_offsets[-1]))
+        return len(logged.physical_offsets)
 
     def _open_files(self, key: QueueKey) -> Queue:
         return open_files(self.store.paths, *key, in_rocksdb=self.store.ends.in_rocksdb)
@@ -423,15 +425,15 @@ class StoreTail:
             logged = LoggedMessages.of(headers.take(rows), tags_codes[rows])
             self._note_beginning(key, logged)
             self._awaited.setdefault(key, []).append(logged)
-            physical_offset = int(logged.places[-1])
+            physical_offset = int(logged.physical_offsets[-1])
             if self.mark is None or physical_offset >= self.mark.physical_offset:
                 store_timestamp = headers.take(rows[-1:]).column("store_timestamp")[0]
                 self.mark = LogMark(physical_offset, int(store_timestamp))
 
     def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
         """Let a queue end where messages of the log take the place of those that it had."""
-        last_offset, last_place = self._lasts.get(key, (-1, -1))
-        is_new = logged.places > last_place
+        last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
+        is_new = logged.physical_offsets > last_physical_offset
         if is_new.any():
             begin = int(logged.queue_offsets[np.argmax(is_new)])
             if begin <= last_offset:
@@ -504,18 +506,18 @@ class StoreTail:
             mark: the newest record when these were reached.
         """
         found: set[QueueKey] = set()
-        unknown, lasts, mark_place = (-1, -1), self._lasts, mark.physical_offset
+        unknown, lasts, mark_offset = (-1, -1), self._lasts, mark.physical_offset
         for key, offset in reached.items():
-            place: int | None
-            known, place = lasts.get(key, unknown)
+            last: int | None
+            known, last = lasts.get(key, unknown)
             if known != offset - 1:
                 if offset > self.ends.get(key, 0):
                     found.add(key)
                     continue
                 physical_offset, size, _ = self.store.queues.open(*key).unit(offset - 1)
-                place = physical_offset if size > 0 else None
+                last = physical_offset if size > 0 else None
             # A damaged unit may point anywhere.
-            if place is not None and mark_place < place < self._seen.position:
+            if last is not None and mark_offset < last < self._seen.position:
                 found.add(key)
         return found
 
@@ -546,5 +548,5 @@ class StoreTail:
 def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessages) -> int:
     """Return how many of the logged messages (n,), from the first on, have their units."""
     units = queue.units_of(offsets)
-    lacks = (units.physical_offsets != logged.places) | (units.sizes != logged.sizes)
+    lacks = (units.physical_offsets != logged.physical_offsets) | (units.sizes != logged.sizes)
     return int(np.argmax(lacks)) if lacks.any() else len(lacks)

@@ -25,7 +25,7 @@ from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.record_headers import RecordHeaders
-from rmqstore.format.columns.search import know_their_places
+from rmqstore.format.columns.search import store_their_offsets
 from rmqstore.format.layout import Bytes, Mask
 from rmqstore.replica import events
 from rmqstore.replica.events import Action, Event
@@ -180,7 +180,7 @@ def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
     ends = headers.starts + headers.column("total_size")
     # Nothing guards the properties. Of one write, a system may have done a part.
     is_written = (headers.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
-    is_at_its_place = know_their_places(data, headers.starts, window.segment.start)
+    is_at_its_place = store_their_offsets(data, headers.starts, window.segment.start)
     valid: Mask = has_its_body & is_at_its_place & is_written
     return valid
 

@@ -1,4 +1,4 @@
-"""Look-ups in the index, in files or in RocksDB: from keys to the places of candidate records.
+"""Look-ups in the index, in files or in RocksDB: from keys to the physical offsets of candidates.
 
 Source: IndexService.java#queryOffset, IndexFile.java#selectPhyOffset; IndexRocksDBStore.java,
 IndexRocksDBRecord.java, MessageRocksDBStorage.java. FORMAT.md has the keys in RocksDB.

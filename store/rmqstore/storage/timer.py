@@ -140,11 +140,13 @@ class TimerUnits(NamedTuple):
     Each physical offset is there once.
     """
 
-    places: Positions  # physical offsets of the records in the timer topic
+    physical_offsets: Positions  # physical offsets of the records in the timer topic
     seconds: NDArray[np.int64]  # of their slots, in units of the precision
     are_rolled: Mask  # those whose second is not yet the one that they are due in
     precision: int  # ms
-    last_place: int  # physical offset of the record of the last unit of the log, -1 without units
+    last_physical_offset: (
+        int  # physical offset of the record of the last unit of the log, -1 without units
+    )
 
 
 def pending_units(paths: StorePaths, progress: TimerProgress) -> TimerUnits | None:
@@ -201,7 +203,7 @@ class LogScan:
         start = min(self.entered_from, int(slots.firsts.min(initial=self.entered_from)))
         nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
         parts = []
-        last_place = -1
+        last_physical_offset = -1
         for positions, units in self.valid_units(start):
             seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
             is_pending = seconds >= self._read_time // slots.precision
@@ -213,16 +215,18 @@ class LogScan:
                     & (positions >= slots.firsts[rows])
                     & (positions <= slots.lasts[rows])
                 )
-            places = units["physical_offset"].astype(np.int64)
-            chosen = is_pending & is_covered & (places >= 0)
+            physical_offsets = units["physical_offset"].astype(np.int64)
+            chosen = is_pending & is_covered & (physical_offsets >= 0)
             is_rolled = (units["magic"][chosen] & ROLL) != 0
-            parts.append((places[chosen], seconds[chosen], is_rolled))
-            last_place = int(units["physical_offset"][-1])
-        places, seconds, are_rolled = (
+            parts.append((physical_offsets[chosen], seconds[chosen], is_rolled))
+            last_physical_offset = int(units["physical_offset"][-1])
+        physical_offsets, seconds, are_rolled = (
             np.concatenate(column) for column in zip(*(parts or [nothing]), strict=True)
         )
-        places, rows = np.unique(places, return_index=True)
-        return TimerUnits(places, seconds[rows], are_rolled[rows], slots.precision, last_place)
+        physical_offsets, rows = np.unique(physical_offsets, return_index=True)
+        return TimerUnits(
+            physical_offsets, seconds[rows], are_rolled[rows], slots.precision, last_physical_offset
+        )
 
     def valid_units(self, start: int) -> Iterator[tuple[Positions, NDArray[np.void]]]:
         """Yield positions and units from a position on, TIMER_UNIT (n,), never none.

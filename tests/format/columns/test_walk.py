@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import store_builder as build
-from rmqstore.format.columns.search import find_next_record, knows_its_place
+from rmqstore.format.columns.search import find_next_record, stores_its_offset
 from rmqstore.format.columns.walk import StopKind, Walk, cut_batches, walk, walk_plainly
 
 Walker = Any
@@ -132,9 +132,9 @@ def test_a_record_from_another_place_is_not_the_next_record() -> None:
 def test_place_is_known_by_a_record_that_is_torn() -> None:
     record = build.pack(build.Record(body=b"x" * 100), 77)
     torn = _buf(bytes(5) + record[:90])
-    assert knows_its_place(torn, 5, 77)
-    assert not knows_its_place(torn, 5, 78)
-    assert not knows_its_place(_buf(record[:87]), 0, 77)
+    assert stores_its_offset(torn, 5, 77)
+    assert not stores_its_offset(torn, 5, 78)
+    assert not stores_its_offset(_buf(record[:87]), 0, 77)
 
 
 @pytest.mark.parametrize(

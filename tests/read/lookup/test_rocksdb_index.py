@@ -111,13 +111,13 @@ def test_a_key_is_answered_by_the_index_and_the_rest_of_the_log_is_named(
     store_by_rocksdb: tuple[str, Path],
 ) -> None:
     name, root = store_by_rocksdb
-    by_place = {row["physicalOffset"]: row for row in records(name)}
+    by_row = {row["physicalOffset"]: row for row in records(name)}
     n_without_id = 0
     with rmqstore.open(root) as store:
         for key, places in sorted(places_by_key(name).items())[::7]:
-            topic = by_place[places[0]]["topic"]
-            own = [place for place in places if by_place[place]["topic"] == topic]
-            indexed = [place for place in own if by_place[place]["uniqKey"]]
+            topic = by_row[places[0]]["topic"]
+            own = [place for place in places if by_row[place]["topic"] == topic]
+            indexed = [place for place in own if by_row[place]["uniqKey"]]
             found = store.query(topic, key)
             assert [message.commitLogOffset for message in found] == indexed
             assert not found.is_complete
@@ -161,7 +161,7 @@ def test_times_and_limits_hold(golden_store: GoldenStore, tmp_path: Path) -> Non
 def test_tags_are_found_by_the_index_where_only_it_is_asked_for(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore.read.reading.tagged_places", lambda *_: None)
+    monkeypatch.setattr("rmqstore.read.reading.tagged_offsets", lambda *_: None)
     rows = [row for row in goldens.lines(NAME, "expected") if row["tags"]]
     ids = {row["physicalOffset"] for row in records() if row["uniqKey"]}
     tags = sorted({row["tags"] for row in rows})

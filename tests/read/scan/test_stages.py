@@ -70,7 +70,7 @@ def _queue_offsets(rows: Rows) -> list[int]:
 def test_valid_records_are_all_kept() -> None:
     source, starts, units = _source(_records())
     for rows in (check(source, starts, units), check(source, starts, None)):
-        assert (rows.places, rows.valid.all(), rows.offsets.tolist()) == (
+        assert (rows.row_numbers, rows.valid.all(), rows.offsets.tolist()) == (
             None,
             True,
             (starts + BASE).tolist(),
@@ -106,13 +106,17 @@ def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() ->
     assert (rows.valid.all(), rows.reasons, _queue_offsets(rows), len(rows.columns["mark"])) == (
         True, {}, [0, 1, 2, 3, 4], 5,
     )  # fmt: skip
-    assert (dropped.reasons, dropped.all_places().tolist()) == ({1: "because"}, [0, 2, 3, 4])
-    assert (narrowed.all_places().tolist(), narrowed.columns["mark"].to_pylist()) == (
+    assert (dropped.reasons, dropped.all_row_numbers().tolist()) == ({1: "because"}, [0, 2, 3, 4])
+    assert (narrowed.all_row_numbers().tolist(), narrowed.columns["mark"].to_pylist()) == (
         [2, 4],
         [2, 4],
     )
     assert narrowed.valid is dropped.valid
-    assert (ended.all_places().tolist(), len(ended.valid), len(dropped.valid)) == ([0, 2], 3, 5)
+    assert (ended.all_row_numbers().tolist(), len(ended.valid), len(dropped.valid)) == (
+        [0, 2],
+        3,
+        5,
+    )
 
 
 def test_reasons_are_named_by_the_requested_row() -> None:
@@ -169,7 +173,11 @@ def test_bodies_that_inflate_to_too_much_end_a_batch(monkeypatch: pytest.MonkeyP
     records[1] = replace(records[1], body=b"not zlib")
     source, starts, units = _source(records)
     rows = inflate(verify_crc(check(source, starts, units)))
-    assert (len(rows.valid), rows.all_places().tolist(), list(rows.reasons)) == (3, [0, 2], [1])
+    assert (len(rows.valid), rows.all_row_numbers().tolist(), list(rows.reasons)) == (
+        3,
+        [0, 2],
+        [1],
+    )
     batch = decode(rows, SPEC, SPEC.schema)
     assert batch.to_pydict() == {"queueOffset": [0, 2], "body": [bytes(15), b"\x02" * 15]}
 

@@ -166,12 +166,12 @@ def test_tags_are_those_of_the_inner_messages(golden_store: GoldenStore, tags: s
 
 
 def test_the_log_is_read_record_by_record(golden_store: GoldenStore) -> None:
-    by_place = {
+    by_row = {
         row["physicalOffset"]: goldens.message(row, "b") for row in goldens.lines(NAME, "expected")
     }
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         for row in read(store, scan="commitlog"):
-            assert row == {name: by_place[row["commitLogOffset"]][name] for name in row}
+            assert row == {name: by_row[row["commitLogOffset"]][name] for name in row}
 
 
 def test_nothing_is_found_to_be_wrong(golden_store: GoldenStore) -> None:

@@ -52,7 +52,7 @@ def guess_headers(
         searched = windows(buf, width)[stripes[rows]].view(np.uint8)
         of_rows, places = np.divmod(find_byte(searched, _MAGIC_HEAD[0]), width)
         candidates = stripes[rows[of_rows]] + places - _MAGIC_AT
-        is_head = know_their_places(buf, candidates, physical_base)
+        is_head = store_their_offsets(buf, candidates, physical_base)
         rows, candidates = rows[of_rows[is_head]], candidates[is_head]
         headers[rows[::-1]] = candidates[::-1]  # the first one of a stripe is set last
     found = headers[headers >= 0]
@@ -70,7 +70,7 @@ def _frames_of(buf: Bytes, headers: Positions, physical_base: int, framing: Fram
     return np.delete(frames, refused)
 
 
-def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
+def stores_its_offset(buf: Bytes, position: int, physical_offset: int) -> bool:
     """Return whether a head at ``position`` holds this physical offset.
 
     Its record need not be whole.
@@ -82,8 +82,8 @@ def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
     return magic in TOPIC_LENGTH_BYTES and bool(own_offset == physical_offset)
 
 
-def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
-    """Return a mask (n,) of the positions at which :func:`knows_its_place` holds.
+def store_their_offsets(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
+    """Return a mask (n,) of the positions at which :func:`stores_its_offset` holds.
 
     Args:
         buf: uint8 (nbytes,), one CommitLog file.
@@ -137,7 +137,7 @@ def find_headers(buf: Bytes, start: int, end: int, physical_base: int) -> Positi
     is_magic[1 - len(_MAGIC_HEAD) :] = False
     candidates = np.flatnonzero(is_magic) + start
     candidates = candidates[candidates < end]
-    return candidates[know_their_places(buf, candidates, physical_base)]
+    return candidates[store_their_offsets(buf, candidates, physical_base)]
 
 
 def find_frames(

@@ -218,27 +218,27 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
     for number in spread.tolist():
         segment = chosen.source.log.find(inside[number])
         if segment is not None:
-            place = inside[number] + chosen.source.log.framing(segment).head_bytes
-            pairs.append((chosen, other, place))
+            physical_offset = inside[number] + chosen.source.log.framing(segment).head_bytes
+            pairs.append((chosen, other, physical_offset))
     last = last_record_before(shorter.source.log, end)
     if last is not None and last >= start:
         pairs.append((shorter, longer, last))
     n_compared = 0
-    for first, second, place in pairs:
+    for first, second, physical_offset in pairs:
         log = first.source.log
         try:
-            if not begins_record(log, place):
+            if not begins_record(log, physical_offset):
                 continue
-            record = log.record(log.locate(place))
+            record = log.record(log.locate(physical_offset))
         except (RmqStoreError, OSError):
             continue
         n_compared += 1
         log = second.source.log
         # A log that lacks the file that would have the record does not differ.
-        if log.find(place) is not None:
-            stored = log.read(*log.locate(place), len(record))
+        if log.find(physical_offset) is not None:
+            stored = log.read(*log.locate(physical_offset), len(record))
             if not np.array_equal(stored, record):
-                return f"their logs differ at physical offset {place}"
+                return f"their logs differ at physical offset {physical_offset}"
     return None if n_compared else "no record of their logs could be compared"
 
 

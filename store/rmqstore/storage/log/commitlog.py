@@ -27,7 +27,7 @@ from rmqstore.errors import (
     UnreadableFileError,
 )
 from rmqstore.format.columns.buffers import in_calendar
-from rmqstore.format.columns.search import knows_its_place
+from rmqstore.format.columns.search import stores_its_offset
 from rmqstore.format.framing import ENTRIES, RECORDS, FrameNumbers, Framing
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
@@ -112,15 +112,15 @@ def numbers_of(log: CommitLog, physical_offset: int) -> FrameNumbers | None:
     return framing.numbers(log.read(segment, position, framing.head_bytes), 0)
 
 
-def is_blank(log: CommitLog, place: SegmentPosition) -> bool:
+def is_blank(log: CommitLog, located: SegmentPosition) -> bool:
     """Return whether the blank that closes a file begins at a place."""
-    framing = log.framing(place.segment)
-    words = log.read(*place, FRAME_HEAD.itemsize)
+    framing = log.framing(located.segment)
+    words = log.read(*located, FRAME_HEAD.itemsize)
     if len(words) < FRAME_HEAD.itemsize:
         return False
     pair = words.view(">i4").tolist()
     size, magic = pair[framing.size_word], pair[1 - framing.size_word]
-    return framing.is_blank(magic, size, place.segment.size - place.position)
+    return framing.is_blank(magic, size, located.segment.size - located.position)
 
 
 class SegmentPosition(NamedTuple):
@@ -301,18 +301,18 @@ class CommitLog:
             )
         return SegmentPosition(segment, physical_offset - segment.start)
 
-    def record(self, place: SegmentPosition) -> Bytes:
+    def record(self, located: SegmentPosition) -> Bytes:
         """Return the bytes of the record at a place, by the size in its head.
 
         If the size does not fit the file, these are all bytes up to the end of the file. If no
         record begins at the place, they are just enough for :mod:`rmqstore.format.record` to see.
         """
-        total_size, magic = read_frame(self, place)
+        total_size, magic = read_frame(self, located)
         if magic not in TOPIC_LENGTH_BYTES:
-            return self.read(*place, MIN_RECORD_BYTES)
-        n_left = max(self._files.open(place.segment).size - place.position, 0)
+            return self.read(*located, MIN_RECORD_BYTES)
+        n_left = max(self._files.open(located.segment).size - located.position, 0)
         is_size = MIN_RECORD_BYTES <= total_size <= n_left
-        return self.read(*place, total_size if is_size else n_left)
+        return self.read(*located, total_size if is_size else n_left)
 
     def parts(self, physical_offset: int) -> SplitRecord:
         """Return the parts of the record that begins at the offset; only lengths are checked.
@@ -321,11 +321,13 @@ class CommitLog:
             CorruptRecordError: no whole record begins there.
             OffsetOutOfRangeError: no file covers the offset.
         """
-        place = self.locate(physical_offset)
+        located = self.locate(physical_offset)
         try:
-            return split_record(self.record(place).data, 0)
+            return split_record(self.record(located).data, 0)
         except MalformedBytesError as err:
-            raise CorruptRecordError(str(place.segment.path), physical_offset, err.reason) from err
+            raise CorruptRecordError(
+                str(located.segment.path), physical_offset, err.reason
+            ) from err
 
     def store_timestamp(self, physical_offset: int) -> int:
         """Return when the record at the offset was stored, ms; only its head is read.
@@ -334,16 +336,16 @@ class CommitLog:
             CorruptRecordError: no record begins there, or its store time is not in the calendar.
             OffsetOutOfRangeError: no file covers the offset.
         """
-        place = self.locate(physical_offset)
-        stored_head = self.read(*place, MAX_FIXED_BYTES)
-        if not knows_its_place(stored_head, 0, physical_offset):
+        located = self.locate(physical_offset)
+        stored_head = self.read(*located, MAX_FIXED_BYTES)
+        if not stores_its_offset(stored_head, 0, physical_offset):
             reason = "no record begins here, though a queue says so"
-            raise CorruptRecordError(str(place.segment.path), physical_offset, reason)
+            raise CorruptRecordError(str(located.segment.path), physical_offset, reason)
         (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
         stored: int = _TIME.unpack_from(stored_head.data, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
             reason = f"store_timestamp {stored} is not in the years 1 to 9999"
-            raise CorruptRecordError(str(place.segment.path), physical_offset, reason)
+            raise CorruptRecordError(str(located.segment.path), physical_offset, reason)
         return stored
 
     def store_timestamps(self, physical_offsets: Positions) -> tuple[Positions, Mask]:
@@ -383,14 +385,14 @@ class CommitLog:
             CorruptRecordError: the record is damaged.
             OffsetOutOfRangeError: no file covers the offset.
         """
-        place = self.locate(physical_offset)
-        record = self.record(place)
+        located = self.locate(physical_offset)
+        record = self.record(located)
         try:
             check_record(record.data, 0, physical_offset, check_crc=with_body)
             return decode_record(record.data, 0, broker_name, inflate=with_body)
         except MalformedBytesError as err:
-            damage = CorruptRecordError(str(place.segment.path), physical_offset, err.reason)
-            if knows_its_place(record, 0, physical_offset):
+            damage = CorruptRecordError(str(located.segment.path), physical_offset, err.reason)
+            if stores_its_offset(record, 0, physical_offset):
                 raise damage from err
             raise MessageNotFoundError(
                 f"no message begins at physical offset {physical_offset} ({damage})"
@@ -417,9 +419,9 @@ def _stored_times(headers: NDArray[np.void], physical_offsets: Positions) -> tup
     return times, is_right
 
 
-def read_frame(log: CommitLog, place: SegmentPosition) -> tuple[int, int]:
+def read_frame(log: CommitLog, located: SegmentPosition) -> tuple[int, int]:
     """Return the total size and the magic at a place; zeros too close to the file's end."""
-    head = log.read(*place, FRAME_HEAD.itemsize)
+    head = log.read(*located, FRAME_HEAD.itemsize)
     if len(head) < FRAME_HEAD.itemsize:
         return 0, 0
     total_size, magic = head.view(FRAME_HEAD)[0].tolist()
@@ -431,4 +433,4 @@ def begins_record(log: CommitLog, physical_offset: int) -> bool:
     if log.find(physical_offset) is None:
         return False
     stored_head = log.read(*log.locate(physical_offset), MAX_FIXED_BYTES)
-    return knows_its_place(stored_head, 0, physical_offset)
+    return stores_its_offset(stored_head, 0, physical_offset)

@@ -91,8 +91,12 @@ class JoinedWindow:
         """
         for part in self.cut():
             headers, whole = read_headers(part.data, part.starts)
-            places = part.starts + part.bases
-            yield places, headers, whole & (headers.column("physical_offset") == places)
+            physical_offsets = part.starts + part.bases
+            yield (
+                physical_offsets,
+                headers,
+                whole & (headers.column("physical_offset") == physical_offsets),
+            )
 
 
 def join_spans(log: CommitLog, start: int, end: int) -> Iterator[SegmentSpan | JoinedWindow]:

@@ -126,13 +126,15 @@ def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
     if end.last_store_timestamp > LAST_TIMESTAMP or not isinstance(proof, str):
         return None
     with suppress(FileDeletedError, UnreadableFileError):
-        place = end.physical_offset
-        is_last = place == 0
+        log_end = end.physical_offset
+        is_last = log_end == 0
         if log.segments:  # the last file has to reach to the place, and to have nothing there
             last = log.segments[-1]
-            is_last = last.start < place <= last.end
-            is_last = is_last and not log.read(last, place - last.start, FRAME_HEAD.itemsize).any()
-        if is_last and _proof(paths, log, place) == proof:
+            is_last = last.start < log_end <= last.end
+            is_last = (
+                is_last and not log.read(last, log_end - last.start, FRAME_HEAD.itemsize).any()
+            )
+        if is_last and _proof(paths, log, log_end) == proof:
             return end
     return None
 

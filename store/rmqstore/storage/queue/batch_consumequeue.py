@@ -279,7 +279,7 @@ class BatchConsumeQueue:
         if run is not None:
             yield from _within(run, start, end)
 
-    def place(self, queue_offset: int) -> tuple[str, int]:
+    def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a message's unit and its position there, or where it should stand."""
         segment = self._find(queue_offset)
         if segment is None:

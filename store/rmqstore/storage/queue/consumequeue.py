@@ -217,7 +217,7 @@ class ConsumeQueue:
         if run_end > run_start:
             yield run_start, run_end
 
-    def place(self, queue_offset: int) -> tuple[str, int]:
+    def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a unit and its position there, to name the unit in an error."""
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
@@ -342,7 +342,7 @@ class ConsumeQueueExt:
             maps = pc.replace_with_mask(maps, pa.array(mask), gathered.take(pa.array(order)))
         return maps
 
-    def place(self, address: int) -> tuple[str, int]:
+    def location(self, address: int) -> tuple[str, int]:
         """Return the file of an address and the position in it, else the folder and the offset."""
         offset = int(np.int64(address) & _OFFSET_BITS)
         segment = self._files.find(offset)

@@ -42,12 +42,12 @@ class NextOffsets:
 
     def assign(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the next offsets of n rows, (n,), which are not negative."""
-        order, starts, places = self._group(topics, queue_ids)
+        order, starts, indices = self._group(topics, queue_ids)
         counts = np.diff(starts, append=len(order))
-        firsts = np.maximum(self._next[places], 0)
+        firsts = np.maximum(self._next[indices], 0)
         offsets = np.empty(len(order), np.int64)
         offsets[order] = np.arange(len(order)) + np.repeat(firsts - starts, counts)
-        self._next[places] = firsts + counts
+        self._next[indices] = firsts + counts
         return offsets
 
     def claim(
@@ -73,10 +73,10 @@ class NextOffsets:
         if not len(rows):
             return
         chosen = TopicColumn(topics.names, topics.codes[rows])
-        order, starts, places = self._group(chosen, queue_ids[rows])
+        order, starts, indices = self._group(chosen, queue_ids[rows])
         counts = np.diff(starts, append=len(order))
         given = offsets[rows[order]]
-        known = self._next[places]
+        known = self._next[indices]
         is_new = known == _NEW
         firsts = np.where(is_new, given[starts], known)
         expected = np.arange(len(order)) + np.repeat(firsts - starts, counts)
@@ -89,8 +89,8 @@ class NextOffsets:
                 f"row {number}: queue offset {int(offsets[row])} of {topic}-{queue_id}, "
                 f"the next one is {int(expected[wrong[0]])}; nothing was written"
             )
-        self._first[places[is_new]] = firsts[is_new]
-        self._next[places] = firsts + counts
+        self._first[indices[is_new]] = firsts[is_new]
+        self._next[indices] = firsts + counts
 
     def _group(
         self, topics: TopicColumn, queue_ids: NDArray[np.int32]
@@ -99,15 +99,15 @@ class NextOffsets:
 
         Returns:
             The rows ordered by queue, (n,); where each of k queues begins among them, (k,); the
-            place of each queue in :attr:`_queues`, (k,).
+            index of each queue in :attr:`_queues`, (k,).
         """
         order, starts = order_by_queue(topics.codes, queue_ids)
         first_rows = order[starts]
         names = [self._numbers.setdefault(name, len(self._numbers)) for name in topics.names]
         queues = np.array(names, np.int64)[topics.codes[first_rows]] << 32
         queues |= queue_ids[first_rows].astype(np.int64) & 0xFFFFFFFF
-        places = np.searchsorted(self._queues, queues)
-        is_known = np.append(self._queues, _NEW)[places] == queues
+        indices = np.searchsorted(self._queues, queues)
+        is_known = np.append(self._queues, _NEW)[indices] == queues
         if not is_known.all():
             new = queues[~is_known]
             rows = first_rows[~is_known]
@@ -115,20 +115,20 @@ class NextOffsets:
             found = [self._ask(topics.names[code], queue_id) for code, queue_id in columns]
             offsets = np.array([_NEW if offset is None else offset for offset in found], np.int64)
             by_queue = np.argsort(new)
-            places = np.searchsorted(self._queues, new[by_queue])
-            self._queues = np.insert(self._queues, places, new[by_queue])
-            self._first = np.insert(self._first, places, np.maximum(offsets[by_queue], 0))
-            self._next = np.insert(self._next, places, offsets[by_queue])
-            self._marked = np.insert(self._marked, places, offsets[by_queue])
-            places = np.searchsorted(self._queues, queues)
-        return order, starts, places
+            indices = np.searchsorted(self._queues, new[by_queue])
+            self._queues = np.insert(self._queues, indices, new[by_queue])
+            self._first = np.insert(self._first, indices, np.maximum(offsets[by_queue], 0))
+            self._next = np.insert(self._next, indices, offsets[by_queue])
+            self._marked = np.insert(self._marked, indices, offsets[by_queue])
+            indices = np.searchsorted(self._queues, queues)
+        return order, starts, indices
 
     def taken(self) -> list[QueueSlice]:
         """Return the offsets that rows took in each queue, by topic and queue."""
         names = [*self._numbers]
-        places = np.flatnonzero(self._next > self._first)
+        indices = np.flatnonzero(self._next > self._first)
         columns = (self._queues >> 32, self._queues & 0xFFFFFFFF, self._first, self._next)
-        slices = zip(*(column[places].tolist() for column in columns), strict=True)
+        slices = zip(*(column[indices].tolist() for column in columns), strict=True)
         return sorted(QueueSlice(names[number], *rest) for number, *rest in slices)
 
     @contextmanager

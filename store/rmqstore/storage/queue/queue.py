@@ -74,8 +74,8 @@ class RecoveredUnits(NamedTuple):
         logged = Units.of(self.units)
         for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
             units = queue.units_of(np.arange(self.start, self.end)[rows])
-            has_other_places = (units.physical_offsets != logged.physical_offsets[rows]).any()
-            if has_other_places or (units.sizes != logged.sizes[rows]).any():
+            has_other_offsets = (units.physical_offsets != logged.physical_offsets[rows]).any()
+            if has_other_offsets or (units.sizes != logged.sizes[rows]).any():
                 return False
         return True
 
@@ -102,10 +102,10 @@ def shift_of(queue: Queue, queue_offset: int, physical_offset: int) -> int:
 
     Source: ConsumeQueue.java#putMessagePositionInfo.
     """
-    place = find_first(
-        queue.begin, queue.end(), lambda place: queue.unit(place)[0] >= physical_offset
+    unit_offset = find_first(
+        queue.begin, queue.end(), lambda unit_offset: queue.unit(unit_offset)[0] >= physical_offset
     )
-    return queue_offset - place if queue.unit(place)[0] == physical_offset else 0
+    return queue_offset - unit_offset if queue.unit(unit_offset)[0] == physical_offset else 0
 
 
 def chunks(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -320,7 +320,7 @@ class Queue(Protocol):
         Messages of one record share its unit, which counts once.
         """
 
-    def place(self, queue_offset: int) -> tuple[str, int]:
+    def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a unit and its position there, to name the unit in an error.
 
         If the unit is missing, this is where it should stand.

@@ -148,9 +148,9 @@ class RecoveredQueue:
         n_in_files = self._files.count_units(start, files_end, min_physical_offset)
         return n_in_files + int(np.count_nonzero(is_counted))
 
-    def place(self, queue_offset: int) -> tuple[str, int]:
+    def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a unit and its position there; both may not exist yet."""
-        return self._files.place(queue_offset)
+        return self._files.location(queue_offset)
 
     def refresh(self) -> None:
         """List the files again."""
@@ -175,7 +175,7 @@ class RecoveredQueue:
         units = self._tail_units(start, end)
         if len(units.sizes) < end - start:
             raise OffsetOutOfRangeError(
-                f"{self._files.place(start)[0]}: queue offsets {start} to {end}: "
+                f"{self._files.location(start)[0]}: queue offsets {start} to {end}: "
                 f"the log has only {self._tail.start} to {self._tail.end}"
             )
         return units
@@ -242,4 +242,4 @@ def is_in_rocksdb(
     in_files = ConsumeQueue(paths.queue_folders.queue_name(topic, queue_id), files)
     if bounds is None or not in_files.is_present:
         return not in_files.is_present
-    return in_files.unit(in_files.end() - 1)[0] < bounds.last_place
+    return in_files.unit(in_files.end() - 1)[0] < bounds.last_physical_offset

@@ -70,7 +70,7 @@ class QueuePart(NamedTuple):
         runs = list(self.units.runs(start, end))
         if start < end and runs != [(start, end)] and not self._is_sparse:
             missing = runs[0][1] if runs and runs[0][0] == start else start
-            path, byte = self.units.place(missing)
+            path, byte = self.units.location(missing)
             reason = f"a file is missing or cut: queue offset {missing} should be there"
             if not tolerant:
                 raise CorruptQueueError(path, byte, reason)

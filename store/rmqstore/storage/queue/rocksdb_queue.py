@@ -55,7 +55,7 @@ class QueueBounds(NamedTuple):
 
     first: int  # 0 where the broker never corrected it
     last: int  # queue offset of the last unit
-    last_place: int  # physical offset of its record
+    last_physical_offset: int  # physical offset of its record
 
 
 class RocksDbQueues:
@@ -91,15 +91,17 @@ class RocksDbQueues:
             if topic == _CHECKPOINT:
                 self.checkpoint = int.from_bytes(value[:8], signed=True)
             elif len(value) == 16:
-                place, queue_offset = struct.unpack(">qq", value)
+                physical_offset, queue_offset = struct.unpack(">qq", value)
                 if is_last:
-                    lasts[topic, queue_id] = queue_offset, place
+                    lasts[topic, queue_id] = queue_offset, physical_offset
                 else:
                     firsts[topic, queue_id] = queue_offset
-        for queue, (last, place) in lasts.items():
+        for queue, (last, physical_offset) in lasts.items():
             if 0 <= last < _MAX_OFFSET:
                 first = firsts.get(queue, 0)
-                self.bounds[queue] = QueueBounds(first if 0 <= first <= last else 0, last, place)
+                self.bounds[queue] = QueueBounds(
+                    first if 0 <= first <= last else 0, last, physical_offset
+                )
                 self._queue_ids.setdefault(queue[0], []).append(queue[1])
 
     @classmethod
@@ -291,7 +293,7 @@ class RocksDbQueue:
             return self._database.units_of(self._key, queue_offsets)
         return np.zeros(len(queue_offsets), ROCKSDB_UNIT)
 
-    def place(self, queue_offset: int) -> tuple[str, int]:
+    def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the folder of the database, and the queue offset."""
         return self._database.path, queue_offset
 

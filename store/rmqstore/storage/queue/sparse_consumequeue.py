@@ -176,7 +176,7 @@ class SparseConsumeQueue:
             for file in self._files_of(start, end)
         )
 
-    def place(self, queue_offset: int) -> tuple[str, int]:
+    def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a message's unit and its position there, or where it should stand."""
         for segment, (_, end) in zip(self._files.segments, self._known_spans(), strict=True):
             if queue_offset < end:

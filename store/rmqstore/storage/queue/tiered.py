@@ -477,8 +477,8 @@ class TieredQueue:
         """
         for queue_offset in {start, end - 1}:
             with suppress(StoreFormatError, OffsetOutOfRangeError):
-                place = self.log.locate(self.units.unit(queue_offset)[0])
-                head = self.log.read(*place, _SYS_FLAG.stop)
+                located = self.log.locate(self.units.unit(queue_offset)[0])
+                head = self.log.read(*located, _SYS_FLAG.stop)
                 if int.from_bytes(head.data[_SYS_FLAG]) & SysFlag.INNER_BATCH:
                     return True
         return False

@@ -88,11 +88,11 @@ def _delays_in(queue: Queue, log: CommitLog) -> dict[int, int]:
         return {}
     units = queue.units_of(np.arange(start, end))
     delays: dict[int, list[int]] = {}
-    for place, size, due in zip(*(column.tolist() for column in units), strict=True):
+    for physical_offset, size, due in zip(*(column.tolist() for column in units), strict=True):
         if not 0 < size < PRE_BLANK_SIZE:
             continue
         try:
-            parts = log.parts(place)
+            parts = log.parts(physical_offset)
         except (CorruptRecordError, OffsetOutOfRangeError):
             continue
         text = parse_properties(parts.properties).get(PROPERTY_DELAY, "")

@@ -11,7 +11,7 @@ import numpy as np
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
+from rmqstore.format.columns.search import find_blanks, store_their_offsets, stores_its_offset
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import (
@@ -203,7 +203,7 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
         first = next_record(log, segment, max(end.physical_offset + 1, segment.start), written)
         for window in walk_forward(log, segment, first, written):
             for _, headers, whole in window.headers():
-                counted = whole & know_their_places(window.data, headers.starts, segment.start)
+                counted = whole & store_their_offsets(window.data, headers.starts, segment.start)
                 n_records += int(counted.sum())
                 n_bytes += int(headers.column("total_size")[counted].sum())
     return n_records, n_bytes
@@ -254,7 +254,7 @@ def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
     return None
 
 
-def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
+def before_blank(log: CommitLog, segment: Segment, physical_offsets: Positions) -> Mask:
     """Return which physical offsets in a full file, (n,), lie before the blank that closes it.
 
     A broker writes only the head of a blank. After a recovery, records that it cut off may stand in
@@ -262,18 +262,18 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     chain of records leads to the first blank.
     """
     if log.framing(segment).clears_blanks:
-        return np.ones(len(places), np.bool_)
+        return np.ones(len(physical_offsets), np.bool_)
     start = max(log.file_of(segment).size - _MAX_BLANK_BYTES, 0)
-    end = int(places.max()) - segment.start
+    end = int(physical_offsets.max()) - segment.start
     if end <= start:
-        return np.ones(len(places), np.bool_)
+        return np.ones(len(physical_offsets), np.bool_)
     size = end - start + FRAME_HEAD.itemsize
     data = log.read_in_place(segment, np.array([start]), np.array([size]))
     for blank in (find_blanks(data, start, end) + segment.start)[:_MAX_BLANKS].tolist():
         if last_record_before(log, blank) is not None:
-            before: Mask = places < blank
+            before: Mask = physical_offsets < blank
             return before
-    return np.ones(len(places), np.bool_)
+    return np.ones(len(physical_offsets), np.bool_)
 
 
 def damage_met(window: Window, queues_end: int) -> str | None:
@@ -332,7 +332,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
             return stop.reason
         record = physical_offset + stop.head_bytes
         stored_head = log.read(segment, record - segment.start, MAX_FIXED_BYTES)
-        if knows_its_place(stored_head, 0, record):
+        if stores_its_offset(stored_head, 0, record):
             return stop.reason
     # A recovery cuts a log by moving its end. The bytes after the end stay until the next record is
     # written over them. DLedger cuts off entries that a new leader does not have in the same way.

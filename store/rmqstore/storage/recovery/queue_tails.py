@@ -132,7 +132,7 @@ class TailBuilder:
         """Whether the files lack units of scanned records."""
         return bool(self.parts) or self.is_short
 
-    def place_of(self, queue_offset: int) -> int:
+    def queue_offset_in_files(self, queue_offset: int) -> int:
         """Return where the unit of the next record goes, by the queue offset in the record.
 
         A broker continues one place too early after a record that it could not dispatch, until it
@@ -282,12 +282,12 @@ def _is_built(data: Bytes, head: RecordHeaders, open_queue: OpenQueue) -> bool:
     opened = open_queue(topic, int(head.column("queue_id")[0]))
     if opened is None:
         return True
-    place = int(head.column("physical_offset")[0])
+    physical_offset = int(head.column("physical_offset")[0])
     with closing(opened.queue) as queue:
-        if queue.unit(int(head.column("queue_offset")[0]))[0] == place:
+        if queue.unit(int(head.column("queue_offset")[0]))[0] == physical_offset:
             return queue.is_present
         # The queue may be behind its records by some places: see unit_checks.
-        return queue.unit(queue.end() - 1)[0] == place if queue.is_present else False
+        return queue.unit(queue.end() - 1)[0] == physical_offset if queue.is_present else False
 
 
 def _start_of(span: LostSpan) -> int:
@@ -416,7 +416,7 @@ class _Recovery:
         physical_offsets = headers.column("physical_offset").astype(np.int64)
         cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
         for rows in np.split(np.arange(len(headers)), cuts):
-            first = tail.place_of(int(queue_offsets[rows[0]]))
+            first = tail.queue_offset_in_files(int(queue_offsets[rows[0]]))
             if first < tail.end:
                 n_known = min(tail.end - first, len(rows))
                 tail.pass_over(n_known)

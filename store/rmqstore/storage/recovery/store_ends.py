@@ -157,11 +157,11 @@ class StoreEnds:
 
         The broker has put records after it into queues since it was started.
         """
-        place, queues_end = self._last_in_queues()
+        physical_offset, queues_end = self._last_in_queues()
         if queues_end <= end.physical_offset:
             return end
         try:
-            stored = self._log.store_timestamp(place)
+            stored = self._log.store_timestamp(physical_offset)
         except (CorruptRecordError, OffsetOutOfRangeError):
             return end
         if stored < BrokerRun.of(self._paths).started_ms:
