@@ -222,9 +222,9 @@ class LiveScan:
         is_rising = bool((queue_offsets[1:] >= ends[:-1]).all())
         if not is_rising:
             raise StoreFormatError(
-                f"{self._broker}: {len(queue_offsets)} records for the queue offsets {pulled.start} "
-                f"to {pulled.following} (excluded) of {_name(queue_slice)}: which of them they are is "
-                "not known"
+                f"{self._broker}: {len(queue_offsets)} records for the queue offsets "
+                f"{pulled.start} to {pulled.following} (excluded) of {_name(queue_slice)}: which "
+                "of them they are is not known"
             )
         if pulled.is_filtered:
             return

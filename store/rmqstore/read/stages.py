@@ -201,7 +201,8 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
     text = (
         f"{number_of(len(row_numbers), 'message is', 'messages are')} newer than the plan of "
         f"this read, the first at queue offset {first.queue_offset} of "
-        f"{first.topic}-{first.queue_id}: what was planned was cut off, or deleted with its topic, and this is in its place"
+        f"{first.topic}-{first.queue_id}: what was planned was cut off, or deleted with its "
+        "topic, and this is in its place"
     )
     if spec.fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
