@@ -297,6 +297,6 @@ def test_rows_of_a_large_batch_keep_their_order() -> None:
 
 
 def test_the_index_is_not_asked_for_keys_of_which_it_holds_no_word() -> None:
-    assert where("keys IN ('k1', 'k2 k3')").pruning.wanted.keys == texts("k1", "k2")
-    assert not where("keys IN ('k1', ' ')").pruning.wanted.keys
-    assert not where("keys = 'k1' OR keys = ''").pruning.wanted.keys
+    assert where("keys IN ('k1', 'k2 k3')").pruning.lookup_keys.keys == texts("k1", "k2")
+    assert not where("keys IN ('k1', ' ')").pruning.lookup_keys.keys
+    assert not where("keys = 'k1' OR keys = ''").pruning.lookup_keys.keys

@@ -293,10 +293,10 @@ def rmqstore_spec() -> Any:
 
 
 def everything() -> Any:
-    from rmqstore.query.selection import parse_wanted
+    from rmqstore.query.selection import parse_lookup_keys
     from rmqstore.read.record_filter import log_filter
 
-    return log_filter(parse_selection(), ["commitLogOffset"], parse_wanted(None, None))
+    return log_filter(parse_selection(), ["commitLogOffset"], parse_lookup_keys(None, None))
 
 
 # ---- which log, and where

@@ -49,13 +49,13 @@ from rmqstore.query.selection import (
     Selection,
     choose_topics,
     match_topics,
+    parse_lookup_keys,
     parse_selection,
-    parse_wanted,
     require_named,
 )
 from rmqstore.query.times import parse_timestamp
 from rmqstore.read.lookup import SMALL_GAPS
-from rmqstore.read.reading import find_wanted
+from rmqstore.read.reading import find_by_keys
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
@@ -199,9 +199,11 @@ def _messages(
 ) -> pa.Table:
     chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
     selection = parse_selection(**chosen, starting_timestamp=begin, ending_timestamp=end)
-    wanted = parse_wanted(keys or None, ids or None, tags or None)
+    wanted = parse_lookup_keys(keys or None, ids or None, tags or None)
     stores = each_store(store)
-    n_uncovered = sum(find_wanted(one.parts, wanted, selection).n_uncovered_bytes for one in stores)
+    n_uncovered = sum(
+        find_by_keys(one.parts, wanted, selection).n_uncovered_bytes for one in stores
+    )
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"

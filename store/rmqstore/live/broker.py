@@ -290,13 +290,13 @@ class LiveBroker(LiveServer):
         )
         forbidden = set()
         for part in (firsts, others):
-            wanted = [key for key in part if key not in ends and key[0] not in forbidden]
-            answers = self.pull([QueueSlice(*key, 0, 1) for key in wanted], allowed=refused)
+            keys = [key for key in part if key not in ends and key[0] not in forbidden]
+            answers = self.pull([QueueSlice(*key, 0, 1) for key in keys], allowed=refused)
             for number, answer in chain.from_iterable(answers):
                 if answer.code == ResponseCode.NO_PERMISSION:
-                    forbidden.add(wanted[number][0])
+                    forbidden.add(keys[number][0])
                 elif answer.code not in refused:
-                    ends[wanted[number]] = self._number(answer, "maxOffset")
+                    ends[keys[number]] = self._number(answer, "maxOffset")
         return ends
 
     def _offsets(self, code: int, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
@@ -324,13 +324,13 @@ class LiveBroker(LiveServer):
         ]
         return self._granted_offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
 
-    def pull_fields(self, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
+    def pull_fields(self, queue_slice: QueueSlice, subscription: str = "*") -> dict[str, str]:
         """Return the fields of a pull of a range, in which no offset is committed."""
         return {
-            **self._of_queue(wanted.topic, wanted.queue_id),
+            **self._of_queue(queue_slice.topic, queue_slice.queue_id),
             "consumerGroup": self.location.consumer_group,
-            "queueOffset": str(wanted.start),
-            "maxMsgNums": str(wanted.end - wanted.start),
+            "queueOffset": str(queue_slice.start),
+            "maxMsgNums": str(queue_slice.end - queue_slice.start),
             "sysFlag": str(_HAS_SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
@@ -340,16 +340,16 @@ class LiveBroker(LiveServer):
         }
 
     def pull(
-        self, wanted: Sequence[QueueSlice], *, allowed: Sequence[int] = ()
+        self, queue_slices: Sequence[QueueSlice], *, allowed: Sequence[int] = ()
     ) -> Iterator[Numbered]:
         """Yield the answers to pulls of ranges, of which each may have some messages or none.
 
         Args:
-            wanted: the ranges.
+            queue_slices: the ranges.
             allowed: other codes than those of pulls that answers may have.
         """
         codes = (ResponseCode.SUCCESS, *WITHOUT_MESSAGES, *allowed)
-        asked = [self.pull_fields(queue_slice) for queue_slice in wanted]
+        asked = [self.pull_fields(queue_slice) for queue_slice in queue_slices]
         return self.rounds(RequestCode.PULL_MESSAGE, asked, allowed=codes)
 
     def committed(self, group: str, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:

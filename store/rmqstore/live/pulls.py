@@ -210,7 +210,9 @@ class RecordHeader(NamedTuple):
         return LogMark(self.physical_offset, self.store_timestamp)
 
 
-def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHeader | None]:
+def first_records(
+    broker: LiveBroker, queue_slices: Sequence[QueueSlice]
+) -> list[RecordHeader | None]:
     """Return the first record that a broker has from the start of each of some ranges on.
 
     It may lie after the range, because a broker passes over messages whose files are deleted. None
@@ -221,14 +223,14 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         BrokerRefusedError: it refuses.
     """
     found: dict[int, RecordHeader | None] = {}
-    missing, patience = [*range(len(wanted))], Patience(_EMPTY_SECONDS)
+    missing, patience = [*range(len(queue_slices))], Patience(_EMPTY_SECONDS)
     while True:
-        records, unclear = first_answers(broker, [wanted[number] for number in missing])
+        records, unclear = first_answers(broker, [queue_slices[number] for number in missing])
         found |= {missing[at]: record for at, record in records.items()}
         if not unclear:
-            return [found[number] for number in range(len(wanted))]
+            return [found[number] for number in range(len(queue_slices))]
         missing = [missing[at] for at in unclear]
-        unanswered, answer = wanted[missing[0]], next(iter(unclear.values()))
+        unanswered, answer = queue_slices[missing[0]], next(iter(unclear.values()))
         err = BrokerUnreachableError(
             str(broker),
             f"queue offset {unanswered.start} of {unanswered.topic}-{unanswered.queue_id} is "
@@ -239,17 +241,17 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
 
 
 def first_answers(
-    broker: LiveBroker, wanted: Sequence[QueueSlice]
+    broker: LiveBroker, queue_slices: Sequence[QueueSlice]
 ) -> tuple[dict[int, RecordHeader | None], dict[int, Answer]]:
     """Return what :func:`first_records` does, by number, and the answers that say nothing."""
     records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
     for answered in broker.pull(
-        [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in wanted]
+        [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]
     ):
         headers = _record_headers([answer.body for _, answer in answered])
         for (number, answer), head in zip(answered, headers, strict=True):
-            start = wanted[number].start
+            start = queue_slices[number].start
             if answer.code == ResponseCode.SUCCESS and head is not None:
                 records[number] = _served(broker, answer, head, start)
             elif _is_deleted(answer, start) or _is_cut_head(answer, start):
@@ -451,9 +453,9 @@ class Pulls:
             return
         requests = []
         for each, start, until in spans:
-            wanted = each.queue_slice._replace(start=start, end=until)
+            queue_slice = each.queue_slice._replace(start=start, end=until)
             subscription = self._subscription if each.is_filtered else "*"
-            requests.append((self._broker.pull_fields(wanted, subscription), b""))
+            requests.append((self._broker.pull_fields(queue_slice, subscription), b""))
         sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
         self._waiting |= zip(sent, spans, strict=True)
 

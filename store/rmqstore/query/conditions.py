@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask, Positions
-from rmqstore.query.selection import KEY_SEPARATOR, Wanted
+from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys
 from rmqstore.spans import Span
 
 T = TypeVar("T")
@@ -134,15 +134,15 @@ class Pruning:
         return self.keeps_topic(topic) and (self.queue_ids is None or queue_id in self.queue_ids)
 
     @property
-    def wanted(self) -> Wanted:
+    def lookup_keys(self) -> LookupKeys:
         """The keys or ids to look up in the index, none if the index cannot help."""
         if self.msg_ids is not None:
-            return Wanted(msg_ids=self.msg_ids)
+            return LookupKeys(msg_ids=self.msg_ids)
         if not self.keys:
-            return Wanted()
+            return LookupKeys()
         # The index holds words of KEYS: the first word of each key is enough to find its messages.
         words = {next(filter(None, key.split(KEY_SEPARATOR)), "") for key in self.keys}
-        return Wanted() if "" in words else Wanted(keys=frozenset(words))
+        return LookupKeys() if "" in words else LookupKeys(keys=frozenset(words))
 
     @property
     def has_times(self) -> bool:

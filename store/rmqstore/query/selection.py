@@ -482,7 +482,7 @@ def choose_topics(selection: Selection, known: list[str]) -> list[str]:
     ]
 
 
-class Wanted(NamedTuple):
+class LookupKeys(NamedTuple):
     """What a look-up searches for: messages with one of the keys, of the ids or of the tags."""
 
     keys: frozenset[str] = frozenset()  # whole UNIQ_KEYs, or words of KEYS
@@ -493,14 +493,14 @@ class Wanted(NamedTuple):
         return bool(self.keys or self.msg_ids or self.tags)
 
 
-NOTHING_WANTED: Final = Wanted()
+NO_LOOKUP_KEYS: Final = LookupKeys()
 
 
-def parse_wanted(
+def parse_lookup_keys(
     msg_key: str | Sequence[str] | None = None,
     msg_id: str | Sequence[str] | None = None,
     msg_tags: str | Sequence[str] | None = None,
-) -> Wanted:
+) -> LookupKeys:
     """Check the keys, the ids or the tags of a look-up, one or several.
 
     Raises:
@@ -532,7 +532,7 @@ def parse_wanted(
         _require_storable("msg_tags", text)
     # RocketMQ writes these in upper case.
     offset_ids = (message_id.upper() for message_id in ids if is_offset_id(message_id))
-    return Wanted(frozenset(keys), frozenset((*ids, *offset_ids)), frozenset(tags))
+    return LookupKeys(frozenset(keys), frozenset((*ids, *offset_ids)), frozenset(tags))
 
 
 def _require_storable(name: str, text: str) -> None:

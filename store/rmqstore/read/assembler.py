@@ -114,22 +114,22 @@ class Pipeline:
 
 
 def plain_pipeline(
-    spec: ReadSpec, wanted: LogFilter | None = None, repeated: RepeatedUnits | None = None
+    spec: ReadSpec, chosen: LogFilter | None = None, repeated: RepeatedUnits | None = None
 ) -> Pipeline:
     """Return the steps for records that are one message each, the one that their queue names.
 
     Args:
         spec: the spec of the read.
-        wanted: keeps messages by topic, time, key and id.
+        chosen: keeps messages by topic, time, key and id.
         repeated: notes units that point at the record of another one.
     """
-    is_look_up = wanted is not None and wanted.is_look_up
+    is_look_up = chosen is not None and chosen.is_look_up
     keeps_parts = spec.mode == PERMISSIVE
     chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
     steps: list[Step] = [] if spec.mark is None else [partial(keep_planned, spec=spec)]
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)
-    steps.append(partial(choose, spec=spec, wanted=wanted))
+    steps.append(partial(choose, spec=spec, chosen=chosen))
     if spec.check_crc:
         of_records = spec.check_record_crc
         steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))

@@ -50,7 +50,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.notebook import MAX_ROWS, line, table
-from rmqstore.query.selection import KEY_SEPARATOR, Wanted, is_offset_id, parse_selection
+from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys, is_offset_id, parse_selection
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.read_spec import DROPMALFORMED, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, log_filter, resolve_codes
@@ -281,7 +281,7 @@ class Lookup:
 
     def find(
         self,
-        wanted: Wanted,
+        lookup_keys: LookupKeys,
         topics: Sequence[str],
         begin: int | None = None,
         end: int | None = None,
@@ -296,7 +296,7 @@ class Lookup:
         but never those by key, which may also be a word in KEYS of another record.
 
         Args:
-            wanted: the keys, ids and tags.
+            lookup_keys: the keys, ids and tags.
             topics: topics to search, which the index hashes together with the key.
             begin: earliest store time, ms.
             end: latest store time, ms, included.
@@ -309,15 +309,19 @@ class Lookup:
         # The uncovered parts are found before the index is searched: a record that the broker
         # indexes in between is then found twice rather than not at all.
         whole = self._whole()
-        by_id = [parse_message_id(msg_id)[1] for msg_id in wanted.msg_ids if is_offset_id(msg_id)]
+        by_id = [
+            parse_message_id(msg_id)[1] for msg_id in lookup_keys.msg_ids if is_offset_id(msg_id)
+        ]
         physical_offsets = np.array(by_id, np.int64)
         times = begin or 0, FOREVER if end is None else end
         try:
-            found = self._find_in_table(wanted, topics, times)
+            found = self._find_in_table(lookup_keys, topics, times)
             if found is None:
-                is_covered = bool(topics) and not wanted.tags
+                is_covered = bool(topics) and not lookup_keys.tags
                 not_in_files = self.uncovered() if is_covered else [self._whole()]
-                names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
+                names = sorted(
+                    {*lookup_keys.keys, *lookup_keys.msg_ids, *map(tag_key, lookup_keys.tags)}
+                )
                 hashes = key_hashes(list(topics), names).ravel()
                 found = self._index.find(hashes, *times), not_in_files
             by_key, uncovered = found
@@ -339,7 +343,7 @@ class Lookup:
         return Found(physical_offsets, uncovered)
 
     def _find_in_table(
-        self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
+        self, lookup_keys: LookupKeys, topics: Sequence[str], times: tuple[int, int]
     ) -> tuple[Positions, list[Span]] | None:
         """Search the index in RocksDB, None if there is none that can be used."""
         if self._index.has_files():
@@ -348,12 +352,12 @@ class Lookup:
             table = IndexTable.of(self._paths)
             if table is None:
                 return None
-            is_covered = bool(topics) and not (wanted.keys or wanted.tags)
+            is_covered = bool(topics) and not (lookup_keys.keys or lookup_keys.tags)
             spans = table_spans(table, self._log, self._whole().end) if is_covered else []
             names = (
-                *((ItemKind.KEY, key) for key in wanted.keys),
-                *((ItemKind.UNIQUE_KEY, key) for key in wanted.keys | wanted.msg_ids),
-                *((ItemKind.TAGS, tags) for tags in wanted.tags),
+                *((ItemKind.KEY, key) for key in lookup_keys.keys),
+                *((ItemKind.UNIQUE_KEY, key) for key in lookup_keys.keys | lookup_keys.msg_ids),
+                *((ItemKind.TAGS, tags) for tags in lookup_keys.tags),
             )
             prefixes = {item_prefix(topic, *name) for topic in topics for name in names}
             return table.find(prefixes, *times), self._outside(spans, lambda _: True)
@@ -458,15 +462,15 @@ class Lookup:
 _SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
 _OVERREAD = 4  # candidates read per requested message, newest first
 
-Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
+Find = Callable[[LookupKeys, Sequence[str], int | None, int | None], Found]
 ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
 
 
 class RecordsScan:
     """Reads the records at physical offsets, and keeps those that are wanted."""
 
-    def __init__(self, log: CommitLog, spec: ReadSpec, wanted: LogFilter) -> None:
-        self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, wanted)
+    def __init__(self, log: CommitLog, spec: ReadSpec, chosen: LogFilter) -> None:
+        self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, chosen)
 
     def batches(self, physical_offsets: Positions) -> Iterator[pa.RecordBatch]:
         """Yield the records in the order of the log.
@@ -525,7 +529,7 @@ class Finder:
     def query(
         self,
         topic: str,
-        wanted: Wanted,
+        lookup_keys: LookupKeys,
         times: tuple[int, int],
         limit: int | None,
         *,
@@ -537,11 +541,11 @@ class Finder:
         Args:
             times: first and last store time, ms, both included.
         """
-        chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)._replace(
+        chosen = log_filter(parse_selection(subscribe=[topic]), [], lookup_keys)._replace(
             start_timestamp=times[0], end_timestamp=times[1] + 1
         )
         spec = ReadSpec(select_columns(["commitLogOffset"]))
-        candidates = self._find(wanted, [topic], *times)
+        candidates = self._find(lookup_keys, [topic], *times)
         is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
         log_slices = self.uncovered(candidates) if is_scanned else []
         physical_offsets = _physical_offsets(
@@ -574,7 +578,7 @@ class Finder:
         self,
         found: Found,
         spec: ReadSpec,
-        wanted: LogFilter,
+        chosen: LogFilter,
         *,
         index_only: bool = False,
         start: int = 0,
@@ -584,7 +588,7 @@ class Finder:
         Args:
             found: where they may lie.
             spec: how to read them.
-            wanted: which records match.
+            chosen: which records match.
             index_only: whether parts of the log that the index does not cover are skipped.
             start: a physical offset; messages before it may be left out.
         """
@@ -594,10 +598,10 @@ class Finder:
         physical_offsets = found.outside(log_slices)
         for log_slice in log_slices:
             before = int(np.searchsorted(physical_offsets, log_slice.start))
-            yield from self.read_records(physical_offsets[:before], spec, wanted)
-            yield from self._read_log(log_slice, spec, wanted)
+            yield from self.read_records(physical_offsets[:before], spec, chosen)
+            yield from self._read_log(log_slice, spec, chosen)
             physical_offsets = physical_offsets[before:]
-        yield from self.read_records(physical_offsets, spec, wanted)
+        yield from self.read_records(physical_offsets, spec, chosen)
 
     def mean_size(self, physical_offsets: Positions) -> float:
         """Estimate the mean size in bytes of the records at physical offsets (n,) by a sample."""
@@ -613,12 +617,14 @@ class Finder:
         return fmean(sizes) if sizes else 0.0
 
     def read_records(
-        self, physical_offsets: Positions, spec: ReadSpec, wanted: LogFilter
+        self, physical_offsets: Positions, spec: ReadSpec, chosen: LogFilter
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records at physical offsets; see ``record_scan.PlaceScan``."""
-        return RecordsScan(self._log, spec, wanted).batches(physical_offsets)
+        return RecordsScan(self._log, spec, chosen).batches(physical_offsets)
 
-    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+    def copies(
+        self, lookup_keys: LookupKeys, topics: Sequence[str], start: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
 
         They are in the order of the log.
@@ -628,8 +634,8 @@ class Finder:
             mode=DROPMALFORMED,
             check_crc=False,
         )
-        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
-        candidates = self._find(wanted, topics, None, None)
+        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, lookup_keys)
+        candidates = self._find(lookup_keys, topics, None, None)
         for batch in self.read(candidates, spec, chosen, start=start):
             yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
 

@@ -67,7 +67,7 @@ class MessageScan:
             UnsupportedFeatureError: such a store cannot answer it.
         """
         request, store = self._request, self._store
-        if request.wanted:
+        if request.lookup_keys:
             return request.returned(self._look_up())
         if request.is_by_queue and request.pruning.keeps_broker(store.broker_name):
             store.ranges.require_topics(request.selection)

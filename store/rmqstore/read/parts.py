@@ -124,7 +124,7 @@ class QueuesPart(RangesPart):
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Iterator[pa.RecordBatch]:
         spec = request.spec(store.broker_name, advance)
-        if request.wanted:
+        if request.lookup_keys:
             return request.kept(look_up(store, self.slices, spec, request.log_filter()))
         is_cut = self.mark is not None and not self.mark.stands_in(store.log)
         if is_cut or self.is_newest:

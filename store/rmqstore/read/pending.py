@@ -35,7 +35,7 @@ from rmqstore.format.topics import (
     ROCKSDB_OP_TOPIC,
     TIMER_TOPIC,
 )
-from rmqstore.query.selection import Selection, Wanted, choose_topics, parse_selection
+from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import finder, read_queues
 from rmqstore.read.record_filter import LogFilter
@@ -219,7 +219,7 @@ def have_copies(
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.physical_offsets.min())
-    for batch in finder(store).copies(Wanted(msg_ids=frozenset(keys)), topics, first):
+    for batch in finder(store).copies(LookupKeys(msg_ids=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]

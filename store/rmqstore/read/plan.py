@@ -23,7 +23,7 @@ from rmqstore.read.parts import (
 )
 from rmqstore.read.pending import find_pending
 from rmqstore.read.pruner import StorePruner
-from rmqstore.read.reading import find_lost, find_wanted, finder
+from rmqstore.read.reading import find_by_keys, find_lost, finder
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice
 from rmqstore.read.store_parts import StoreParts
@@ -59,7 +59,7 @@ def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) 
 
 
 def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
-    if request.wanted:
+    if request.lookup_keys:
         return _look_up(store, request, limits)
     if request.by == "commitlog":
         return [_log(store, request, limits)]
@@ -137,7 +137,7 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
     """Return the records that the index names, and the parts of the log that it does not cover."""
     request.log_filter()
     store.ranges.warn_unknown_topics(request.selection)
-    found = find_wanted(store, request.wanted, request.selection)
+    found = find_by_keys(store, request.lookup_keys, request.selection)
     uncovered = [] if request.index_only else finder(store).uncovered(found)
     offsets = found.outside(uncovered)
     logger.info(

@@ -80,10 +80,10 @@ class StorePruner:
         whole = Span(log.start, log.end)
         parts = self._parts(whole)
         topics = self._store.ranges.indexed_topics({queue_slice.topic for queue_slice in bounded})
-        wanted = pruning.wanted
-        if not wanted or not topics:
+        lookup_keys = pruning.lookup_keys
+        if not lookup_keys or not topics:
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
-        candidates = find_candidates(self._store, wanted, sorted(topics), None, None)
+        candidates = find_candidates(self._store, lookup_keys, sorted(topics), None, None)
         n_bytes = candidates.n_uncovered_bytes
         if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
             logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)

@@ -63,7 +63,7 @@ class QueueScan:
         open_ext: OpenExt,
         spec: ReadSpec,
         batch_topics: Collection[str] = (),
-        wanted: LogFilter | None = None,
+        chosen: LogFilter | None = None,
         *,
         is_sparse: bool = False,
     ) -> None:
@@ -72,7 +72,7 @@ class QueueScan:
         self._open_ext = open_ext
         self._spec = spec
         self._batch_topics = frozenset(batch_topics)
-        self._wanted = wanted
+        self._chosen = chosen
         self._is_sparse = is_sparse
         self._repeated = RepeatedUnits(open_queue)
         self._sharing = FileSharing()
@@ -237,9 +237,9 @@ class QueueScan:
             topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
         ]
         if np.array(shared, np.bool_)[window.topic_codes].any():
-            pipeline = shared_pipeline(self._spec, self._batch_topics, self._wanted, self._repeated)
+            pipeline = shared_pipeline(self._spec, self._batch_topics, self._chosen, self._repeated)
         else:
-            pipeline = plain_pipeline(self._spec, self._wanted, self._repeated)
+            pipeline = plain_pipeline(self._spec, self._chosen, self._repeated)
         joined = JoinedFiles(self._log, pipeline)
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             first = rows.start

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.format.framing import StopKind
-from rmqstore.query.selection import Selection, Wanted, choose_topics
+from rmqstore.query.selection import LookupKeys, Selection, choose_topics
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.lookup import Finder, Found, tagged_offsets
@@ -39,14 +39,14 @@ class LogScan:
         queues_end: returns the physical offset after the last record that queues point at, or -1 if
             they cannot show it.
         spec: how to read the records.
-        wanted: which records to return.
+        chosen: which records to return.
     """
 
     def __init__(
-        self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter
+        self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, chosen: LogFilter
     ) -> None:
         self._log, self._queues_end = log, queues_end
-        self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
+        self._spec, self._pipeline = spec, plain_pipeline(spec, chosen)
 
     def batches(self, log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice.
@@ -191,7 +191,7 @@ def _read_tiers(
     store: StoreParts,
     in_tiers: Sequence[Sequence[QueueSlice]],
     spec: ReadSpec,
-    wanted: LogFilter | None = None,
+    chosen: LogFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ranges of queues in each of the tiers of a store."""
     # The CRC of a whole record covers its physical offset, which is another one here.
@@ -213,7 +213,7 @@ def _read_tiers(
                 store.queues.open_ext,
                 spec,
                 batch_topics=(topic,) if has_batches else (),
-                wanted=wanted,
+                chosen=chosen,
                 is_sparse=queue.is_sparse,
             )
             yield from scan.batches(queue_slices)
@@ -225,11 +225,11 @@ def _queue_scan(store: StoreParts, spec: ReadSpec) -> QueueScan:
 
 
 def look_up(
-    store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec, wanted: LogFilter
+    store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec, chosen: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the wanted messages of ranges in tiered storage, all of which are read."""
     *in_tiers, _ = _divided(store, slices)
-    return _read_tiers(store, in_tiers, spec, wanted)
+    return _read_tiers(store, in_tiers, spec, chosen)
 
 
 def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
@@ -238,14 +238,18 @@ def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[
 
 
 def read_log(
-    store: StoreParts, log_slice: LogSlice, spec: ReadSpec, wanted: LogFilter
+    store: StoreParts, log_slice: LogSlice, spec: ReadSpec, chosen: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range of the log; see :class:`LogScan`."""
-    return LogScan(store.log, store.store_queues.proved_end, spec, wanted).batches(log_slice)
+    return LogScan(store.log, store.store_queues.proved_end, spec, chosen).batches(log_slice)
 
 
 def find_candidates(
-    store: StoreParts, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None
+    store: StoreParts,
+    lookup_keys: LookupKeys,
+    topics: Sequence[str],
+    low: int | None,
+    high: int | None,
 ) -> Found:
     """Return where messages of some topics that were stored in a range of times may lie.
 
@@ -253,13 +257,15 @@ def find_candidates(
     """
 
     def find() -> Found:
-        tagged = tagged_offsets(store.queues, topics, wanted.tags) if wanted.tags else None
-        return store.lookup.find(wanted, topics, low, high, tagged)
+        tagged = (
+            tagged_offsets(store.queues, topics, lookup_keys.tags) if lookup_keys.tags else None
+        )
+        return store.lookup.find(lookup_keys, topics, low, high, tagged)
 
     return store.retry(find)
 
 
-def find_wanted(store: StoreParts, wanted: Wanted, selection: Selection) -> Found:
+def find_by_keys(store: StoreParts, lookup_keys: LookupKeys, selection: Selection) -> Found:
     """Return where messages with the wanted keys, ids or tags may lie; see ``Lookup.find``.
 
     Raises:
@@ -280,7 +286,7 @@ def find_wanted(store: StoreParts, wanted: Wanted, selection: Selection) -> Foun
     end = selection.end.timestamp
     last_time = None if end is None else end - 1
     times = (_in_range(selection.start.timestamp), _in_range(last_time))
-    return find_candidates(store, wanted, topics, *times)
+    return find_candidates(store, lookup_keys, topics, *times)
 
 
 def _in_range(time: int | None) -> int | None:

@@ -33,7 +33,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.topics import is_system_topic
-from rmqstore.query.selection import BY_LOG, KEY_SEPARATOR, NOTHING_WANTED, Selection, Wanted
+from rmqstore.query.selection import BY_LOG, KEY_SEPARATOR, NO_LOOKUP_KEYS, LookupKeys, Selection
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
@@ -158,11 +158,11 @@ class LogFilter(NamedTuple):
         if self.keys is not None:
             mask &= has_key(data, headers, self.keys)
         if self.msg_ids is not None:
-            wanted = pa.array(list(self.msg_ids), pa.string())
+            allowed = pa.array(list(self.msg_ids), pa.string())
             schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
             own_ids, offset_ids = decode_columns(data, headers, schema)
-            has_own_id = _is_in(own_ids, wanted) & ~_are_rollbacks(headers)
-            mask &= has_own_id | _is_in(offset_ids, wanted)
+            has_own_id = _is_in(own_ids, allowed) & ~_are_rollbacks(headers)
+            mask &= has_own_id | _is_in(offset_ids, allowed)
         if self.tags is not None:
             entries = parse_entries(data, headers.property_starts, headers.property_lengths)
             tags = property_column(entries, PROPERTY_TAGS)
@@ -173,7 +173,7 @@ class LogFilter(NamedTuple):
     @property
     def is_look_up(self) -> bool:
         """Whether records are chosen by a key, an id or tags."""
-        return any(wanted is not None for wanted in (self.keys, self.msg_ids, self.tags))
+        return any(allowed is not None for allowed in (self.keys, self.msg_ids, self.tags))
 
     def _wants(self, topic: str) -> bool:
         if self.without_system_topics and is_system_topic(topic):
@@ -191,10 +191,10 @@ def has_key(data: Bytes, headers: RecordHeaders, keys: Iterable[str]) -> Mask:
     Source: IndexService.java#buildIndex.
     """
     entries = parse_entries(data, headers.property_starts, headers.property_lengths)
-    wanted = pa.array(list(keys), pa.string())
-    mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), wanted)
+    allowed = pa.array(list(keys), pa.string())
+    mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), allowed)
     lists = pc.split_pattern(property_column(entries, PROPERTY_KEYS), KEY_SEPARATOR)
-    hits = _is_in(lists.flatten(), wanted)
+    hits = _is_in(lists.flatten(), allowed)
     if hits.any():
         mask[pc.list_parent_indices(lists).to_numpy()[hits]] = True
     mask &= ~_are_rollbacks(headers)
@@ -207,20 +207,20 @@ def _are_rollbacks(headers: RecordHeaders) -> Mask:
     return mask
 
 
-def _is_in(values: pa.Array, wanted: pa.Array) -> Mask:
-    mask: Mask = pc.is_in(values, value_set=wanted, skip_nulls=True).to_numpy(zero_copy_only=False)
+def _is_in(values: pa.Array, allowed: pa.Array) -> Mask:
+    mask: Mask = pc.is_in(values, value_set=allowed, skip_nulls=True).to_numpy(zero_copy_only=False)
     return mask
 
 
 def log_filter(
-    selection: Selection, columns: list[str], wanted: Wanted = NOTHING_WANTED
+    selection: Selection, columns: list[str], lookup_keys: LookupKeys = NO_LOOKUP_KEYS
 ) -> LogFilter:
     """Return what a selection means for a scan in the order of the log.
 
     Args:
         selection: topics and times. Without topics a scan reads all, a look-up those of users.
         columns: the columns to read.
-        wanted: the keys, ids or tags of a look-up.
+        lookup_keys: the keys, ids or tags of a look-up.
 
     Raises:
         OptionError: the selection has queue offsets, or a column is one that only a queue has.
@@ -239,8 +239,8 @@ def log_filter(
         None if pattern is None else re.compile(pattern),
         selection.start.timestamp,
         selection.end.timestamp,
-        bool(wanted) and selection.is_open and not selection.include_system_topics,
-        wanted.keys or None,
-        wanted.msg_ids or None,
-        wanted.tags or None,
+        bool(lookup_keys) and selection.is_open and not selection.include_system_topics,
+        lookup_keys.keys or None,
+        lookup_keys.msg_ids or None,
+        lookup_keys.tags or None,
     )

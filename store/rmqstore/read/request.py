@@ -15,12 +15,12 @@ from rmqstore.query.arguments import ScanArguments, SelectionArguments
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.options import OPTION_OF_ARGUMENT
 from rmqstore.query.selection import (
-    NOTHING_WANTED,
+    NO_LOOKUP_KEYS,
+    LookupKeys,
     Selection,
-    Wanted,
+    parse_lookup_keys,
     parse_selection,
     parse_tags,
-    parse_wanted,
     require_arguments,
 )
 from rmqstore.query.sql92_filter import Filter, parse_filter
@@ -79,7 +79,7 @@ class ScanRequest:
         schema: the columns that it returns.
         selection: topics and bounds.
         by: ``queue`` or ``commitlog``.
-        wanted: keys, ids or tags, for a look-up.
+        lookup_keys: keys, ids or tags, for a look-up.
         where: the condition on columns; None for all rows.
         tags: the tags of which a message has one; None for all.
         filter: the SQL92 expression over properties; None for all.
@@ -96,7 +96,7 @@ class ScanRequest:
     schema: pa.Schema
     selection: Selection
     by: str = "queue"
-    wanted: Wanted = NOTHING_WANTED
+    lookup_keys: LookupKeys = NO_LOOKUP_KEYS
     where: Where | None = None
     tags: frozenset[str] | None = None
     filter: Filter | None = None
@@ -120,7 +120,7 @@ class ScanRequest:
             raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")
         if self.include_pending and not self.is_by_queue:
             raise OptionError("`include_pending`: only a read by queue knows what is pending")
-        if self.last is not None and (self.wanted or self.include_pending):
+        if self.last is not None and (self.lookup_keys or self.include_pending):
             raise OptionError("`last`: it goes neither with look-ups nor with `include_pending`")
         if self.last is not None and self.last < 1:
             raise OptionError(f"`last` {self.last}: it must be a positive integer")
@@ -128,12 +128,12 @@ class ScanRequest:
     @property
     def is_by_queue(self) -> bool:
         """Whether queues lead to the messages."""
-        return self.by == "queue" and not self.wanted
+        return self.by == "queue" and not self.lookup_keys
 
     @property
     def is_quick(self) -> bool:
         """Whether the first rows are the first that are read."""
-        has_conditions = self.where is not None or bool(self.wanted) or self.filter is not None
+        has_conditions = self.where is not None or bool(self.lookup_keys) or self.filter is not None
         return not has_conditions and self.tags is None and self.last is None
 
     @property
@@ -173,7 +173,7 @@ class ScanRequest:
         Raises:
             OptionError: the selection has queue offsets.
         """
-        return log_filter(self.selection, self.spec().schema.names, self.wanted)
+        return log_filter(self.selection, self.spec().schema.names, self.lookup_keys)
 
     def with_columns(self, names: Iterable[str]) -> ScanRequest:
         """Return the request for these columns of messages too."""
@@ -222,7 +222,7 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
         schema=schema,
         selection=selection,
         by=given["scan"],
-        wanted=parse_wanted(given["msg_key"], given["msg_id"], given["msg_tags"]),
+        lookup_keys=parse_lookup_keys(given["msg_key"], given["msg_id"], given["msg_tags"]),
         where=where,
         tags=parse_tags(given["tags"]),
         filter=None if sql92 is None else parse_filter(sql92),

@@ -42,7 +42,7 @@ from rmqstore.read.stages import LogBytes, Rows, choose, keep_planned, note_time
 def shared_pipeline(
     spec: ReadSpec,
     batch_topics: Collection[str],
-    wanted: LogFilter | None = None,
+    chosen: LogFilter | None = None,
     repeated: RepeatedUnits | None = None,
 ) -> Pipeline:
     """Return the steps for messages whose place in a queue is not what their record says.
@@ -52,7 +52,7 @@ def shared_pipeline(
     Args:
         spec: the spec of the read.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        wanted: keeps messages by topic, time, key and id.
+        chosen: keeps messages by topic, time, key and id.
         repeated: notes units that point at the record of another one.
     """
     keeps_parts = spec.mode == PERMISSIVE
@@ -63,7 +63,7 @@ def shared_pipeline(
     steps += [
         partial(expand, batch_topics=batch_topics, repeated=repeated),
         partial(keep_planned, spec=spec),
-        partial(choose, spec=spec, wanted=wanted),
+        partial(choose, spec=spec, chosen=chosen),
         *inflating(spec),
     ]
     own_check = partial(check_records, keeps_parts=keeps_parts)

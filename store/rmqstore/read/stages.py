@@ -222,9 +222,9 @@ def verify_properties(rows: Rows) -> Rows:
     return rows.drop_damaged(valid)
 
 
-def choose(rows: Rows, spec: ReadSpec, wanted: LogFilter | None) -> Rows:
+def choose(rows: Rows, spec: ReadSpec, chosen: LogFilter | None) -> Rows:
     """Keep the rows that all filters keep."""
-    mask = wanted.keep(rows.data, rows.headers) if wanted else None
+    mask = chosen.keep(rows.data, rows.headers) if chosen else None
     if spec.tags is not None:
         tags = decode_columns(rows.data, rows.headers, pa.schema([ALL_COLUMNS.field("tags")]))[0]
         has_tag = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)

@@ -19,7 +19,7 @@ from rmqstore.query.arguments import (
     ViewArguments,
     takes,
 )
-from rmqstore.query.selection import parse_selection, parse_wanted
+from rmqstore.query.selection import parse_lookup_keys, parse_selection
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
@@ -242,8 +242,8 @@ class MessageStore(Closing):
             OptionError: no message can have such a key, or ``begin`` or ``end`` is not a time.
         """
         self.parts.require("query")
-        wanted = parse_wanted(key, msg_tags=tags)
-        if not wanted:
+        lookup_keys = parse_lookup_keys(key, msg_tags=tags)
+        if not lookup_keys:
             raise OptionError("query: give a key or tags")
         if limit is not None and limit < 1:
             raise OptionError(f"`limit` {limit}: must be a positive integer")
@@ -252,7 +252,7 @@ class MessageStore(Closing):
         result = self.parts.retry(
             lambda: finder(self.parts).query(
                 topic,
-                wanted,
+                lookup_keys,
                 (low, high),
                 limit,
                 scan_uncovered=scan_uncovered,

@@ -20,8 +20,8 @@ import rmqstore
 import tiers
 from mutations import damage
 from reading import offsets, read
-from rmqstore.query.selection import parse_selection, parse_wanted
-from rmqstore.read.reading import find_wanted
+from rmqstore.query.selection import parse_lookup_keys, parse_selection
+from rmqstore.read.reading import find_by_keys
 from rmqstore.spans import Span
 from rmqstore.storage.index_search import IndexTable
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
@@ -75,7 +75,7 @@ def places_by_key(name: str = NAME) -> Places:
 def uncovered(root: Path, **wanted: Any) -> list[Span]:
     with rmqstore.open(root) as store:
         selection = parse_selection(subscribe=topics_of())
-        return find_wanted(store.parts, parse_wanted(**wanted), selection).uncovered
+        return find_by_keys(store.parts, parse_lookup_keys(**wanted), selection).uncovered
 
 
 def assert_all_ids_are_found(root: Path, name: str = NAME) -> None:

@@ -92,7 +92,7 @@ def read_record_rows(
 class _LogView:
     def __init__(self, source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> None:
         self._source, self._spec, self._view_slice, self._log = source, spec, view_slice, source.log
-        self._wanted = log_filter(spec.selection, spec.schema.names)
+        self._chosen = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)
 
     @cached_property
@@ -183,7 +183,7 @@ class _LogView:
         if self._spec.check_crc:
             whole_headers = headers if whole.all() else headers.take(whole)
             valid[whole] &= valid_crcs(data, whole_headers, stored_bodies(data, whole_headers))
-        mask = self._wanted.keep(data, headers)
+        mask = self._chosen.keep(data, headers)
         mask = np.ones(len(headers), np.bool_) if mask is None else mask | ~whole
         if self._spec.mode == DROPMALFORMED:
             mask &= valid
@@ -238,7 +238,7 @@ class _LogView:
         """Yield the one row of something that is not a record."""
         if kind in (DAMAGE, MISSING) and self._spec.mode == DROPMALFORMED:
             return
-        if kind == BLANK and self._wanted.chooses_topics:
+        if kind == BLANK and self._chosen.chooses_topics:
             return
         is_valid = {BLANK: True, END: None}.get(kind, False)
         magic = file_name = None
