@@ -26,7 +26,7 @@ _MOST_NAMES: Final = 10  # of topics or partitions, in an error
 
 
 class OffsetReader:
-    """The chosen partitions and their offsets, as of the last look."""
+    """The chosen partitions and their offsets, as of the last poll."""
 
     def __init__(self, options: ReadOptions) -> None:
         """Look at the log directories. Raises as :meth:`look`."""
@@ -36,7 +36,7 @@ class OffsetReader:
         self._log_dirs = options.log_dirs.open()
         self._take()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look at the log directories again; the ends of partitions are looked for from the last.
 
         Raises:

@@ -48,7 +48,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @option_names()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        reader = self._look()
+        reader = self._poll()
         reader.require_named()
         reader.require_readable()
         starts = reader.stable_starts()
@@ -65,12 +65,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @option_names()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the present ends of the partitions as the end of the query."""
-        self._target = self._look().latest_offsets()
+        self._target = self._poll().latest_offsets()
 
     @option_names()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
-        reader = self._look()
+        reader = self._poll()
         since = StreamOffset.of_json(start)
         self._told.clear()
         is_first, self._latest = not self._latest, reader.latest_offsets()
@@ -114,7 +114,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
-        reader = self._look()
+        reader = self._poll()
         since, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
         self._report_gone(reader, until.offsets)
         ends = self._planned_ends(reader, until)
@@ -216,9 +216,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the records of one task. Runs in a task; stateless."""
         return self._rows.read(partition)
 
-    def _look(self) -> OffsetReader:
+    def _poll(self) -> OffsetReader:
         if self._reader is None:
             self._reader = OffsetReader(self._options.read)
         else:
-            self._reader.look()
+            self._reader.poll()
         return self._reader

@@ -85,8 +85,8 @@ class AllSigns(NamedTuple):
 class FollowedStores:
     """Stores by broker name; see ``stream_snapshot.FollowedSource``.
 
-    They are opened at the first use. All that they keep from one look to the next are the tails,
-    which make further looks cheap.
+    They are opened at the first use. All that they keep from one poll to the next are the tails,
+    which make further polls cheap.
     """
 
     forgets_gone = True
@@ -116,7 +116,7 @@ class FollowedStores:
 
         Both are repeated while files are deleted, or a recovery changes a store.
         """
-        return self._retry(lambda: ask(self.look()))
+        return self._retry(lambda: ask(self.poll()))
 
     def initial(self) -> StreamOffset:
         """Return the offset at which the options start."""
@@ -126,7 +126,7 @@ class FollowedStores:
         request = self._request
         initial: dict[Key, int] = {}
         for broker, (_, tail) in self.places.items():
-            # it looks only after it has read the offsets of consumer groups
+            # it polls only after it has read the offsets of consumer groups
             starts = tail.store.ranges.starts(
                 request.selection,
                 broker,
@@ -134,16 +134,16 @@ class FollowedStores:
                 fail_on_data_loss=request.fail_on_data_loss,
             )
             initial |= {(broker, *queue): start for queue, start in starts.items()}
-        return StreamOffset(initial, self.last_look().marks)
+        return StreamOffset(initial, self.last_poll().marks)
 
-    def look(self) -> StreamSnapshot:
+    def poll(self) -> StreamSnapshot:
         """Look for changes in all stores."""
         for followed in self._opened.values():
-            followed.tail.look()
-        return self.last_look()
+            followed.tail.poll()
+        return self.last_poll()
 
-    def last_look(self) -> StreamSnapshot:
-        """Return what the last look found; the first one if there was none."""
+    def last_poll(self) -> StreamSnapshot:
+        """Return what the last poll found; the first one if there was none."""
         return StreamSnapshot.of(self.places)
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
@@ -192,7 +192,7 @@ class FollowedStores:
         report(losses, fails=self._request.fail_on_data_loss)
 
     def doubt(self, brokers: Iterable[str]) -> None:
-        """Let the next look cover all of the stores of some brokers."""
+        """Let the next poll cover all of the stores of some brokers."""
         for broker in brokers:
             self._opened[broker].tail.doubt()
 
@@ -223,7 +223,7 @@ class FollowedStores:
                 store.warn_of_messages_elsewhere()
                 followed = FollowedStore(ref, tail_of(store, selection))
                 opened[store.broker_name] = followed
-                followed.tail.look()
+                followed.tail.poll()
                 deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
             self._opened = opened
         return self._opened

@@ -174,7 +174,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
         The difference to its ``endOffset`` is the lag.
         """
-        return self._stores.last_look().offset.json()
+        return self._stores.last_poll().offset.json()
 
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -194,12 +194,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             else {
                 broker
                 for broker, queue_slices in slices.items()
-                if not places[broker].tail.look_confirmed(queue_slices)
+                if not places[broker].tail.are_confirmed(queue_slices)
             }
         )
         if unconfirmed:
             self._stores.doubt(unconfirmed)
-            slices, losses = self._slices(self._stores.look(), since, until)
+            slices, losses = self._slices(self._stores.poll(), since, until)
             slices = {
                 broker: places[broker].tail.confirmed(queue_slices)
                 for broker, queue_slices in slices.items()

@@ -1,4 +1,4 @@
-"""What a stream follows, and what one look at it finds."""
+"""What a stream follows, and what one poll of it finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FollowedPlace(Protocol):
     """A store or a running broker that a stream follows.
 
     Attributes:
-        tail: what the last look found, and questions about its queues.
+        tail: what the last poll found, and questions about its queues.
         proves_marks: whether it knows of an older record that it still stands.
     """
 
@@ -62,13 +62,13 @@ class FollowedPlace(Protocol):
 
 @dataclass(frozen=True)
 class StreamSnapshot:
-    """What one look at all stores of a stream found; later looks do not change it.
+    """What one poll of all stores of a stream found; later polls do not change it.
 
     Attributes:
         brokers: the names of the brokers.
         ends: the end of each queue.
         marks: the newest record of each store that has one, by broker.
-        discovered: queues that were not there at the first look.
+        discovered: queues that were not there at the first poll.
     """
 
     brokers: AbstractSet[str]
@@ -78,7 +78,7 @@ class StreamSnapshot:
 
     @classmethod
     def of(cls, places: Mapping[str, FollowedPlace]) -> Self:
-        """Return what the last look at each store found."""
+        """Return what the last poll of each store found."""
         ends: dict[Key, int] = {}
         marks: dict[str, LogMark] = {}
         discovered: set[Key] = set()
@@ -140,12 +140,12 @@ class FollowedSource(Protocol):
         """Return the offset at which the options start."""
         ...
 
-    def look(self) -> StreamSnapshot:
+    def poll(self) -> StreamSnapshot:
         """Look at all that is followed."""
         ...
 
-    def last_look(self) -> StreamSnapshot:
-        """Return what the last look found; the first one if there was none."""
+    def last_poll(self) -> StreamSnapshot:
+        """Return what the last poll found; the first one if there was none."""
         ...
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
@@ -169,7 +169,7 @@ class FollowedSource(Protocol):
         ...
 
     def doubt(self, brokers: Iterable[str]) -> None:
-        """Let the next look cover all of the stores of some brokers."""
+        """Let the next poll cover all of the stores of some brokers."""
         ...
 
     def close(self) -> None:

@@ -592,17 +592,17 @@ def test_a_snapshot_keeps_what_its_look_found(tmp_path: Path) -> None:
         put(writer, "A", 0, numbered(0, 5))
         read = parse_stream_options({"path": str(root)}).read
         stores = read.source.follow(read.request)
-        before = stores.look()
+        before = stores.poll()
         found = before.offset.json()
         put(writer, "A", 0, numbered(5, 7))
         put(writer, "B", 0, numbered(0, 3))
-        after = stores.look()
+        after = stores.poll()
         assert before.offset.json() == found
         assert before.ends == {("b", "A", 0): 5}
         assert after.ends == {("b", "A", 0): 7, ("b", "B", 0): 3}
         assert (before.discovered, after.discovered) == (set(), {("b", "B", 0)})
         assert before.marks["b"].physical_offset < after.marks["b"].physical_offset
-        assert stores.last_look() == after
+        assert stores.last_poll() == after
         stores.close()
 
 

@@ -149,6 +149,6 @@ def test_a_stream_without_the_tier_names_the_option(
         caplog.clear()
         read = parse_stream_options({"path": str(root), **others}).read
         stores = read.source.follow(read.request)
-        stores.look()
+        stores.poll()
         stores.close()
         assert ("tiered= with the broker's tieredStoreFilePath" in caplog.text) == is_warned

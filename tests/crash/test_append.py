@@ -89,7 +89,7 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
         }
         view = store.view("queues", include_system_topics=True).read_all().to_pylist()
         tail = StoreTail(store.parts, parse_selection(include_system_topics=True))
-        tail.look()
+        tail.poll()
         found = (
             store.scan(columns=MESSAGES, msg_key=NEW_KEYS, index_only=False).read_all().to_pylist()
         )

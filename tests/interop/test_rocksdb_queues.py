@@ -96,11 +96,11 @@ def test_a_tail_follows_queues_that_are_flushed_late(rocketmq: RocketMQ, tmp_pat
         expected = put(real, 0, 20)
         with rmqstore.open(root) as store:
             tail = StoreTail(store.parts, parse_selection())
-            tail.look()
+            tail.poll()
             for start in range(20, 100, 20):
                 assert tail.ends == {key: len(rows) for key, rows in expected.items()}
                 more = put(real, start, 20)
-                tail.look()
+                tail.poll()
                 expected = joined(expected, more)
             assert tail.ends == {key: len(rows) for key, rows in expected.items()}
             from_log = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
@@ -238,7 +238,7 @@ def test_a_database_can_be_opened_while_its_tables_come_and_go(
 def follow(tail: StoreTail, followed: Rows) -> bool:
     """Look, and add the messages that are new; return whether there were any."""
     starts = dict(tail.ends)
-    tail.look()
+    tail.poll()
     slices = [
         QueueSlice(*key, starts.get(key, 0), end)
         for key, end in sorted(tail.ends.items())

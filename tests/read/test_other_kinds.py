@@ -80,7 +80,7 @@ def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
         lambda store: store.view("queues", include_system_topics=True).read_all(),
         lambda store: store.view("topics", include_system_topics=True).read_all(),
         lambda store: store.view("consumequeue", include_system_topics=True).read_all(),
-        lambda store: StoreTail(store.parts, parse_selection(include_system_topics=True)).look(),
+        lambda store: StoreTail(store.parts, parse_selection(include_system_topics=True)).poll(),
     ]
     for way in ways:
         caplog.clear()
@@ -98,7 +98,7 @@ def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
             ):
                 read(store, **selection)
             with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
-                StoreTail(store.parts, parse_selection(**selection)).look()
+                StoreTail(store.parts, parse_selection(**selection)).poll()
         assert any(str(n_messages) in note for note in gather(store, with_verify=False).notes)
 
 

@@ -76,7 +76,7 @@ def test_a_tail_sees_what_is_appended_to_the_queue(store: build.Store, tmp_path:
         root = store.write(tmp_path / str(n_more))
         with rmqstore.open(root) as opened:
             tail = StoreTail(opened.parts, parse_selection())
-            tail.look()
+            tail.poll()
             ends.append(tail.ends["T", 0])
     assert ends == [N - 1, N + 1]
 

@@ -93,9 +93,9 @@ def test_the_first_look_finds_what_a_batch_read_finds(
     with rmqstore.open(golden_store(name)) as store:
         expected = {key: end for key, end in ends(store).items() if end}
     tail = follow(golden_store(name), include_system_topics=True)
-    tail.look()
+    tail.poll()
     assert {key: end for key, end in tail.ends.items() if end} == expected
-    tail.look()
+    tail.poll()
     assert {key: end for key, end in tail.ends.items() if end} == expected
 
 
@@ -107,7 +107,7 @@ def test_what_is_written_shows_at_the_next_look(tmp_path: Path) -> None:
         for _ in range(60):
             for _ in range(dice.randrange(3)):
                 put(writer, dice.choice("ABC"), dice.randrange(3), dice.randrange(1, 40))
-            tail.look()
+            tail.poll()
             with rmqstore.open(tmp_path / "s") as store:
                 assert tail.ends == ends(store)
         assert ("A", 0) not in tail.discovered
@@ -120,19 +120,19 @@ def test_only_queues_that_new_records_name_are_read(tmp_path: Path, asked: list[
             for queue_id in range(4):
                 put(writer, topic, queue_id)
         tail = follow(tmp_path / "s", subscribe="A,B")
-        tail.look()
+        tail.poll()
         asked.clear()
-        tail.look()
+        tail.poll()
         assert not asked
         put(writer, "B", 2, 200)
         put(writer, "C", 1, 200)
         put(writer, "A", 1)
         asked.clear()
-        tail.look()
+        tail.poll()
         assert sorted(asked) == ["A-1", "B-2"]
         assert (tail.ends["B", 2], tail.ends["A", 1]) == (201, 2)
         asked.clear()
-        tail.look()
+        tail.poll()
         assert not asked
 
 
@@ -154,7 +154,7 @@ def test_a_unit_that_is_built_while_its_queue_is_read_counts(
 
     monkeypatch.setattr(StoreTail, "_in_files", in_files)
     tail = follow(root)
-    tail.look()
+    tail.poll()
     assert tail.ends == {("T", 0): 10}
 
 
@@ -166,7 +166,7 @@ def test_a_queue_that_is_behind_the_log_is_read_until_it_has_caught_up(
         store.append(build.Record(topic="T"))
     root = store.write(tmp_path / "s", abort=True)
     tail = follow(root)
-    tail.look()
+    tail.poll()
     written = dict(store.segments)
     for _ in range(5):
         store.append(build.Record(topic="T"))
@@ -174,16 +174,16 @@ def test_a_queue_that_is_behind_the_log_is_read_until_it_has_caught_up(
     (root / "commitlog" / f"{0:020d}").write_bytes(store.segments[0])
     for _ in range(2):
         asked.clear()
-        tail.look()
+        tail.poll()
         assert (asked, tail.ends["T", 0]) == (["T-0"], 10)
     build.write_queue(root / "consumequeue/T/0", store.queues["T", 0][:13])
-    tail.look()
+    tail.poll()
     assert tail.ends["T", 0] == 13
     build.write_queue(root / "consumequeue/T/0", store.queues["T", 0])
-    tail.look()
+    tail.poll()
     assert tail.ends["T", 0] == 15
     asked.clear()
-    tail.look()
+    tail.poll()
     assert not asked
 
 
@@ -197,14 +197,14 @@ def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_t
     store.queues["T", 0] = units[:6]
     root = store.write(tmp_path / "s", abort=True)
     tail = follow(root)
-    tail.look()
+    tail.poll()
     assert tail.ends["T", 0] == 10
     assert ("T", 0) in tail.store.ends.recovered
     store.queues["T", 0] = units
     store.append(build.Record(topic="T"))
     (root / "commitlog" / f"{0:020d}").write_bytes(store.segments[0])
     build.write_queue(root / "consumequeue/T/0", store.queues["T", 0])
-    tail.look()
+    tail.poll()
     assert tail.ends["T", 0] == 11
     assert ("T", 0) not in tail.store.ends.recovered
     assert tail.store.queue_range("T", 0)[0] == 0
@@ -218,7 +218,7 @@ def begun(tmp_path: Path) -> tuple[build.Store, Path, StoreTail]:
         store.append(build.Record(topic="T", body=b"y" * 50))
     root = store.write(tmp_path / "s", abort=True)
     tail = follow(root)
-    tail.look()
+    tail.poll()
     return store, root, tail
 
 
@@ -232,11 +232,11 @@ def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
     half = bytearray(store.segments[0])
     half[placed.physical_offset + n_bytes :] = bytes(len(half) - placed.physical_offset - n_bytes)
     log.write_bytes(half)
-    tail.look()
+    tail.poll()
     assert tail.ends == {("T", 0): 5}
     log.write_bytes(store.segments[0])
     build.write_queue(root / "consumequeue/Other/0", store.queues["Other", 0])
-    tail.look()
+    tail.poll()
     assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
 
 
@@ -251,11 +251,11 @@ def test_an_old_record_in_a_file_that_is_used_again_is_left_for_the_next_look(
     at = placed.physical_offset + 28
     old[at : at + 8] = (placed.physical_offset + 65536).to_bytes(8)
     log.write_bytes(old)
-    tail.look()
+    tail.poll()
     assert tail.ends == {("T", 0): 5}
     log.write_bytes(store.segments[0])
     build.write_queue(root / "consumequeue/Other/0", store.queues["Other", 0])
-    tail.look()
+    tail.poll()
     assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
 
 
@@ -290,18 +290,18 @@ def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path:
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, 20)
         tail = follow(root)
-        tail.look()
+        tail.poll()
     assert tail.ends["A", 0] == 50
     mark = tail.mark
     assert mark is not None
     put_back(root, before)
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, 5)
-        tail.look()
+        tail.poll()
         assert (tail.ends["A", 0], tail.ends["B", 0]) == (35, 10)
         assert not mark.stands_in(tail.store.log)
         put(writer, "B", 0, 5)
-        tail.look()
+        tail.poll()
         assert tail.ends["B", 0] == 15
 
 
@@ -331,18 +331,18 @@ def test_retention_deletes_under_it(tmp_path: Path) -> None:
         put(writer, "A", 0, 10)
         put(writer, "B", 0, 500)
         tail = follow(tmp_path / "s")
-        tail.look()
+        tail.poll()
         assert (tail.first(("A", 0)), tail.first(("B", 0))) == (0, 0)
         logs = sorted((tmp_path / "s" / "commitlog").iterdir())
         for log in logs[:-1]:
             log.unlink()
-        tail.look()
+        tail.poll()
         with rmqstore.open(tmp_path / "s") as store:
             assert tail.first(("B", 0)) == store.queue_range("B", 0)[0] > 0
         assert tail.first(("A", 0)) == 10
         shutil.rmtree(tmp_path / "s" / "consumequeue" / "A")
         put(writer, "B", 0, 3)
-        tail.look()
+        tail.poll()
         assert ("A", 0) not in tail.ends
         # As a broker removes a queue whose last message has expired: all of it was there to read.
         assert tail.gone({("A", 0): 10}) == set()

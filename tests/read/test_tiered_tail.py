@@ -60,7 +60,7 @@ class Reader:
         self.delivered: dict[Key, list[tuple[int, bytes]]] = {}
 
     def plan(self) -> list[QueueSlice]:
-        self.tail.look()
+        self.tail.poll()
         slices = []
         for key, end in sorted(self.tail.ends.items()):
             start = max(self.next.get(key, 0), self.tail.first(key))
@@ -70,7 +70,7 @@ class Reader:
         return slices
 
     def read(self, slices: list[QueueSlice]) -> None:
-        assert self.tail.look_confirmed(slices)
+        assert self.tail.are_confirmed(slices)
         # Since the plan more of a range may have moved, so it may have more parts.
         confirmed = self.tail.confirmed(slices)
         assert offsets_in(confirmed) == offsets_in(slices)

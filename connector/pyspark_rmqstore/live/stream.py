@@ -1,4 +1,4 @@
-"""The running brokers of a stream: what a look at their queues finds."""
+"""The running brokers of a stream: what a poll of their queues finds."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class LiveTail:
 
     Attributes:
         broker: the broker.
-        spans: where the queues began and ended at the last look. A queue that is not corrected yet
+        spans: where the queues began and ended at the last poll. A queue that is not corrected yet
             by retention may begin with messages that are gone.
-        discovered: the queues that were not there at the first look.
+        discovered: the queues that were not there at the first poll.
         withdrawn: where other queues began and ended that hold messages, and that the broker lets
             nobody read.
         mark: the newest record, by which the broker's log is recognized; None without one.
@@ -65,7 +65,7 @@ class LiveTail:
         return {key: end for key, (_, end) in self.spans.items()}
 
     def take(self, found: BrokerSpans) -> None:
-        """Take what a look found; nothing of it if the broker does not answer any more."""
+        """Take what a poll found; nothing of it if the broker does not answer any more."""
         broker, spans, withdrawn = found
         mark = self.mark
         if mark is not None and not mark_stands(broker, spans, mark):
@@ -165,7 +165,7 @@ class LiveTail:
             if offset and key[0] not in topics and self._selection.chooses(*key)
         }
 
-    def look_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
+    def are_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
         """Return True: a broker serves what its log confirms."""
         return True
 
@@ -205,7 +205,7 @@ class FollowedBroker(NamedTuple):
 
     def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old."""
-        if mark == self.tail.mark:  # which the look has just found
+        if mark == self.tail.mark:  # which the poll has just found
             return True
         broker, spans = self.tail.broker, self.tail.spans
         stands = mark_stands(broker, spans, mark)
@@ -255,7 +255,7 @@ class FollowedBrokers:
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
         """Look, and return the answer to a question about what was found."""
-        return self._patiently(lambda: ask(self.look()))
+        return self._patiently(lambda: ask(self.poll()))
 
     def initial(self) -> StreamOffset:
         """Return the offset at which the options start."""
@@ -263,7 +263,7 @@ class FollowedBrokers:
 
     def _initial(self) -> StreamOffset:
         request = self._request
-        self.look(looks_beyond=True)
+        self.poll(looks_beyond=True)
         withdrawn = {
             (name, *key): start
             for name, tail in self._tails.items()
@@ -283,7 +283,7 @@ class FollowedBrokers:
         }
         # A running consumer may commit messages that were only just written, so queues are looked
         # at after the offsets of groups were read.
-        snapshot = self.look()
+        snapshot = self.poll()
         initial: dict[Key, int] = withdrawn
         for name, resolver in resolvers.items():
             tail = self._tails[name]
@@ -293,7 +293,7 @@ class FollowedBrokers:
                 initial[name, *key] = resolver.start(*key, there, times)
         return StreamOffset(initial, snapshot.marks)
 
-    def look(self, *, looks_beyond: bool = False) -> StreamSnapshot:
+    def poll(self, *, looks_beyond: bool = False) -> StreamSnapshot:
         """Look at all queues of all brokers.
 
         Args:
@@ -330,9 +330,9 @@ class FollowedBrokers:
             self._warn(f"no broker has {names}; they are followed once they appear")
         return self._snapshot()
 
-    def last_look(self) -> StreamSnapshot:
-        """Return what the last look found; the first one if there was none."""
-        return self._snapshot() if self._tails else self._patiently(self.look)
+    def last_poll(self) -> StreamSnapshot:
+        """Return what the last poll found; the first one if there was none."""
+        return self._snapshot() if self._tails else self._patiently(self.poll)
 
     @property
     def places(self) -> Mapping[str, FollowedBroker]:
@@ -379,7 +379,7 @@ class FollowedBrokers:
             )  # fmt: skip
 
     def doubt(self, brokers: Iterable[str]) -> None:
-        """Do nothing: each look asks the brokers."""
+        """Do nothing: each poll asks the brokers."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -49,7 +49,7 @@ _UNIQ_KEY: Final = f"{PROPERTY_UNIQ_KEY}\x01".encode()
 _END_OF_PROPERTY: Final = b"\x02"
 
 _AT_ONCE: Final = 32  # requests on their way to a broker
-_PAUSE_SECONDS: Final = 0.5  # between two looks at what a broker still has to dispatch
+_PAUSE_SECONDS: Final = 0.5  # between two questions about what a broker still has to dispatch
 _DISPATCH_SECONDS: Final = 5.0
 _DISPATCH_PAUSES: Final = (0.002, 0.1)  # the first one, and the longest
 _SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last

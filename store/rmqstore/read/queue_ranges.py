@@ -49,7 +49,7 @@ from rmqstore.storage.queue.queue_source import QueuePart
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
-from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
+from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, is_confirmed
 from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 logger = logging.getLogger(__name__)
@@ -371,15 +371,15 @@ class QueueRanges:
             for key, span, found in self._searched(spans().items(), resolver)
         }
 
-    def look_confirmed(self, queue_slice: QueueSlice, log_end: int) -> bool:
-        """Return whether the log confirms a range's units; see ``unit_checks.look_confirmed``.
+    def is_confirmed(self, queue_slice: QueueSlice, log_end: int) -> bool:
+        """Return whether the log confirms a range's units; see ``unit_checks.is_confirmed``.
 
         Units in tiered storage need no confirmation.
         """
         for part in self._store_queues.divide([queue_slice])[-1]:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
-            if not look_confirmed(self._log, queue, key, part.start, part.end, log_end):
+            if not is_confirmed(self._log, queue, key, part.start, part.end, log_end):
                 return False
         return True
 

@@ -1,6 +1,6 @@
 """Follows a store that is being written to, and reports where its queues end by new log records.
 
-The cost of finding the ends of all queues grows with their number, so it is paid once. Later looks
+The cost of finding the ends of all queues grows with their number, so it is paid once. Later polls
 read only the new records of the log, and check the queues that these name until they hold the
 records: a broker writes to the log first, and to the queue a little later.
 """
@@ -46,7 +46,7 @@ _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
 
 
 class Tail(Protocol):
-    """What the last look at a store or a running broker found, and questions about its queues.
+    """What the last poll of a store or a running broker found, and questions about its queues.
 
     A queue offset is no identity: a topic that is deleted and made again counts from 0. All that
     was read of a queue lies at or before the newest record that was known then. So the questions
@@ -65,7 +65,7 @@ class Tail(Protocol):
     def first_behind(self, key: QueueKey, mark: LogMark) -> int: ...
     def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]: ...
     def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]: ...
-    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
+    def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
 
 
@@ -143,7 +143,7 @@ class StoreTail:
         ends: by queue, the queue offset after the last message.
         mark: the newest record of a chosen queue, or None. It lies at or after all records that
             ``ends`` covers.
-        discovered: queues that were not there at the first look.
+        discovered: queues that were not there at the first poll.
 
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
     """
@@ -154,13 +154,13 @@ class StoreTail:
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()
         # _built is the end of the records that the queues are known to hold, _seen the end of those
-        # that the log holds. The span between the two is walked again at each look: it may be
+        # that the log holds. The span between the two is walked again at each poll: it may be
         # stale records that a recovery left after the end of the log, which are written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
         # Messages that the log has and queues may lack.
         self._awaited: dict[QueueKey, list[LoggedMessages]] = {}
-        self._n_waits = 0  # looks, one after the other, at which a queue lacked something
+        self._n_waits = 0  # polls, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
         self._firsts: dict[QueueKey, int] = {}
@@ -170,23 +170,23 @@ class StoreTail:
         self._deleted: dict[QueueKey, int] = {}  # where queues ended that are not there any more
         self._folders_changed_ns = -1  # when a topic was last added or deleted
 
-    def look(self) -> None:
-        """Take in what was written, cut off or deleted since the last look.
+    def poll(self) -> None:
+        """Take in what was written, cut off or deleted since the last poll.
 
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         store = self.store
-        store.retry(self._look, Restarts(store.paths, store.refresh))
+        store.retry(self._poll, Restarts(store.paths, store.refresh))
 
     def holds(self, mark: LogMark) -> bool:
         """Return whether a record still stands in the log, or was deleted because of its age.
 
-        The answer is that of the last look.
+        The answer is that of the last poll.
         """
         return mark.physical_offset < self._seen.position and mark.stands_in(self.store.log)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         run = BrokerRun.of(self.store.paths)
         self.store.refresh()
         log = self.store.log
@@ -359,7 +359,7 @@ class StoreTail:
             self._firsts.pop(key, None)
 
     def _look_for_deleted(self) -> None:
-        """Note the queues of topics that were deleted since the last look."""
+        """Note the queues of topics that were deleted since the last poll."""
         paths = self.store.paths
         status = paths.storage.status(paths.consumequeue)
         changed_ns = 0 if status is None else status.modified_ns
@@ -439,9 +439,9 @@ class StoreTail:
             if begin <= last_offset:
                 self.ends[key] = min(begin, self.ends[key])
 
-    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
+    def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges."""
-        return all(self.store.ranges.look_confirmed(part, self._seen.position) for part in slices)
+        return all(self.store.ranges.is_confirmed(part, self._seen.position) for part in slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the parts of ranges that the log confirms."""
@@ -457,7 +457,7 @@ class StoreTail:
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
         """Look, and return where each queue begins and ends."""
-        self.look()
+        self.poll()
         return {key: (self.first(key), end) for key, end in self.ends.items()}
 
     def first(self, key: QueueKey) -> int:

@@ -47,12 +47,12 @@ class TieredTail:
 
     @property
     def discovered(self) -> set[QueueKey]:
-        """Queues that the local store did not have at the first look."""
+        """Queues that the local store did not have at the first poll."""
         return self._local.discovered
 
-    def look(self) -> None:
-        """Take in what was written, cut off, moved or deleted since the last look."""
-        self._local.look()
+    def poll(self) -> None:
+        """Take in what was written, cut off, moved or deleted since the last poll."""
+        self._local.poll()
         in_tier = self.store.ranges.chosen_in_tier(self._selection)
         if not self._has_looked:
             self._has_looked = True
@@ -70,7 +70,7 @@ class TieredTail:
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
         """Look, and return where each queue begins and ends."""
-        self.look()
+        self.poll()
         return {key: (self.first(key), end) for key, end in self.ends.items()}
 
     def first(self, key: QueueKey) -> int:
@@ -105,9 +105,9 @@ class TieredTail:
         """Return the chosen queues that neither the store nor tiered storage has any more."""
         return self._local.gone(reached) - self.ends.keys()
 
-    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
+    def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges that are in the local store."""
-        return self._local.look_confirmed(slices)
+        return self._local.are_confirmed(slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the parts of ranges that the log confirms, or that are in tiered storage."""
@@ -135,7 +135,7 @@ class TailingScan:
                 starts at the latest messages unless it names another start.
 
         Raises:
-            OptionError: the scan is one by log, or a look-up.
+            OptionError: the scan is one by log, or a poll-up.
         """
         if not request.is_by_queue or request.include_pending:
             raise OptionError("only the messages of queues can be followed: `scan=queue`")
@@ -146,13 +146,13 @@ class TailingScan:
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt
         )
         self._mark: LogMark | None = None
-        self._read_until: dict[QueueKey, int] | None = None  # None until the first look
+        self._read_until: dict[QueueKey, int] | None = None  # None until the first poll
         self._told: set[QueueKey] = set()  # deleted queues that there was a warning of
 
     def messages(self) -> Iterator[pa.RecordBatch]:
-        """Look once, and yield what was written since the last look.
+        """Poll once, and yield what was written since the last poll.
 
-        The first look yields what there is from the start on.
+        The first poll yields what there is from the start on.
 
         Raises:
             OffsetOutOfRangeError: messages were deleted, or cut off by a recovery, before they were
@@ -182,7 +182,7 @@ class TailingScan:
                 fail_on_data_loss=request.fail_on_data_loss,
             )
         else:
-            tail.look()
+            tail.poll()
             starts = self._continued()
         slices: list[QueueSlice] = []
         for key, start in starts.items():

@@ -61,7 +61,7 @@ def test_new_segments_of_a_copy_are_seen(s3: S3Server, tmp_path: Path) -> None:
     reader = OffsetReader(parse_read_options(given))
     assert reader.latest_offsets() == {("t", 0): 2}
     s3.put(f"{BUCKET}/kafka-grows/t-0/{2:020}.log", build.batch(2, [b"c"]))
-    reader.look()
+    reader.poll()
     assert reader.latest_offsets() == {("t", 0): 3}
 
 

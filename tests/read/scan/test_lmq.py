@@ -141,7 +141,7 @@ def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> Non
             )
             path.write_bytes(kept.ljust(len(held), b"\0"))
     tail = StoreTail(open_parts(root), parse_selection(subscribe=LMQ))
-    tail.look()
+    tail.poll()
     before = sum(row["commitLogOffset"] < cut["physicalOffset"] for row in EVERYTHING[LMQ, 0])
     assert tail.ends == {(LMQ, 0): before}
     for path in (root / "consumequeue" / LMQ / "0").iterdir():
@@ -149,7 +149,7 @@ def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> Non
             file.write((whole / path.relative_to(root)).read_bytes())
     with log[-1].open("r+b") as file:
         file.write(data)
-    tail.look()
+    tail.poll()
     assert before < len(EVERYTHING[LMQ, 0])
     assert tail.ends == {(LMQ, 0): len(EVERYTHING[LMQ, 0])}
 
@@ -243,7 +243,7 @@ def test_records_of_batch_topics_are_not_dispatched(tmp_path: Path) -> None:
     with rmqstore.open(root) as opened:
         assert list(verify(opened)) == []
         tail = StoreTail(opened.parts, parse_selection(subscribe=["%LMQ%a", "Batch"]))
-        tail.look()
+        tail.poll()
         assert tail.ends == {("Batch", 0): 1, ("%LMQ%a", 0): 1}
 
 

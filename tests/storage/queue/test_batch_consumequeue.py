@@ -238,7 +238,7 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(
 
 def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
     tail = StoreTail(open_parts(golden_store(NAME)), parse_selection())
-    tail.look()
+    tail.poll()
     assert tail.ends == {key: len(rows) for key, rows in EVERYTHING.items()}
     assert {key: tail.first(key) for key in tail.ends} == dict.fromkeys(EVERYTHING, 0)
 
@@ -344,7 +344,7 @@ def test_one_batch_of_very_many_messages_is_cut_into_batches_of_rows(tmp_path: P
 def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
     root = make(tmp_path / "s", bodies(5))
     tail = StoreTail(open_parts(root), parse_selection())
-    tail.look()
+    tail.poll()
     for n in (5, 6, 9, 30):
         for path in make(tmp_path / str(n), bodies(n)).rglob("0*"):
             if path.is_file():
@@ -352,7 +352,7 @@ def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
                 target.touch()
                 with target.open("r+b") as file:
                     file.write(path.read_bytes())
-        tail.look()
+        tail.poll()
         assert tail.ends == {("B", 0): sum(len(batch) for batch in bodies(n))}
         assert tail.first(("B", 0)) == 0
         whole = QueueSlice("B", 0, 0, tail.ends["B", 0])

@@ -82,7 +82,7 @@ def _is_confirmed(
     return bool(before_blank(log, segment, np.array([physical_offset])).all())
 
 
-def look_confirmed(
+def is_confirmed(
     log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
 ) -> bool:
     """Return whether the units ``[start, end)`` are confirmed; checks a sample of very many units.
