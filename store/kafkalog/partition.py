@@ -282,7 +282,9 @@ class Partition:
     @property
     def n_bytes(self) -> int:
         """The length of all segments of the log, bytes."""
-        return self.answer(lambda log: sum(log.storage.size(each.path) for each in log.segments))
+        return self.answer(
+            lambda log: sum(log.storage.size(segment.path) for segment in log.segments)
+        )
 
     @property
     def recovery(self) -> Cut | None:

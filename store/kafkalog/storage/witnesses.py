@@ -99,7 +99,7 @@ def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside)
         Claim(folder.high_watermark or 0, "the high watermark"),
         Claim(folder.log_start_offset or 0, "the log start offset"),
         *(Claim(offset, f"{offset:020}{SNAPSHOT}") for offset in beside.snapshots),
-        *(Claim(each.start_offset, "leader-epoch-checkpoint") for each in epochs),
+        *(Claim(epoch.start_offset, "leader-epoch-checkpoint") for epoch in epochs),
         *(Claim(base, path.rpartition("/")[2]) for base, path in beside.orphans.items()),
     ]
     claim = max(claims, key=lambda each: each.offset)
@@ -121,7 +121,7 @@ def earliest(folder: PartitionFolder, epochs: list[LeaderEpoch]) -> Claim | None
     """
     if not folder.is_clean or folder.has_remote_storage:
         return None
-    claims = [Claim(each.start_offset, "leader-epoch-checkpoint") for each in epochs[:1]]
+    claims = [Claim(epoch.start_offset, "leader-epoch-checkpoint") for epoch in epochs[:1]]
     if folder.log_start_offset is not None:
         claims = [Claim(folder.log_start_offset, "log-start-offset-checkpoint")]
     return claims[0] if claims else None

@@ -126,7 +126,7 @@ def _kept(
     """
 
     def fits(columns: Sequence[int]) -> bool:
-        return _total([least[one] for one in columns]) <= width
+        return _total([least[column] for column in columns]) <= width
 
     from_right = [*reversed(range(len(names)))]
     says_nothing = [one for one in from_right if all(row[one] == _NOTHING for row in rows)]

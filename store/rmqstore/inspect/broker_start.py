@@ -61,7 +61,9 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     for key in paths.queue_folders.queues():
         with closing(open_files(paths, *key)) as queue:
             reached = max(reached, reach(queue, kept_end(queue, FOREVER)))
-    newest = next((one for one in reversed(log.segments) if one.start <= max(reached, 0)), None)
+    newest = next(
+        (segment for segment in reversed(log.segments) if segment.start <= max(reached, 0)), None
+    )
     start = log.min_offset if newest is None else newest.start
     log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
     return BrokerStart(log_end, reached + 1, FOREVER, cuts_queues=reached >= log_end)

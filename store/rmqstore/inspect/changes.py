@@ -149,10 +149,10 @@ def done_append(
     topics = {topic: [*ones] for topic, ones in groupby(taken, lambda one: one.topic)}
     lines = [f"{path}: {n_rows:,} {'row was' if n_rows == 1 else 'rows were'} appended"]
     for topic, queues in islice(topics.items(), _FEW):
-        places = [f"{one.queue_id} ({_offsets(one)})" for one in queues[:_FEW]]
+        places = [f"{queue.queue_id} ({_offsets(queue)})" for queue in queues[:_FEW]]
         if len(queues) > _FEW:
             places.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
-        n_messages = sum(one.end - one.start for one in queues)
+        n_messages = sum(queue.end - queue.start for queue in queues)
         messages = f"{n_messages:,} {'message' if n_messages == 1 else 'messages'}"
         count = number_of(len(queues), "queue")
         lines.append(f"{topic}: {messages} in {count}: {', '.join(places)}")

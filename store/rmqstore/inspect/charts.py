@@ -221,7 +221,9 @@ def draw_topics(topics: Sequence[TopicFacts], attribute: str) -> list[Bar]:
 
 def draw_groups(groups: Sequence[GroupFacts]) -> list[Bar]:
     """Return bars of the groups that lag the most."""
-    return _bars((f"{one.group} · {one.topic}", one.lag or 0, one.level) for one in groups)
+    return _bars(
+        (f"{group.group} · {group.topic}", group.lag or 0, group.level) for group in groups
+    )
 
 
 def _bars(rows: Iterable[tuple[str, int, str]]) -> list[Bar]:

@@ -80,7 +80,9 @@ def examine(
         pythons = list(_pythons_of_spark())
         yield from pythons
         # Spark looks for data sources in these packages: one that fails hides them all.
-        names = sorted({one.name for one in iter_modules() if one.name.startswith("pyspark_")})
+        names = sorted(
+            {module.name for module in iter_modules() if module.name.startswith("pyspark_")}
+        )
         for name in names:
             try:
                 import_module(name)

@@ -86,8 +86,8 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
     index = _segments(tier, _INDEX_KEY, INDEX, noted)
     if index.there:
         logger.warning("%s: not looked at: what the segments of the index hold", index.folder)
-    for one in _of_files(index, is_closed=is_closed):
-        yield one if one.kind else one._replace(kind="tierkeys")
+    for finding in _of_files(index, is_closed=is_closed):
+        yield finding if finding.kind else finding._replace(kind="tierkeys")
 
 
 def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengths] | None:

@@ -87,7 +87,8 @@ def _foresee(
 ) -> _Start:
     """Return what a broker makes of the slots that it has on the disk, and of the log."""
     read_second = progress.read_time // slots.precision
-    files = [one for one in log.segments if one.size]  # it deletes an empty one at the end
+    # A broker deletes an empty file at the end.
+    files = [segment for segment in log.segments if segment.size]
     if not files:
         return _Start(_NONE, slots.times, _NO_RECORD)
     scan = LogScan(log, slots, flushed, progress.read_time)
@@ -110,7 +111,7 @@ def _foresee(
     is_ahead = slots.lasts > scan.end
     if is_ahead.any() and slots.firsts[is_ahead].min() < scan.end:
         first = int(slots.firsts[is_ahead].min())
-        starts = [one.start for one in files if one.start <= first]
+        starts = [file.start for file in files if file.start <= first]
         entered_from = min(entered_from, starts[-1] if starts else files[0].start)
     order = np.lexsort((positions, seconds))
     positions, units, physical_offsets, seconds = (

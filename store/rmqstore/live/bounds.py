@@ -80,14 +80,16 @@ def first_behind(
 def record_in_queues(broker: LiveBroker, physical_offset: int, spans: Spans) -> RecordHeader | None:
     """Return the record at a physical offset, if it is in one of some queues."""
     searches = [_Search(key, *span, sought=physical_offset) for key, span in spans.items()]
-    for each in searches:
-        each.begin_at(each.high - 1)  # it is one of the newest as a rule
+    for search in searches:
+        search.begin_at(search.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
-    left = [QueueSlice(*one.key, one.found, spans[one.key][1]) for one in searches]
+    left = [QueueSlice(*search.key, search.found, spans[search.key][1]) for search in searches]
     records = first_records(
         broker, [queue_slice for queue_slice in left if queue_slice.start < queue_slice.end]
     )
-    return next((one for one in records if one and one.physical_offset == physical_offset), None)
+    return next(
+        (record for record in records if record and record.physical_offset == physical_offset), None
+    )
 
 
 def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
@@ -118,7 +120,7 @@ def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> F
     ]
     _guess(broker, searches)
     _run(broker, searches)
-    return {(each.key, each.timestamp): each.found for each in searches}
+    return {(search.key, search.timestamp): search.found for search in searches}
 
 
 def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
@@ -234,8 +236,8 @@ class _Search:
 
 def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
     """Begin searches by time with what the broker finds, if it lets us ask."""
-    open_searches = [each for each in searches if each.low < each.high]
-    guesses = broker.at_times([(each.key, each.timestamp) for each in open_searches])
+    open_searches = [search for search in searches if search.low < search.high]
+    guesses = broker.at_times([(search.key, search.timestamp) for search in open_searches])
     for each, guess in zip(open_searches, guesses, strict=True):
         if guess is not None:
             each.begin_at(guess)
@@ -243,7 +245,7 @@ def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
 
 def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:
     """Bring searches to their ends, a step of all of them at a time."""
-    while unfinished := [each for each in searches if each.low < each.high]:
+    while unfinished := [search for search in searches if search.low < search.high]:
         probes = [(each, each.next_probe()) for each in unfinished]
         wanted = [QueueSlice(*each.key, probe, probe + 1) for each, probe in probes]
         for each, record in zip(unfinished, first_records(broker, wanted), strict=True):

@@ -321,7 +321,7 @@ def _can_compare(broker: LiveBroker, topics: set[str], tags: frozenset[str]) -> 
     if not all(map(_PLAIN_TAG.fullmatch, tags)):  # a broker reads an expression, A || B
         return False
     attributes = broker.attributes(sorted(topics))
-    return all(one.get(QUEUE_TYPE) != BATCH_QUEUES for one in attributes)
+    return all(of_topic.get(QUEUE_TYPE) != BATCH_QUEUES for of_topic in attributes)
 
 
 class _Walked(NamedTuple):

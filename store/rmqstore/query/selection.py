@@ -90,7 +90,9 @@ def nearest_topics(
     """
     if len(known) <= _FEW_NAMES:
         return f"it has: {', '.join(sorted(known)) or 'none'}"
-    near = dict.fromkeys(one for name in missing for one in get_close_matches(name, known, 5))
+    near = dict.fromkeys(
+        similar for name in missing for similar in get_close_matches(name, known, 5)
+    )
     nearest = f"; the nearest: {', '.join(near)}" if near else ""
     listed = listed or f"the view {what.rsplit(maxsplit=1)[-1]}"
     return f"it has {len(known):,} {what}, which {listed} lists{nearest}"

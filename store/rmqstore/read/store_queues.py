@@ -333,9 +333,11 @@ def _require_same_messages(key: QueueKey, part: QueuePart, following: QueuePart)
     except (StoreFormatError, OffsetOutOfRangeError, MessageNotFoundError):
         return  # a read of the message reports the damage
     expected = (*key, queue_offset)
-    if any((one.topic, one.queueId, one.queueOffset) != expected for one in messages):
+    if any(
+        (message.topic, message.queueId, message.queueOffset) != expected for message in messages
+    ):
         return  # a damaged unit, or a kind of queue in which messages share a record
-    copied, stored = (one.storeTimestamp for one in messages)
+    copied, stored = (message.storeTimestamp for message in messages)
     if copied != stored:
         raise OptionError(
             f"{part.folder} is not the tiered storage of this store: the message "
