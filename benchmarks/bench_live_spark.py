@@ -27,8 +27,7 @@ from kafka_broker import KafkaBroker, sink_jars
 from measure import spark_session
 from processes import JobCpu
 from pyspark import __version__ as pyspark_version
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 from write_jobs import Bench, Job
 
 ROOT = Path(__file__).parents[1]

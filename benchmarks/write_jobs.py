@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from kafka_broker import KafkaBroker
 from processes import Cpu, JobCpu, busy_seconds, cpu_seconds
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 import rmqstore
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812 - its usual name
+)
 
 
 def main(store: str, count: str = "10000") -> None:

@@ -13,8 +13,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812 - as Spark's own documentation has it
+)
 
 import rmqstore
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812 - as Spark's own documentation has it
+)
 
 
 def source(spark: SparkSession, store: str, topic: str) -> DataFrame:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 ORDER = "orderId LONG, customer STRING, amount DECIMAL(12,2)"
 TABLES = ("orders", "bad_orders")

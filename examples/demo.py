@@ -10,8 +10,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession, functions as sf
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -4,7 +4,6 @@ Spark finds ``DefaultSource`` here without registration. Only pyspark is importe
 begins, because an import that fails here would hide every Python data source.
 """
 
-from pyspark_rmqstore.source import RmqStoreDataSource as DefaultSource
-from pyspark_rmqstore.source import register
+from pyspark_rmqstore.source import RmqStoreDataSource as DefaultSource, register
 
 __all__ = ["DefaultSource", "register"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self, TypeVar
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 from kafkalog.errors import CorruptBatchError
 
 if TYPE_CHECKING:
-    from kafkalog.opening import LogDirs
-    from kafkalog.opening import open_log_dirs as open  # noqa: A004 - `kafkalog.open(path)` reads as it should
+    from kafkalog.opening import (
+        LogDirs,
+        open_log_dirs as open,  # noqa: A004 - `kafkalog.open(path)` reads as it should
+    )
     from kafkalog.partition import Partition
     from kafkalog.scan import IsolationLevel, Mode, Scan
     from kafkalog.storage.names import TopicPartition

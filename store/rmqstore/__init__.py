@@ -41,8 +41,11 @@ if TYPE_CHECKING:
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
     from rmqstore.store.message_store import MessageStore
-    from rmqstore.store.opening import create, open_cluster
-    from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
+    from rmqstore.store.opening import (
+        create,
+        open_cluster,
+        open_for as open,  # noqa: A004 - `rmqstore.open(path)` reads as it should
+    )
     from rmqstore.store.scan import Scan
     from rmqstore.write.messages import WriteSpec
     from rmqstore.write.writer import StoreWriter

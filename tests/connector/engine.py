@@ -31,8 +31,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import Row
-from pyspark.sql import datasource as source_api
+from pyspark.sql import Row, datasource as source_api
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema

@@ -10,8 +10,11 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812 - as Spark's own documentation has it
+)
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,

@@ -13,8 +13,7 @@ from connector.engine import Engine
 from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
 from connector.streams import delivered, drain
 from pyspark_rmqstore.options import parse_stream_options
-from reading import TOLD_COLUMNS, by_queue
-from reading import read as read_core
+from reading import TOLD_COLUMNS, by_queue, read as read_core
 from tier_builder import KEYS, TieringBroker
 
 ALL = {"columns": ",".join(TOLD_COLUMNS), "brokerName": "b"}

@@ -14,8 +14,7 @@ import pytest
 import tiers
 from following.fake_master import FILE_BYTES, content, more
 from rmqstore.errors import CorruptRecordError
-from rmqstore.replica import log_copy
-from rmqstore.replica import log_copy as record_starts
+from rmqstore.replica import log_copy, log_copy as record_starts
 from rmqstore.replica.log_copy import LogCopy, RecordStarts
 from rmqstore.replica.state import copy_paths
 from rmqstore.storage.files.disk import Disk

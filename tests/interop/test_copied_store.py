@@ -11,8 +11,7 @@ import pytest
 import goldens
 import rmqstore
 from interop.rocketmq import RocketMQ
-from interop.test_live_store import N_QUEUES, TOPIC, Appender
-from interop.test_live_store import SIZES as LIVE_SIZES
+from interop.test_live_store import N_QUEUES, SIZES as LIVE_SIZES, TOPIC, Appender
 from interop.test_written_store import CONFIG, SIZES, judge, messages, ours
 from rmqstore.storage.broker.store_config import StoreConfig
 

@@ -34,8 +34,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
-from rmqstore.live import cluster as cluster_module
-from rmqstore.live import patience, pulls
+from rmqstore.live import cluster as cluster_module, patience, pulls
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.live_cluster import LiveCluster
 from rmqstore.remoting import Address, RemotingClient

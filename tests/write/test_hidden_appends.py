@@ -15,8 +15,7 @@ import rmqstore
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files import disk as disk_module
-from rmqstore.storage.files import scratch
+from rmqstore.storage.files import disk as disk_module, scratch
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedTask

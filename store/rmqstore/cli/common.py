@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
+    Progress as ProgressBar,
     ProgressColumn,
     Task,
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.progress import Progress as ProgressBar
 from rich.table import Column
 from rich.text import Text
 

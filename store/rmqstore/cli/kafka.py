@@ -37,8 +37,7 @@ from kafkalog.storage.names import (
     numbers_by_topic,
     parse_folder,
 )
-from kafkalog.verify import PARTITIONS, partition_rows, verify_file
-from kafkalog.verify import verify as verify_partitions
+from kafkalog.verify import PARTITIONS, partition_rows, verify as verify_partitions, verify_file
 from rmqstore.cli.common import (
     Command,
     counted,

@@ -7,8 +7,9 @@ bytes is one with ``Base64`` appended to its name, for those that are not UTF-8.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -16,15 +17,11 @@ import orjson
 import pyarrow as pa
 from pyarrow import csv
 
-from rmqstore.errors import IllegalMessageError, OptionError
+from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError
 from rmqstore.exchange.json_rows import BASE64, base64_texts, json_values, write_json_lines
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
-from collections.abc import Sequence
-from itertools import chain
-
-from rmqstore.errors import IllegalRowError
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
 _ROWS_AT_ONCE = 8192

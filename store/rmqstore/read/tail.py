@@ -8,8 +8,7 @@ records: a broker writes to the log first, and to the queue a little later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterable, Mapping, Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple, Protocol, Self
 

@@ -16,8 +16,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Sequence, Set as AbstractSet
 from contextlib import closing, suppress
 from itertools import chain, pairwise
 from pathlib import Path

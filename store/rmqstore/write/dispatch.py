@@ -8,8 +8,7 @@ and #CommitLogDispatcherBuildIndex; StoreCheckpoint.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator, Set as AbstractSet
 from itertools import pairwise
 from pathlib import Path
 

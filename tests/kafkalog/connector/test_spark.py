@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812 - the usual name
+)
 
 import kafka_logs as golden
 from pyspark_rmqstore.schema import kafka_schema

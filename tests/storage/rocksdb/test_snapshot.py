@@ -16,8 +16,7 @@ from rocksdict import AccessType, Options, Rdict
 from reading import state
 from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
-from rmqstore.storage import rocksdb as database
-from rmqstore.storage import rocksdb as module
+from rmqstore.storage import rocksdb as database, rocksdb as module
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.rocksdb import Fingerprint, RocksDb, fingerprint, snapshot
 

@@ -19,8 +19,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.write import staged as part_module
-from rmqstore.write import writer as writer_module
+from rmqstore.write import staged as part_module, writer as writer_module
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
