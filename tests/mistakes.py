@@ -40,8 +40,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/query/conditions.py",
-        """return Wanted() if "" in words else Wanted(keys=frozenset(words))""",
-        """return Wanted(keys=frozenset(words - {""}))""",
+        """return LookupKeys() if "" in words else LookupKeys(keys=frozenset(words))""",
+        """return LookupKeys(keys=frozenset(words - {""}))""",
         "of keys IN ('k1', ' ') the index gives only the messages of k1",
         "query/test_where.py",
     ),

@@ -18,10 +18,9 @@ from pyspark_rmqstore.store_options import (
     zone_of,
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.query.arguments import ScanArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
-from rmqstore.read.request import ScanRequest, parse_request
+from rmqstore.read.request import ScanRequest, parse_request, require_corrupt_column
 from rmqstore.read.split import Limits
 from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_live
@@ -97,12 +96,7 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
 def _column_options(given: GivenOptions) -> ColumnOptions:
     is_kafka = given["columns"] == KAFKA
     corrupt_column = given["columnNameOfCorruptRecord"]
-    pending_columns = PENDING.names if given["includePending"] else []
-    if not corrupt_column or corrupt_column in (*ALL_COLUMNS.names, *pending_columns):
-        raise OptionError(
-            f"columnNameOfCorruptRecord {corrupt_column!r}: "
-            "must be a name that no column of a message has"
-        )
+    require_corrupt_column(corrupt_column, include_pending=given["includePending"])
     return ColumnOptions(
         columns=None if is_kafka else given["columns"],
         is_kafka=is_kafka,

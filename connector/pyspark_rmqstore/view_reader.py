@@ -23,7 +23,12 @@ from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import require_named
 from rmqstore.read.split import Limits
-from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_slice
+from rmqstore.read.views.catalogue import (
+    plan_view,
+    read_cluster_view,
+    read_slice,
+    require_known_names,
+)
 from rmqstore.read.views.schema import (
     ALLOWED,
     OF_CLUSTER,
@@ -183,7 +188,11 @@ class RmqStoreViewReader(DataSourceReader):
 
     @option_names()
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks. Runs on the driver."""
+        """Return the tasks. Runs on the driver.
+
+        Raises:
+            OptionError: no store has a topic, a queue or a consumer group that is named.
+        """
         spec, stores = self._spec, self._options.stores
         if spec.view not in OF_CLUSTER:
             stores = stores_to_read(stores)
@@ -195,6 +204,10 @@ class RmqStoreViewReader(DataSourceReader):
                 known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
             require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
+        if spec.view == "groups" or spec.consumer_group is not None or spec.sharing is not None:
+            with ExitStack() as stack:
+                opened = [stack.enter_context(open_ref(ref)) for ref in stores]
+                require_known_names(opened, spec)
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
         max_bytes, min_partitions = self._options.limits

@@ -25,7 +25,7 @@ from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
-from rmqstore.read import plan
+from rmqstore.read import sampling
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -696,8 +696,8 @@ def test_a_trigger_over_several_small_stores_is_one_task(tmp_path: Path) -> None
 def test_a_trigger_over_many_queues_reads_each_message_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(plan, "_MANY_RANGES", 8)
-    monkeypatch.setattr(plan, "_ESTIMATED_BY", 2)
+    monkeypatch.setattr(sampling, "_MANY_RANGES", 8)
+    monkeypatch.setattr(sampling, "_ESTIMATED_BY", 2)
     with create(tmp_path / "s", config=SIZES) as writer:
         for queue_id in range(20):
             put(writer, "T", queue_id, [f"{queue_id}-{number}" for number in range(queue_id + 1)])

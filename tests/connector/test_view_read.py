@@ -255,6 +255,12 @@ def test_a_cluster_is_one_task_of_all_its_stores(golden_store: GoldenStore, tmp_
         planned(view="routes", brokers=str(file), subscribe="Nope")
     with pytest.raises(OptionError, match="clients has no meaning with view routes"):
         planned(view="routes", brokers=str(file), clients="c1")
+    with pytest.raises(OptionError, match="group nobody has no offsets"):
+        planned(view="assignments", brokers=str(file), **{**group, "consumerGroup": "nobody"})
+    with pytest.raises(OptionError, match="no consumer group nobody"):
+        planned(view="consumed", brokers=str(file), consumerGroup="nobody")
+    with pytest.raises(OptionError, match="no topic Nope"):
+        planned(view="groups", brokers=str(file), subscribe="Nope")
 
 
 def test_views_of_a_cluster_are_read_as_a_frame(engine: Engine, golden_store: GoldenStore) -> None:

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -301,3 +302,19 @@ def test_the_column_with_the_damage_may_be_named_in_its_place(
         assert alone["_corrupt_record"].to_pylist() == table["_corrupt_record"].to_pylist()
         with pytest.raises(OptionError, match="_corrupt_record"):
             store.scan(columns="_corrupt_record")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"column_name_of_corrupt_record": "body"}, "no column of a message has"),
+        ({"column_name_of_corrupt_record": ""}, "no column of a message has"),
+        ({"index_only": True}, "give msg_key, msg_id or msg_tags too"),
+    ],
+    ids=str,
+)
+def test_arguments_that_spark_refuses_are_refused(
+    golden_store: Golden, arguments: dict[str, Any], named: str
+) -> None:
+    with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=named):
+        store.scan(**arguments)

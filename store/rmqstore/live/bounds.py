@@ -222,9 +222,7 @@ class _Search:
         probe, self.n_probes = self.probe, self.n_probes + 1
         if record is None:
             self.low = self.probe = probe + 1
-        elif (
-            record.store_timestamp < self.timestamp or record.physical_offset < self.physical_offset
-        ):
+        elif record.store_timestamp < self.timestamp or record.physical_offset < self.sought:
             self.low = self.probe = min(record.served_offset + 1, self.high)
         else:
             self.high, self.probe = probe, probe - 1

@@ -621,10 +621,6 @@ CONTRADICTIONS: Final = (
         )
         for name, value in (_BY_LOG | _LOOK_UPS).items()
     ),
-    Contradiction(
-        {"indexOnly": _GIVEN}, "indexOnly: for look-ups only; give msgKey, msgId or msgTags too",
-        unless=_LOOK_UPS, scope=BATCH,
-    ),
 )  # fmt: skip
 
 ALL_READ_OPTIONS: Final = (*READ_OPTIONS, *LOOKUP_OPTIONS, *STREAM_OPTIONS, *VIEW_OPTIONS)

@@ -65,6 +65,19 @@ def returned_schema(
     return schema
 
 
+def require_corrupt_column(name: str, *, include_pending: bool) -> None:
+    """Refuse a column for what is wrong with a record that has the name of another column.
+
+    Raises:
+        OptionError: a column of messages has it.
+    """
+    if not name or name in (*ALL_COLUMNS.names, *(PENDING.names if include_pending else ())):
+        raise OptionError(
+            f"`column_name_of_corrupt_record` {name!r}: "
+            "must be a name that no column of a message has"
+        )
+
+
 def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
     """Return the columns that a condition may name: those of the scan and all of a message."""
     others = [*ALL_COLUMNS, *(PENDING if include_pending else ())]
@@ -115,6 +128,11 @@ class ScanRequest:
             raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
         if self.mode not in MODES:
             raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
+        require_corrupt_column(self.corrupt_column, include_pending=self.include_pending)
+        if self.index_only and not self.lookup_keys:
+            raise OptionError(
+                "`index_only`: for look-ups only; give `msg_key`, `msg_id` or `msg_tags` too"
+            )
         known = {*ALL_COLUMNS.names, *PENDING.names, self.corrupt_column}
         if unknown := set(self.schema.names) - known:
             raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")

@@ -14,12 +14,12 @@ from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArgument
 from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.query.where import parse_where
 from rmqstore.read.request import returned_schema
-from rmqstore.read.views.catalogue import read_cluster_view, read_view
+from rmqstore.read.views.catalogue import read_cluster_view, read_view, require_known_names
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.files.storage import Closing
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.scan import Scan, as_html, require_names
+from rmqstore.store.scan import Scan, as_html
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class StoreCluster(Closing):
             chosen = [(store, options) for store in self.stores.values()]
             if name in HIDING_SYSTEM_TOPICS:
                 chosen = self._options_of_each(options)
-            require_names([store.parts for store in self.stores.values()], spec)
+            require_known_names([store.parts for store in self.stores.values()], spec)
             each = (
                 read_view(store.parts, view_spec(name, columns=columns, **given), condition)
                 for store, given in chosen

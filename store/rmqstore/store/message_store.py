@@ -29,13 +29,13 @@ from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.request import DEFAULTS, parse_request
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo, QueueInfos
-from rmqstore.read.views.catalogue import read_view
+from rmqstore.read.views.catalogue import read_view, require_known_names
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Closing
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
-from rmqstore.store.scan import Scan, as_html, as_text, require_names
+from rmqstore.store.scan import Scan, as_html, as_text
 
 
 class MessageStore(Closing):
@@ -391,7 +391,7 @@ class MessageStore(Closing):
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
         condition = parse_where(where, view_columns(name))
-        require_names([self.parts], spec)
+        require_known_names([self.parts], spec)
         return Scan(
             spec.schema, lambda: read_view(self.parts, spec, condition), self.parts.require_open
         )

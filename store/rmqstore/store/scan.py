@@ -8,58 +8,15 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
-from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
-from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqstore.errors import RmqStoreError, StoreStateError
+from rmqstore.format.topics import is_system_topic
 from rmqstore.notebook import MAX_ROWS, line, table
 from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
-from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.files.storage import Closing
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
-
-
-def require_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
-    """Refuse a view of topics or of a consumer group that none of some stores knows.
-
-    Topics of views that hide those of the system are checked where these are read.
-
-    Raises:
-        OptionError: a name is not known; the text has those nearest.
-    """
-    where = ", ".join(str(parts.paths.root) for parts in all_parts)
-    try:
-        if spec.view == "groups" and spec.selection.named_topics:
-            # those that a store knows, and those that groups have offsets of
-            topics: set[str] = set()
-            for parts in all_parts:
-                committed = parts.config.committed_offsets().values()
-                topics.update(topic for offsets in committed for topic, _ in offsets)
-                topics.update(parts.store_queues.known_topics())
-            named = Selection(subscribe=tuple(spec.selection.named_topics))
-            require_named(named, {topic: set() for topic in topics}, where)
-        if spec.consumer_group is not None:
-            _require_group(all_parts, spec.consumer_group, where)
-    except (RmqStoreError, OSError) as err:
-        if isinstance(err, OptionError):
-            raise
-        # A damaged table hides names; the view reports it if it needs the table.
-
-
-def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> None:
-    known: set[str] = set()
-    for parts in all_parts:
-        known.update(parts.config.groups(), parts.config.subscribed_groups())
-        for topic in filter(is_copy_topic, parts.store_queues.topics()):
-            if may_hold_copies(topic, group):
-                return
-            known.add(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
-    if group not in known:
-        nearest = nearest_topics([group], known, "groups")
-        raise OptionError(f"no consumer group {group} in {where}; {nearest}")
 
 
 def as_text(parts: StoreParts) -> str:

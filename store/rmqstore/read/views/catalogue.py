@@ -8,9 +8,13 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from rmqstore.errors import OptionError, RmqStoreError
+from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
+from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
+from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.query.where import Where
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.assignments import read_assignments
+from rmqstore.read.views.assignments import assign, read_assignments
 from rmqstore.read.views.commitlog import plan_record_rows, read_record_rows
 from rmqstore.read.views.consumequeue import plan_unit_rows, read_unit_rows
 from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
@@ -62,6 +66,48 @@ _VIEWS: Final = {
     "traces": _View(plan_traces, read_traces),
     "consumed": _View(plan_consumed, read_consumed),
 }
+
+
+def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
+    """Refuse a view of topics or of a consumer group that none of some stores knows.
+
+    Topics of views that hide those of the system are checked where these are read.
+
+    Raises:
+        OptionError: a name is not known; the text has those nearest.
+    """
+    where = ", ".join(str(parts.paths.root) for parts in all_parts)
+    try:
+        if spec.view == "groups" and spec.selection.named_topics:
+            # those that a store knows, and those that groups have offsets of
+            topics: set[str] = set()
+            for parts in all_parts:
+                committed = parts.config.committed_offsets().values()
+                topics.update(topic for offsets in committed for topic, _ in offsets)
+                topics.update(parts.store_queues.known_topics())
+            named = Selection(subscribe=tuple(spec.selection.named_topics))
+            require_named(named, {topic: set() for topic in topics}, where)
+        if spec.consumer_group is not None:
+            _require_group(all_parts, spec.consumer_group, where)
+        if spec.sharing is not None:
+            next(assign(all_parts, spec.sharing, spec.selection), None)
+    except (RmqStoreError, OSError) as err:
+        if isinstance(err, OptionError):
+            raise
+        # A damaged table hides names; the view reports it if it needs the table.
+
+
+def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> None:
+    known: set[str] = set()
+    for parts in all_parts:
+        known.update(parts.config.groups(), parts.config.subscribed_groups())
+        for topic in filter(is_copy_topic, parts.store_queues.topics()):
+            if may_hold_copies(topic, group):
+                return
+            known.add(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
+    if group not in known:
+        nearest = nearest_topics([group], known, "groups")
+        raise OptionError(f"no consumer group {group} in {where}; {nearest}")
 
 
 def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
