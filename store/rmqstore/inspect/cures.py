@@ -224,11 +224,6 @@ def kind_of(finding: Finding) -> str:
     return finding.kind or finding.part
 
 
-def cure_of(kind: str) -> Cure:
-    """Return what cures findings of a kind; see :func:`kind_of`."""
-    return _CURES[kind]
-
-
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings in the order in which they have to be dealt with."""
     return sorted(findings, key=lambda one: _KINDS.index(kind_of(one)))
