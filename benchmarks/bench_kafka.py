@@ -18,7 +18,7 @@ from measure import Case, measure, report
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from kafka_batches import Row, batch
-from kafkalog.format.batch_heads import BatchHeads, walk_batches
+from kafkalog.format.batch_headers import BatchHeaders, walk_batches
 from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode
 
@@ -57,17 +57,17 @@ def walk(data: np.ndarray, rows: int) -> int:
     return rows
 
 
-def check(data: np.ndarray, heads: BatchHeads, rows: int) -> int:
+def check(data: np.ndarray, batch_headers: BatchHeaders, rows: int) -> int:
     """Compare the checksums; return the number of rows."""
-    assert heads.check_crcs(data).all()
+    assert batch_headers.check_crcs(data).all()
     return rows
 
 
-def read(data: np.ndarray, heads: BatchHeads, columns: list[str], piece: int) -> int:
+def read(data: np.ndarray, batch_headers: BatchHeaders, columns: list[str], piece: int) -> int:
     """Decode columns, so many batches at a time; return the number of rows."""
     return sum(
-        decode(data, heads[at : at + piece], columns=columns).num_rows
-        for at in range(0, len(heads), piece)
+        decode(data, batch_headers[at : at + piece], columns=columns).num_rows
+        for at in range(0, len(batch_headers), piece)
     )
 
 
@@ -80,19 +80,21 @@ def main() -> None:
     for codec, number in _CODECS.items():
         for batch_rows in (70, 2_000):
             data = segment(arguments.rows, batch_rows, number, with_headers=False)
-            heads = walk_batches(data)
-            rows = int(heads.record_count.sum())
+            batch_headers = walk_batches(data)
+            rows = int(batch_headers.record_count.sum())
             name = f"{codec}, {batch_rows} rows a batch"
             piece = max(20_000 // batch_rows, 1)
-            cases[name] = partial(read, data, heads, _NO_HEADERS, piece)
+            cases[name] = partial(read, data, batch_headers, _NO_HEADERS, piece)
             if not number:
                 cases[f"{name}, walk"] = partial(walk, data, rows)
-                cases[f"{name}, checksums"] = partial(check, data, heads, rows)
-                cases[f"{name}, value"] = partial(read, data, heads, ["value"], piece)
+                cases[f"{name}, checksums"] = partial(check, data, batch_headers, rows)
+                cases[f"{name}, value"] = partial(read, data, batch_headers, ["value"], piece)
                 with_headers = segment(arguments.rows, batch_rows, number, with_headers=True)
-                heads = walk_batches(with_headers)
+                batch_headers = walk_batches(with_headers)
                 names = list(RECORD.names)
-                cases[f"{name}, 3 headers"] = partial(read, with_headers, heads, names, piece)
+                cases[f"{name}, 3 headers"] = partial(
+                    read, with_headers, batch_headers, names, piece
+                )
     for name, costs in measure(cases, arguments.passes).items():
         cost = statistics.median(costs)
         report("kafka", name, nanoseconds_a_row=cost, million_rows_a_second=1000 / cost)

@@ -59,8 +59,8 @@ def raw_snappy(data: bytes) -> bytes:
 
 def xerial(data: bytes, block: int = 32 << 10) -> bytes:
     blocks = [raw_snappy(data[at : at + block]) for at in range(0, len(data), block)]
-    head = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
-    return head + b"".join(struct.pack(">i", len(part)) + part for part in blocks)
+    header = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    return header + b"".join(struct.pack(">i", len(part)) + part for part in blocks)
 
 
 CODECS: dict[int, Callable[[bytes], bytes]] = {
@@ -96,8 +96,8 @@ def batch(
         ">hiqqqhii", attributes, last, base_time, max_time, *producer, n_rows
     )  # fmt: skip
     checked += stored
-    head = struct.pack(">qiib", base_offset, 9 + len(checked), leader_epoch, 2)
-    return head + struct.pack(">I", crc32c.crc32c(checked)) + checked
+    header = struct.pack(">qiib", base_offset, 9 + len(checked), leader_epoch, 2)
+    return header + struct.pack(">I", crc32c.crc32c(checked)) + checked
 
 
 def message(

@@ -1,4 +1,4 @@
-"""Compares the fast path with the reference, which both see the same heads."""
+"""Compares the fast path with the reference, which both see the same headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafkalog.format.batch_heads import BatchHeads, Data, walk_batches
+from kafkalog.format.batch_headers import BatchHeaders, Data, walk_batches
 from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode
 from kafkalog.format.reference import Record, records_of
@@ -36,16 +36,18 @@ def row_of(record: Record) -> dict[str, Any]:
     }
 
 
-def reference_rows(data: Data, heads: BatchHeads) -> Rows:
-    return [row_of(record) for record in records_of(data, heads[~heads.is_control])]
+def reference_rows(data: Data, batch_headers: BatchHeaders) -> Rows:
+    return [row_of(record) for record in records_of(data, batch_headers[~batch_headers.is_control])]
 
 
-def both(data: Data, heads: BatchHeads | None = None) -> Rows | None:
+def both(data: Data, batch_headers: BatchHeaders | None = None) -> Rows | None:
     """Return the rows of both paths, which are the same; None if both refuse them."""
-    heads = walk_batches(data, base_position=1000) if heads is None else heads
-    positions = set(heads.position.tolist())
-    expected = _rows_or_position(lambda: reference_rows(data, heads))
-    found = _rows_or_position(lambda: rows_of(decode(data, heads, columns=RECORD.names)))
+    batch_headers = (
+        walk_batches(data, base_position=1000) if batch_headers is None else batch_headers
+    )
+    positions = set(batch_headers.position.tolist())
+    expected = _rows_or_position(lambda: reference_rows(data, batch_headers))
+    found = _rows_or_position(lambda: rows_of(decode(data, batch_headers, columns=RECORD.names)))
     if isinstance(expected, int):
         assert expected in positions
         assert found in positions

@@ -144,8 +144,8 @@ def batch(
         len(values),
     )
     checked += body
-    head = struct.pack(">qiib", base_offset, 9 + len(checked), 0, 2)
-    return head + struct.pack(">I", _crc32c(checked)) + checked
+    header = struct.pack(">qiib", base_offset, 9 + len(checked), 0, 2)
+    return header + struct.pack(">I", _crc32c(checked)) + checked
 
 
 def marker(offset: int, producer_id: int, kind: int) -> bytes:

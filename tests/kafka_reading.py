@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalog.format.batch_heads import BatchHeads, Data
+from kafkalog.format.batch_headers import BatchHeaders, Data
 from kafkalog.storage import windows
 from rmqstore.format.layout import Mask
 
@@ -21,11 +21,11 @@ def read_in_windows(
 def count_crcs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of batches each time that CRCs are compared."""
     n_batches: list[int] = []
-    check = BatchHeads.check_crcs
+    check = BatchHeaders.check_crcs
 
-    def counted(heads: BatchHeads, data: Data) -> Mask:
-        n_batches.append(len(heads))
-        return check(heads, data)
+    def counted(headers: BatchHeaders, data: Data) -> Mask:
+        n_batches.append(len(headers))
+        return check(headers, data)
 
-    monkeypatch.setattr(BatchHeads, "check_crcs", counted)
+    monkeypatch.setattr(BatchHeaders, "check_crcs", counted)
     return n_batches

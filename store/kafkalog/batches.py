@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.records import counted_chunks
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
@@ -36,7 +36,7 @@ class DamagedBatch(NamedTuple):
         reason: what is wrong there.
         reached: the offset after the valid batches before it.
         limit: offset before which it lies, as it does not reach into the next segment.
-        base_offset: the one that its head says, which may be wrong; None if it has no head.
+        base_offset: the one that its header says, which may be wrong; None if it has no header.
     """
 
     path: str
@@ -199,7 +199,7 @@ class PartitionReader:
                 break  # damage after the last record counts only if all of the log is read
             if window.stop is not None:
                 path, (position, reason, _) = window.segment.path, window.stop
-                reached = self._reached(ordered, len(window.heads))
+                reached = self._reached(ordered, len(window.headers))
                 limit = limit_of(log, window)
                 self._damage.add(DamagedBatch(path, position, reason, reached, limit))
         yield from self._damage.rows(log.end_offset)
@@ -209,33 +209,33 @@ class PartitionReader:
     ) -> Iterator[pa.RecordBatch]:
         window, end = ordered.window, span[1]
         rows = self._rows_within(ordered, span, reads_tail=end >= log.end_offset)
-        heads, in_order = window.heads[rows], ordered.in_order[rows]
-        valid, unknown = np.ones(len(heads), np.bool_), np.zeros(len(heads), np.bool_)
+        headers, in_order = window.headers[rows], ordered.in_order[rows]
+        valid, unknown = np.ones(len(headers), np.bool_), np.zeros(len(headers), np.bool_)
         if self._spec.check_crcs:
-            valid = heads.check_crcs(window.data)
+            valid = headers.check_crcs(window.data)
         good = valid & in_order
-        wanted = ~heads.is_control & (heads.record_count != 0)
+        wanted = ~headers.is_control & (headers.record_count != 0)
         if self._transactions is not None:
-            outcomes = self._transactions.outcomes(heads)
+            outcomes = self._transactions.outcomes(headers)
             wanted &= outcomes != ABORTED
             unknown = good & wanted & (outcomes == UNKNOWN)
             good &= ~unknown
         reached: int | None = None  # after the last valid batch
-        for first, after in _chunks(heads, good):
+        for first, after in _chunks(headers, good):
             chunk = slice(first, after)
-            base_offset, position = int(heads.base_offset[first]), int(heads.position[first])
+            base_offset, position = int(headers.base_offset[first]), int(headers.position[first])
             if good[first] or unknown[first]:
                 yield from self._damage.rows(base_offset)
                 if good[first]:
-                    yield from self._decode(window, heads[chunk][wanted[chunk]], end)
+                    yield from self._decode(window, headers[chunk][wanted[chunk]], end)
                 else:
                     text = (
-                        f"the records {base_offset} to {heads.last_offset[first]} of producer"
-                        f" {heads.producer_id[first]} may be committed or aborted: what may be"
+                        f"the records {base_offset} to {headers.last_offset[first]} of producer"
+                        f" {headers.producer_id[first]} may be committed or aborted: what may be"
                         " their marker is damaged"
                     )
-                    yield from self._refuse(window, heads, first, text)
-                reached = int(heads.last_offset[after - 1]) + 1
+                    yield from self._refuse(window, headers, first, text)
+                reached = int(headers.last_offset[after - 1]) + 1
                 self._next = max(self._next, reached)
                 continue
             reason = "the CRC is wrong"
@@ -246,15 +246,15 @@ class PartitionReader:
             limit = limit_of(log, window)
             path = window.segment.path
             self._damage.add(DamagedBatch(path, position, reason, reached, limit, base_offset))
-        if rows.stop < len(window.heads):
-            yield from self._damage.rows(int(window.heads.base_offset[rows.stop]))
+        if rows.stop < len(window.headers):
+            yield from self._damage.rows(int(window.headers.base_offset[rows.stop]))
 
     def _refuse(
-        self, window: Window, heads: BatchHeads, row: int, reason: str
+        self, window: Window, headers: BatchHeaders, row: int, reason: str
     ) -> Iterator[pa.RecordBatch]:
-        """Handle a batch of whose head nothing is wrong."""
-        position, base = int(heads.position[row]), int(heads.base_offset[row])
-        after, path = int(heads.last_offset[row]) + 1, window.segment.path
+        """Handle a batch of whose header nothing is wrong."""
+        position, base = int(headers.position[row]), int(headers.base_offset[row])
+        after, path = int(headers.last_offset[row]) + 1, window.segment.path
         self._damage.add(DamagedBatch(path, position, reason, base, after, base))
         yield from self._damage.rows(after)
 
@@ -263,7 +263,7 @@ class PartitionReader:
         while row and self._is_damaged(ordered, row - 1):
             row -= 1
         if row:
-            return int(ordered.window.heads.last_offset[row - 1]) + 1
+            return int(ordered.window.headers.last_offset[row - 1]) + 1
         return max(ordered.before, ordered.window.segment.base_offset)
 
     def _rows_within(self, ordered: Ordered, span: tuple[int, int], *, reads_tail: bool) -> slice:
@@ -279,44 +279,46 @@ class PartitionReader:
             reads_tail: whether the range ends with the log.
         """
         window, in_order = ordered.window, ordered.in_order
-        heads = window.heads
+        headers = window.headers
         start, end = span
-        before = np.flatnonzero(in_order & (heads.last_offset < start))
+        before = np.flatnonzero(in_order & (headers.last_offset < start))
         first = int(before[-1]) + 1 if len(before) else 0
-        lowest = lowest_offsets(heads)
+        lowest = lowest_offsets(headers)
         following = first + np.flatnonzero(in_order[first:])[:1]
         is_permissive = self._spec.is_permissive  # then DamagedBatches leaves out what lies before
         if len(following) and lowest[following[0]] <= start and not is_permissive:
             first = int(following[0])
-        begins_later = first == len(heads) or lowest[first] > start
+        begins_later = first == len(headers) or lowest[first] > start
         if begins_later or self._is_damaged(ordered, first):
             while first and self._is_damaged(ordered, first - 1):
                 first -= 1
         if reads_tail:
-            return slice(first, len(heads))
+            return slice(first, len(headers))
         reached = end if is_permissive else end - 1
-        for row in np.flatnonzero((lowest >= end) | (heads.last_offset >= reached)).tolist():
+        for row in np.flatnonzero((lowest >= end) | (headers.last_offset >= reached)).tolist():
             if row >= first and not self._is_damaged(ordered, row):
                 return slice(first, row if lowest[row] >= end else row + 1)
-        return slice(first, len(heads))
+        return slice(first, len(headers))
 
     def _is_damaged(self, ordered: Ordered, row: int) -> bool:
         """Return whether a batch is not in order, or its CRC is wrong and counts."""
         if not ordered.in_order[row]:
             return True
         window = ordered.window
-        return self._spec.check_crcs and not window.heads[row : row + 1].check_crcs(window.data)[0]
+        return (
+            self._spec.check_crcs and not window.headers[row : row + 1].check_crcs(window.data)[0]
+        )
 
-    def _decode(self, window: Window, heads: BatchHeads, end: int) -> Iterator[pa.RecordBatch]:
-        if not len(heads):
+    def _decode(self, window: Window, headers: BatchHeaders, end: int) -> Iterator[pa.RecordBatch]:
+        if not len(headers):
             return
         columns, done = self._spec.columns, 0
         try:
-            for done, batch in counted_chunks(window.data, heads, columns, self._next, end):  # noqa: B007 - read after an error
+            for done, batch in counted_chunks(window.data, headers, columns, self._next, end):  # noqa: B007 - read after an error
                 if batch.num_rows:
                     yield self._spec.complete(batch)
         except MalformedBytesError as err:
-            left = heads[heads.position >= done]
+            left = headers[headers.position >= done]
             if len(left) > 1:
                 half = len(left) // 2
                 yield from self._decode(window, left[:half], end)
@@ -325,10 +327,10 @@ class PartitionReader:
             yield from self._refuse(window, left, 0, err.reason)
 
 
-def _chunks(heads: BatchHeads, valid: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _chunks(headers: BatchHeaders, valid: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield ranges of batches to be decoded together; a damaged batch is alone."""
-    rows = np.maximum(heads.record_count, 1).tolist()
-    n_bytes = np.where(heads.codec != 0, heads.size * _COMPRESSED, heads.size).tolist()
+    rows = np.maximum(headers.record_count, 1).tolist()
+    n_bytes = np.where(headers.codec != 0, headers.size * _COMPRESSED, headers.size).tolist()
     first = n_rows = total = 0
     for row, is_valid in enumerate(valid.tolist()):
         is_full = n_rows + rows[row] > _BATCH_ROWS or total + n_bytes[row] > _BATCH_BYTES

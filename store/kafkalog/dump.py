@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.consumer_offsets import Decode
 from kafkalog.format.layout import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Codec
 from kafkalog.format.reference import (
@@ -160,10 +160,10 @@ def stored_rows(
     """
     place = partition.topic, partition.partition
     for window in partition.log().windows(start_offset):
-        heads = window.heads
-        reach = (heads.last_offset >= start_offset) & (heads.base_offset < end_offset)
-        reach |= (heads.magic < 2) & (heads.codec != 0) & (heads.last_offset >= start_offset)
-        yield from records_in(place, window, heads[reach], decode, (start_offset, end_offset))
+        headers = window.headers
+        reach = (headers.last_offset >= start_offset) & (headers.base_offset < end_offset)
+        reach |= (headers.magic < 2) & (headers.codec != 0) & (headers.last_offset >= start_offset)
+        yield from records_in(place, window, headers[reach], decode, (start_offset, end_offset))
         if (window.next_offset or 0) >= end_offset:
             return
 
@@ -171,7 +171,7 @@ def stored_rows(
 def records_in(
     place: tuple[str, int],
     window: Window,
-    heads: BatchHeads,
+    headers: BatchHeaders,
     decode: Decode | None = None,
     within: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -180,36 +180,36 @@ def records_in(
     Args:
         place: topic and partition.
         window: has the batches.
-        heads: the batches.
+        headers: the batches.
         decode: as for :func:`stored_rows`.
         within: first offset, and the offset after the last one, that are given; by default all.
     """
     schema = stored_schema(decode)
-    valid = heads.check_crcs(window.data).tolist()
+    valid = headers.check_crcs(window.data).tolist()
     for row, is_valid in enumerate(valid):
-        head = heads[row : row + 1]
+        header = headers[row : row + 1]
         common = {
             "topic": place[0],
             "partition": place[1],
             "is_valid": is_valid,
-            "position": int(head.position[0]),
+            "position": int(header.position[0]),
             "path": window.segment.path,
         }
         try:
-            records = list(records_of(window.data, head))
-            rows = [common | _row(record, head, decode) for record in records]
+            records = list(records_of(window.data, header))
+            rows = [common | _row(record, header, decode) for record in records]
         except MalformedBytesError as err:
-            rows = [common | {"offset": int(head.base_offset[0]), "reason": err.reason}]
+            rows = [common | {"offset": int(header.base_offset[0]), "reason": err.reason}]
         if within is not None:
             rows = [row for row in rows if within[0] <= row["offset"] < within[1]]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _row(record: Record, head: BatchHeads, decode: Decode | None) -> dict[str, Any]:
+def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[str, Any]:
     marker = parse_marker(record) if record.is_control else None
-    base_sequence = int(head.base_sequence[0])
-    sequence = (base_sequence + record.offset - int(head.base_offset[0])) & _MOST_SEQUENCE
+    base_sequence = int(header.base_sequence[0])
+    sequence = (base_sequence + record.offset - int(header.base_offset[0])) & _MOST_SEQUENCE
     row = {
         "offset": record.offset,
         "timestamp": record.timestamp if record.timestamp != -1 else None,
@@ -270,64 +270,64 @@ def batch_rows(
         log = partition.log()
         first = log.start_offset if start_offset is None else start_offset
         for window in log.windows(first):
-            heads = window.heads
-            rows = heads.last_offset >= first
+            headers = window.headers
+            rows = headers.last_offset >= first
             if end_offset is not None:
-                rows &= heads.base_offset < end_offset
+                rows &= headers.base_offset < end_offset
             if rows.any():
-                yield batches_of((partition.topic, partition.partition), window, heads[rows])
+                yield batches_of((partition.topic, partition.partition), window, headers[rows])
             if end_offset is not None and (window.next_offset or 0) >= end_offset:
                 break
 
 
-def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.RecordBatch:
+def batches_of(place: tuple[str, int], window: Window, headers: BatchHeaders) -> pa.RecordBatch:
     """Return a row for each of some batches of a window; ``place`` is topic and partition."""
-    count = len(heads)
+    count = len(headers)
     found: list[Record | None] = [None] * count
-    for row in np.flatnonzero(heads.is_control).tolist():
+    for row in np.flatnonzero(headers.is_control).tolist():
         with suppress(MalformedBytesError):  # a batch that cannot be read is no marker
-            found[row] = first_control_record(window.data, heads[row : row + 1])
+            found[row] = first_control_record(window.data, headers[row : row + 1])
     ends = [None if record is None else parse_marker(record) for record in found]
-    base_timestamp = np.where(heads.has_delete_horizon, -1, heads.base_timestamp)
-    delete_horizon = np.where(heads.has_delete_horizon, heads.base_timestamp, -1)
+    base_timestamp = np.where(headers.has_delete_horizon, -1, headers.base_timestamp)
+    delete_horizon = np.where(headers.has_delete_horizon, headers.base_timestamp, -1)
     # Sequence numbers begin again after 2^31-1.
-    sequence = (heads.base_sequence + heads.last_offset - heads.base_offset) & _MOST_SEQUENCE
-    last_sequence = np.where(heads.base_sequence < 0, -1, sequence)
+    sequence = (headers.base_sequence + headers.last_offset - headers.base_offset) & _MOST_SEQUENCE
+    last_sequence = np.where(headers.base_sequence < 0, -1, sequence)
     columns = {
         "topic": [place[0]] * count,
         "partition": [place[1]] * count,
-        "base_offset": heads.base_offset,
-        "last_offset": heads.last_offset,
-        "count": _known(heads.record_count),
-        "timestamp_type": timestamp_types(heads),
+        "base_offset": headers.base_offset,
+        "last_offset": headers.last_offset,
+        "count": _known(headers.record_count),
+        "timestamp_type": timestamp_types(headers),
         "base_timestamp": _known(base_timestamp),
-        "max_timestamp": _known(heads.max_timestamp),
+        "max_timestamp": _known(headers.max_timestamp),
         "delete_horizon": _known(delete_horizon),
-        "magic": heads.magic,
-        "codec": [_CODECS.get(codec, f"{codec}") for codec in heads.codec.tolist()],
-        "size": heads.size,
-        "crc": heads.crc,
-        "is_valid": heads.check_crcs(window.data),
-        "producer_id": _known(heads.producer_id),
-        "producer_epoch": _known(heads.producer_epoch),
-        "base_sequence": _known(heads.base_sequence),
+        "magic": headers.magic,
+        "codec": [_CODECS.get(codec, f"{codec}") for codec in headers.codec.tolist()],
+        "size": headers.size,
+        "crc": headers.crc,
+        "is_valid": headers.check_crcs(window.data),
+        "producer_id": _known(headers.producer_id),
+        "producer_epoch": _known(headers.producer_epoch),
+        "base_sequence": _known(headers.base_sequence),
         "last_sequence": _known(last_sequence),
-        "is_transactional": heads.is_transactional,
-        "is_control": heads.is_control,
+        "is_transactional": headers.is_transactional,
+        "is_control": headers.is_control,
         "marker": [None if record is None else _control_name(record) for record in found],
         "coordinator_epoch": [marker and marker.coordinator_epoch for marker in ends],
-        "leader_epoch": _known(heads.leader_epoch),
-        "position": heads.position,
+        "leader_epoch": _known(headers.leader_epoch),
+        "position": headers.position,
         "path": [window.segment.path] * count,
     }
     arrays = [pa.array(columns[field.name], field.type) for field in BATCHES]
     return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
 
 
-def timestamp_types(heads: BatchHeads) -> NDArray[np.int8]:
+def timestamp_types(headers: BatchHeaders) -> NDArray[np.int8]:
     """Return the types of the timestamps of batches, as in ``layout``, int8 (n,)."""
-    types = np.where(heads.is_log_append_time, LOG_APPEND_TIME, CREATE_TIME)
-    return np.where(heads.magic == 0, NO_TIMESTAMP_TYPE, types).astype(np.int8)
+    types = np.where(headers.is_log_append_time, LOG_APPEND_TIME, CREATE_TIME)
+    return np.where(headers.magic == 0, NO_TIMESTAMP_TYPE, types).astype(np.int8)
 
 
 def _known(values: NDArray[np.int64] | NDArray[np.int32]) -> list[int | None]:
@@ -410,9 +410,9 @@ def file_rows(
         window: Window | None = None
         for window in walk_segment(storage, file.segment):
             if deep:
-                yield from records_in(place, window, window.heads, decode)
-            elif len(window.heads):
-                yield batches_of(place, window, window.heads)
+                yield from records_in(place, window, window.headers, decode)
+            elif len(window.headers):
+                yield batches_of(place, window, window.headers)
         if window is not None and window.stop is not None and window.stop.reason != "zeros":
             raise CorruptBatchError(file.path, window.stop.position, window.stop.reason)
         return

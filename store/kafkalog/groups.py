@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.consumer_offsets import (
     OffsetKey,
     OffsetValue,
@@ -149,16 +149,16 @@ class _Replay:
 
     def window(self, window: Window) -> None:
         """Replay the records of a window, in runs between markers and damaged batches."""
-        heads = window.heads
-        valid = heads.check_crcs(window.data)
+        headers = window.headers
+        valid = headers.check_crcs(window.data)
         first = 0
-        for row in (*np.flatnonzero(heads.is_control | ~valid).tolist(), len(heads)):
-            self._records(window, heads[first:row])
-            if row < len(heads) and not valid[row]:
-                position = int(heads.position[row])
+        for row in (*np.flatnonzero(headers.is_control | ~valid).tolist(), len(headers)):
+            self._records(window, headers[first:row])
+            if row < len(headers) and not valid[row]:
+                position = int(headers.position[row])
                 self._refuse(CorruptBatchError(window.segment.path, position, "the CRC is wrong"))
             else:
-                self._markers(window, heads[row : row + 1])
+                self._markers(window, headers[row : row + 1])
             first = row + 1
         if window.stop is not None:
             stop = window.stop
@@ -171,53 +171,57 @@ class _Replay:
             self._spec.refuse(damage.path, damage.offset, damage.reason)
         self.damage.append(damage)
 
-    def _records(self, window: Window, heads: BatchHeads) -> None:
+    def _records(self, window: Window, headers: BatchHeaders) -> None:
         try:
-            for record in list(_records(window, heads, self._start_offset)):
+            for record in list(_records(window, headers, self._start_offset)):
                 self.offsets.replay(record)
         except CorruptBatchError as err:
-            if len(heads) == 1 or self._spec.mode == FAILFAST:
+            if len(headers) == 1 or self._spec.mode == FAILFAST:
                 self._refuse(err)
                 return
-            half = len(heads) // 2
-            self._records(window, heads[:half])
-            self._records(window, heads[half:])
+            half = len(headers) // 2
+            self._records(window, headers[:half])
+            self._records(window, headers[half:])
 
-    def _markers(self, window: Window, heads: BatchHeads) -> None:
+    def _markers(self, window: Window, headers: BatchHeaders) -> None:
         try:
-            found = _markers(window, heads)
+            found = _markers(window, headers)
         except CorruptBatchError as err:
             self._refuse(err)
             return
         for marker in found:
-            self.offsets.end(int(heads.producer_id[0]), is_commit=marker.is_commit)
+            self.offsets.end(int(headers.producer_id[0]), is_commit=marker.is_commit)
 
 
-def _markers(window: Window, heads: BatchHeads) -> list[Marker]:
+def _markers(window: Window, headers: BatchHeaders) -> list[Marker]:
     try:
-        return markers(window.data, heads)
+        return markers(window.data, headers)
     except MalformedBytesError as err:
         raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
 
 
-def _records(window: Window, heads: BatchHeads, start_offset: int) -> Iterator[_Record]:
+def _records(window: Window, headers: BatchHeaders, start_offset: int) -> Iterator[_Record]:
     """Yield the records of a run of batches that set or delete committed offsets."""
-    if not len(heads):
+    if not len(headers):
         return
     columns = ("key", "value", "offset")
     try:
-        chunks = decode_chunks(window.data, heads, columns=columns, start_offset=start_offset)
+        chunks = decode_chunks(window.data, headers, columns=columns, start_offset=start_offset)
         for chunk in chunks:
-            yield from _parsed(window, heads, chunk)
+            yield from _parsed(window, headers, chunk)
     except MalformedBytesError as err:
         raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
 
 
-def _parsed(window: Window, heads: BatchHeads, chunk: pa.RecordBatch) -> Iterator[_Record]:
+def _parsed(window: Window, headers: BatchHeaders, chunk: pa.RecordBatch) -> Iterator[_Record]:
     keys, values, numbers = (column.to_pylist() for column in chunk.columns)
-    owners = np.searchsorted(heads.last_offset, np.array(numbers, np.int64))
-    owners = np.minimum(owners, len(heads) - 1)  # an offset may lie after the one its head names
-    is_outside = (numbers < lowest_offsets(heads)[owners]) | (numbers > heads.last_offset[owners])
+    owners = np.searchsorted(headers.last_offset, np.array(numbers, np.int64))
+    owners = np.minimum(
+        owners, len(headers) - 1
+    )  # an offset may lie after the one its header names
+    is_outside = (numbers < lowest_offsets(headers)[owners]) | (
+        numbers > headers.last_offset[owners]
+    )
     rows = zip(owners.tolist(), numbers, keys, values, is_outside.tolist(), strict=True)
     for owner, number, key, value, is_odd in rows:
         try:
@@ -226,14 +230,14 @@ def _parsed(window: Window, heads: BatchHeads, chunk: pa.RecordBatch) -> Iterato
             if entry is not None and value is not None:
                 committed = parse_offset_value(value)
         except MalformedBytesError as err:
-            raise _odd(window, heads, owner, f"offset {number}: {err.reason}") from err
+            raise _odd(window, headers, owner, f"offset {number}: {err.reason}") from err
         if is_odd:
-            raise _odd(window, heads, owner, f"offset {number} lies outside of its batch")
+            raise _odd(window, headers, owner, f"offset {number} lies outside of its batch")
         if entry is not None:
-            in_transaction = heads.is_transactional[owner]
-            producer = int(heads.producer_id[owner]) if in_transaction else None
+            in_transaction = headers.is_transactional[owner]
+            producer = int(headers.producer_id[owner]) if in_transaction else None
             yield _Record(number, producer, entry, committed)
 
 
-def _odd(window: Window, heads: BatchHeads, row: int, reason: str) -> CorruptBatchError:
-    return CorruptBatchError(window.segment.path, int(heads.position[row]), reason)
+def _odd(window: Window, headers: BatchHeaders, row: int, reason: str) -> CorruptBatchError:
+    return CorruptBatchError(window.segment.path, int(headers.position[row]), reason)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafkalog.batches import PartitionReader
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
 from kafkalog.scan import (
@@ -90,7 +90,7 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
 
     The last entry of a time index was written when the segment was closed, unless the index was cut
     or the segment was not closed, so the batches after the one that it means count, too. Their
-    heads are believed, as by a broker. A recovery builds the index again, from the batches.
+    headers are believed, as by a broker. A recovery builds the index again, from the batches.
     """
     last, begin = -1, None
     if log.is_recovered(number):
@@ -101,7 +101,7 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
         if entry is None or position is None:
             last, begin = _first_later(log, number, timestamp)
         else:
-            maxima = (window.heads.max_timestamp for window in log.windows_of(number, position))
+            maxima = (window.headers.max_timestamp for window in log.windows_of(number, position))
             last = max(entry.timestamp, *(int(each.max(initial=-1)) for each in maxima))
     if last >= 0:
         return last, begin
@@ -120,12 +120,12 @@ def _first_later(log: PartitionLog, number: int, timestamp: int) -> tuple[int, i
     """
     largest = -1
     for window in log.windows_of(number):
-        heads = window.heads
-        later = np.flatnonzero(heads.max_timestamp >= timestamp)
-        window.require_valid(heads[: later[0] + 1] if len(later) else heads)
-        largest = max(largest, int(heads.max_timestamp.max(initial=-1)))
+        headers = window.headers
+        later = np.flatnonzero(headers.max_timestamp >= timestamp)
+        window.require_valid(headers[: later[0] + 1] if len(later) else headers)
+        largest = max(largest, int(headers.max_timestamp.max(initial=-1)))
         if len(later):
-            return largest, int(heads.position[later[0]])
+            return largest, int(headers.position[later[0]])
     return largest, None
 
 
@@ -137,10 +137,10 @@ def _position_of(log: PartitionLog, number: int, entry: TimeEntry) -> int | None
     """
     position = log.position_of(number, entry.offset)
     for window in log.windows_of(number, position):
-        heads = window.heads
-        rows = np.flatnonzero(heads.last_offset >= entry.offset)
+        headers = window.headers
+        rows = np.flatnonzero(headers.last_offset >= entry.offset)
         if len(rows):
-            return position if heads.max_timestamp[rows[0]] == entry.timestamp else None
+            return position if headers.max_timestamp[rows[0]] == entry.timestamp else None
     return None
 
 
@@ -160,29 +160,31 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
         if entry is not None and position is not None:
             last_earlier = entry.offset
     for window in log.windows_of(number, position or 0):
-        heads = window.heads
-        rows = (heads.max_timestamp >= timestamp) & (heads.last_offset >= log.start_offset)
+        headers = window.headers
+        rows = (headers.max_timestamp >= timestamp) & (headers.last_offset >= log.start_offset)
         n_checked = int(
-            np.count_nonzero(np.logical_and.accumulate(heads.last_offset <= last_earlier))
+            np.count_nonzero(np.logical_and.accumulate(headers.last_offset <= last_earlier))
         )
         for row in np.flatnonzero(rows).tolist():
-            window.require_valid(heads[n_checked : row + 1])
+            window.require_valid(headers[n_checked : row + 1])
             n_checked = row + 1
-            offset = _first_in(window, heads[row : row + 1], log.start_offset, timestamp)
+            offset = _first_in(window, headers[row : row + 1], log.start_offset, timestamp)
             if offset is not None:
                 return offset
-        window.require_valid(heads[n_checked:])
+        window.require_valid(headers[n_checked:])
     return None
 
 
-def _first_in(window: Window, heads: BatchHeads, start_offset: int, timestamp: int) -> int | None:
+def _first_in(
+    window: Window, headers: BatchHeaders, start_offset: int, timestamp: int
+) -> int | None:
     """Return the offset of the first record of one batch that is not earlier, None without one."""
     try:
-        for record in records_of(window.data, heads):
+        for record in records_of(window.data, headers):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.offset
     except MalformedBytesError as err:
-        position = int(heads.position[0])
+        position = int(headers.position[0])
         raise CorruptBatchError(window.segment.path, position, err.reason) from err
     return None
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import LEAST_RECORD, MAX_INFLATED_BYTES, RECORDS_AT, Attribute, Codec
 from kafkalog.format.reference import markers
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
@@ -112,7 +112,7 @@ def find_open_transactions(
     is_valid = True  # as far as damage was looked for
     for ordered in ordered_windows(log, start) if is_walked else ():
         window = ordered.window
-        last = last_batch(window, len(window.heads)) or last
+        last = last_batch(window, len(window.headers)) or last
         is_valid = is_valid and window.stop is None and bool(ordered.in_order.all())
         events = transaction_events(ordered, start, is_open=bool(open_since), check_crcs=check_crcs)
         for event in events:
@@ -185,8 +185,8 @@ class Damage(NamedTuple):
 
     Attributes:
         offset: the offset after the valid batches before it.
-        may_be_marker: whether it may have ended a transaction, of any producer. The head of a batch
-            whose CRC is wrong is believed if all of it says that records follow.
+        may_be_marker: whether it may have ended a transaction, of any producer. The header of a
+            batch whose CRC is wrong is believed if all of it says that records follow.
         error: says where it is.
     """
 
@@ -208,33 +208,33 @@ def transaction_events(
         check_crcs: whether a batch whose CRC is wrong is damaged.
     """
     window = ordered.window
-    ends_before = np.flatnonzero(ordered.in_order & (window.heads.last_offset < start_offset))
+    ends_before = np.flatnonzero(ordered.in_order & (window.headers.last_offset < start_offset))
     first = int(ends_before[-1]) + 1 if len(ends_before) else 0
-    before = int(window.heads.last_offset[first - 1]) + 1 if first else ordered.before
-    heads, in_order = window.heads[first:], ordered.in_order[first:]
-    is_transactional, is_control = heads.is_transactional, heads.is_control
+    before = int(window.headers.last_offset[first - 1]) + 1 if first else ordered.before
+    headers, in_order = window.headers[first:], ordered.in_order[first:]
+    is_transactional, is_control = headers.is_transactional, headers.is_control
     if not is_open and not is_transactional.any():
         return
-    valid = np.ones(len(heads), np.bool_)
+    valid = np.ones(len(headers), np.bool_)
     if check_crcs:
-        valid = heads.check_crcs(window.data)
+        valid = headers.check_crcs(window.data)
     # The offset after the good batches before each batch, and before the end, (n + 1,).
-    ends = np.where(valid & in_order, heads.last_offset + 1, before)
+    ends = np.where(valid & in_order, headers.last_offset + 1, before)
     reached = np.maximum.accumulate(np.concatenate([[before], ends]))
-    may_be_marker = _may_be_marker(heads)
-    producers, offsets = heads.producer_id.tolist(), heads.base_offset.tolist()
+    may_be_marker = _may_be_marker(headers)
+    producers, offsets = headers.producer_id.tolist(), headers.base_offset.tolist()
     for row in np.flatnonzero(~valid | is_transactional).tolist():
         at = int(reached[row])
         if not valid[row]:
-            error = _error(window.segment.path, int(heads.position[row]), "the CRC is wrong")
+            error = _error(window.segment.path, int(headers.position[row]), "the CRC is wrong")
             yield Damage(at, bool(may_be_marker[row]), error)
         elif not is_control[row]:
             yield Event(producers[row], offsets[row] if in_order[row] else at)
         else:
             try:
-                found = markers(window.data, heads[row : row + 1])
+                found = markers(window.data, headers[row : row + 1])
             except MalformedBytesError as err:
-                error = _error(window.segment.path, int(heads.position[row]), err.reason)
+                error = _error(window.segment.path, int(headers.position[row]), err.reason)
                 yield Damage(at, may_be_marker=True, error=error)
                 continue
             for marker in found:
@@ -251,29 +251,31 @@ def _error(path: str, position: int, reason: str) -> CorruptBatchError:
     )
 
 
-def _may_be_marker(heads: BatchHeads) -> NDArray[np.bool_]:
+def _may_be_marker(headers: BatchHeaders) -> NDArray[np.bool_]:
     """Return which batches may be markers although some of their bytes are wrong, bool (n,).
 
-    The batches of a producer that has an id are numbered, but for its markers. A head is believed
+    The batches of a producer that has an id are numbered, but for its markers. A header is believed
     only as a whole, because damage may reach over all of it: the numbers must fit together. Where
     zeros reach from the attributes to the sequence, they replace the timestamps as well.
     """
     is_numbered = (
-        (heads.producer_id >= 0) & (heads.producer_epoch >= 0) & (heads.base_sequence >= 0)
+        (headers.producer_id >= 0) & (headers.producer_epoch >= 0) & (headers.base_sequence >= 0)
     )
     has_no_producer = (
-        (heads.producer_id == -1) & (heads.producer_epoch == -1) & (heads.base_sequence == -1)
+        (headers.producer_id == -1) & (headers.producer_epoch == -1) & (headers.base_sequence == -1)
     )
-    n_records = heads.record_count.astype(np.int64)
-    most_bytes = np.where(heads.codec == Codec.NONE, heads.size - RECORDS_AT, MAX_INFLATED_BYTES)
+    n_records = headers.record_count.astype(np.int64)
+    most_bytes = np.where(
+        headers.codec == Codec.NONE, headers.size - RECORDS_AT, MAX_INFLATED_BYTES
+    )
     has_records = (
         (n_records > 0)
         & (n_records * LEAST_RECORD <= most_bytes)
-        & (n_records <= heads.last_offset - heads.base_offset + 1)
+        & (n_records <= headers.last_offset - headers.base_offset + 1)
     )
-    has_known_attributes = (heads.codec <= max(Codec)) & (heads.attributes <= _MOST_ATTRIBUTES)
-    has_times = (heads.max_timestamp != 0) & (heads.base_timestamp <= heads.max_timestamp)
-    says_records = heads.is_v2 & ~heads.is_control & (is_numbered | has_no_producer)
+    has_known_attributes = (headers.codec <= max(Codec)) & (headers.attributes <= _MOST_ATTRIBUTES)
+    has_times = (headers.max_timestamp != 0) & (headers.base_timestamp <= headers.max_timestamp)
+    says_records = headers.is_v2 & ~headers.is_control & (is_numbered | has_no_producer)
     mask: NDArray[np.bool_] = ~(says_records & has_records & has_known_attributes & has_times)
     return mask
 
@@ -310,21 +312,21 @@ class Transactions:
     markers: dict[int, ProducerMarkers]
     doubts: NDArray[np.int64]
 
-    def outcomes(self, heads: BatchHeads) -> Outcomes:
+    def outcomes(self, headers: BatchHeaders) -> Outcomes:
         """Return what became of batches, int8 (n,).
 
         The next marker of its producer decides a batch, unless there is a doubt between them. One
         that belongs to no transaction counts as COMMITTED, and one that neither a marker nor a
         doubt follows as ABORTED.
         """
-        outcomes = np.full(len(heads), COMMITTED, np.int8)
-        in_doubt = np.flatnonzero(heads.is_transactional & ~heads.is_control)
-        in_doubt = in_doubt[np.argsort(heads.producer_id[in_doubt], kind="stable")]
-        producers = heads.producer_id[in_doubt]
+        outcomes = np.full(len(headers), COMMITTED, np.int8)
+        in_doubt = np.flatnonzero(headers.is_transactional & ~headers.is_control)
+        in_doubt = in_doubt[np.argsort(headers.producer_id[in_doubt], kind="stable")]
+        producers = headers.producer_id[in_doubt]
         bounds = np.flatnonzero(producers[1:] != producers[:-1]) + 1
         for rows in np.split(in_doubt, bounds) if len(in_doubt) else ():
-            producer = int(heads.producer_id[rows[0]])
-            offsets = heads.base_offset[rows]
+            producer = int(headers.producer_id[rows[0]])
+            offsets = headers.base_offset[rows]
             ends = self.markers.get(producer, _NO_MARKERS)
             number = np.searchsorted(ends.offsets, offsets)
             decided = np.append(ends.outcomes, np.int8(ABORTED))[number]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import Mask
+from kafkalog.format.batch_headers import Mask
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition, lost_end, lost_start
@@ -105,22 +105,25 @@ class SegmentFacts:
     def add(self, ordered: Ordered, valid: Mask) -> None:
         """Take the next window of the segment; ``valid`` are the batches whose CRC is right."""
         window = ordered.window
-        positions, lowest = window.heads.position.tolist(), lowest_offsets(window.heads).tolist()
+        positions, lowest = (
+            window.headers.position.tolist(),
+            lowest_offsets(window.headers).tolist(),
+        )
         self._begins |= dict(zip(positions, lowest, strict=True))
         good = valid & ordered.in_order
         self._is_whole = self._is_whole and window.stop is None and bool(good.all())
-        heads = window.heads[good]
-        self._last_offsets += heads.last_offset.tolist()
-        self._max_timestamps += heads.max_timestamp.tolist()
-        for row in np.flatnonzero(heads.is_transactional).tolist():
-            head = heads[row : row + 1]
-            producer, offset = int(head.producer_id[0]), int(head.base_offset[0])
-            if not head.is_control[0]:
-                if head.record_count[0]:
+        headers = window.headers[good]
+        self._last_offsets += headers.last_offset.tolist()
+        self._max_timestamps += headers.max_timestamp.tolist()
+        for row in np.flatnonzero(headers.is_transactional).tolist():
+            header = headers[row : row + 1]
+            producer, offset = int(header.producer_id[0]), int(header.base_offset[0])
+            if not header.is_control[0]:
+                if header.record_count[0]:
                     self._open.setdefault(producer, offset)
                 continue
             try:
-                found = markers(window.data, head)
+                found = markers(window.data, header)
             except MalformedBytesError:
                 self._is_whole = False
                 continue
@@ -212,7 +215,7 @@ def compare_snapshots(log: PartitionLog) -> Iterator[Finding]:
 def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
     """Yield what is wrong in partitions: damage, and what a recovery would take from their ends.
 
-    Every batch is read: its head, its CRC, its records, and that its offsets follow those before
+    Every batch is read: its header, its CRC, its records, and that its offsets follow those before
     it. The entries of offset indexes must point to batches of their offsets, those of time indexes
     to batches of their times, and those of transaction indexes to markers, of which each that
     aborted records has one. Producer snapshots must have right CRCs. Where a recovery builds these
@@ -250,7 +253,7 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
         if previous is not None and segment != previous:
             yield from facts.compare(previous)
         previous = segment
-        valid = window.heads.check_crcs(window.data)
+        valid = window.headers.check_crcs(window.data)
         for position, reason in _invalid(window, ordered.in_order, valid):
             yield Finding(_LOG, f"{segment.path}, {position}", reason)
         if window.stop is not None:
@@ -302,8 +305,8 @@ def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
     if not storage.exists(file.path):
         raise FileDeletedError(file.path)
     for window in walk_segment(storage, file.segment):
-        in_order = np.ones(len(window.heads), np.bool_)  # which the folder decides
-        for position, reason in _invalid(window, in_order, window.heads.check_crcs(window.data)):
+        in_order = np.ones(len(window.headers), np.bool_)  # which the folder decides
+        for position, reason in _invalid(window, in_order, window.headers.check_crcs(window.data)):
             yield Finding(_LOG, f"{file.path}, {position}", reason)
         if window.stop is not None and window.stop.reason != "zeros":
             yield Finding(_LOG, f"{file.path}, {window.stop.position}", window.stop.reason)
@@ -319,21 +322,21 @@ def _invalid(
         in_order: the batches whose offsets follow those before them, (n,).
         valid: the batches whose CRC is right, (n,).
     """
-    heads = window.heads
+    headers = window.headers
     for row in np.flatnonzero(~valid | ~in_order).tolist():
-        reason = f"offset {heads.base_offset[row]} is not in order"
-        yield int(heads.position[row]), reason if valid[row] else "the CRC is wrong"
-    rows = np.flatnonzero(valid & ~heads.is_control)
+        reason = f"offset {headers.base_offset[row]} is not in order"
+        yield int(headers.position[row]), reason if valid[row] else "the CRC is wrong"
+    rows = np.flatnonzero(valid & ~headers.is_control)
     for first in range(0, len(rows), _BATCHES):
         for row, reason in _undecodable(window, rows[first : first + _BATCHES].tolist()):
-            yield int(heads.position[row]), reason
+            yield int(headers.position[row]), reason
 
 
 def _undecodable(window: Window, rows: list[int]) -> Iterator[tuple[int, str]]:
     """Yield the batches whose records cannot be read, by halving."""
     try:
-        heads = window.heads[np.array(rows, np.int64)]
-        for _ in decode_chunks(window.data, heads, columns=_DECODED):
+        headers = window.headers[np.array(rows, np.int64)]
+        for _ in decode_chunks(window.data, headers, columns=_DECODED):
             pass  # what is wrong is an error
     except MalformedBytesError as err:
         if len(rows) == 1:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_heads import BatchHeads, Data, follow, view_of
+from kafkalog.format.batch_headers import BatchHeaders, Data, follow, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
     CREATE_TIME,
@@ -66,15 +66,15 @@ class LegacyRecords:
             BatchFaultError: a message contradicts the format.
         """
         self.owners = owners
-        heads = windows(section.data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
-        magic = heads["magic"]
+        headers = windows(section.data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
+        magic = headers["magic"]
         self._refuse((magic != 0) & (magic != 1), "its format is unknown")
-        ends = starts + LOG_OVERHEAD + heads["length"]
-        outer = section.heads
+        ends = starts + LOG_OVERHEAD + headers["length"]
+        outer = section.headers
         is_inner = (outer.codec != Codec.NONE)[self.owners]
-        is_compressed = (heads["attributes"] & Attribute.CODEC) != 0
+        is_compressed = (headers["attributes"] & Attribute.CODEC) != 0
         self._refuse(is_inner & is_compressed, "a message inside a compressed one is compressed")
-        self.offsets = heads["offset"].astype(np.int64) + shifts
+        self.offsets = headers["offset"].astype(np.int64) + shifts
         own = np.full(len(starts), NO_TIMESTAMP, np.int64)
         rows = np.flatnonzero(magic == 1)
         own[rows] = windows(section.data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
@@ -114,8 +114,8 @@ def legacy_records(section: Section) -> LegacyRecords:
         BatchFaultError: a message contradicts the format.
     """
     starts, owners = _starts(section)
-    shifts = np.zeros(len(section.heads), np.int64)
-    for row in _shifted(section.heads).tolist():
+    shifts = np.zeros(len(section.headers), np.int64)
+    for row in _shifted(section.headers).tolist():
         last = starts[int(np.searchsorted(owners, row, side="right")) - 1]
         shifts[row] = _shift(section, row, int(last))
     return LegacyRecords(section, starts, owners, shifts[owners])
@@ -132,7 +132,7 @@ def legacy_runs(section: Section, n_bytes: int) -> Iterator[LegacyRecords]:
         BatchFaultError: a message contradicts the format.
     """
     shift = 0
-    if len(_shifted(section.heads)):
+    if len(_shifted(section.headers)):
         *_, (last_run, _) = _inside(section, n_bytes)
         shift = _shift(section, 0, last_run[-1])
     for run, end in _inside(section, n_bytes):
@@ -141,42 +141,42 @@ def legacy_runs(section: Section, n_bytes: int) -> Iterator[LegacyRecords]:
         yield LegacyRecords(section, np.array(run, np.int64), owners, owners + shift)
 
 
-def with_real_end(data: Data, heads: BatchHeads) -> BatchHeads:
-    """Return heads of which the first names its real last offset, if it is such a wrapper.
+def with_real_end(data: Data, headers: BatchHeaders) -> BatchHeaders:
+    """Return headers of which the first names its real last offset, if it is such a wrapper.
 
     Some versions of librdkafka give a compressed message of format v1 the offset 0, whatever it
     holds; then the messages inside have absolute offsets. Only the first message of a log can.
 
     Args:
         data: the data that was walked.
-        heads: its heads.
+        headers: its headers.
 
     Source: AbstractLegacyRecordBatch.java#DeepRecordsIterator.
     """
-    first = heads[:1]
+    first = headers[:1]
     may_be = len(first) and first.magic[0] == 1 and first.codec[0] and not first.base_offset[0]
     if not may_be or not first.check_crcs(data)[0]:
-        return heads
-    start = int(first.position[0]) - heads.base_position
+        return headers
+    start = int(first.position[0]) - headers.base_position
     stored = view_of(data)[start : start + int(first.size[0])]
     try:
         value = memoryview(parse_message(stored).value or b"")
         inside = memoryview(inflate(value, int(first.codec[0]), 1, MAX_INFLATED_BYTES))
     except ValueError:
-        return heads  # who decodes it says what is wrong
+        return headers  # who decodes it says what is wrong
     starts, _, _ = follow(inside, 0)
     if not starts:
-        return heads
-    last_offset = heads.last_offset.copy()
+        return headers
+    last_offset = headers.last_offset.copy()
     last_offset[0] = max(
         int.from_bytes(inside[starts[-1] :][:_OFFSET_BYTES], "big", signed=True), 0
     )
-    return replace(heads, last_offset=last_offset)
+    return replace(headers, last_offset=last_offset)
 
 
 def most_records(section: Section) -> Longs:
     """Return the most records that each message of a section may have, (n,)."""
-    is_compressed = section.heads.codec != Codec.NONE
+    is_compressed = section.headers.codec != Codec.NONE
     n_bytes = section.ends - section.starts
     return np.where(is_compressed, n_bytes // LEAST_MESSAGE_BYTES + 1, 1)
 
@@ -198,16 +198,16 @@ def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
             raise BatchFaultError(0, f"inside of a compressed message: {reason or 'nothing'}")
 
 
-def _shifted(heads: BatchHeads) -> Longs:
+def _shifted(headers: BatchHeaders) -> Longs:
     """Return the numbers of the messages that say where the offsets inside of them end."""
-    is_shifted = (heads.codec != Codec.NONE) & (heads.magic == 1) & (heads.base_offset != 0)
+    is_shifted = (headers.codec != Codec.NONE) & (headers.magic == 1) & (headers.base_offset != 0)
     return np.flatnonzero(is_shifted)
 
 
 def _shift(section: Section, row: int, last: int) -> int:
     """Return what is added to the offsets inside a message, by where the last of them begins."""
     stored = section.data[last : last + _OFFSET_BYTES].tobytes()
-    inner, outer = int.from_bytes(stored, "big", signed=True), int(section.heads.base_offset[row])
+    inner, outer = int.from_bytes(stored, "big", signed=True), int(section.headers.base_offset[row])
     if outer < inner:
         reason = "the offset of a compressed message is less than those inside"
         raise BatchFaultError(row, reason)
@@ -217,9 +217,9 @@ def _shift(section: Section, row: int, last: int) -> int:
 
 def _starts(section: Section) -> tuple[Longs, Longs]:
     """Return where messages begin, and the number of the batch of each."""
-    codecs = section.heads.codec
+    codecs = section.headers.codec
     if not codecs.any():
-        return section.starts, np.arange(len(section.heads))
+        return section.starts, np.arange(len(section.headers))
     view = section.data.data
     starts: list[int] = []
     owners: list[int] = []

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_heads import BatchHeads, Data, view_of
+from kafkalog.format.batch_headers import BatchHeaders, Data, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import LEAST_RECORD, LEAST_RECORD_BODY, RECORDS_AT, Codec
 from kafkalog.format.reference import check_count, parse_message
@@ -52,48 +52,48 @@ class Section(NamedTuple):
     """What some batches of one kind hold.
 
     Attributes:
-        heads: the batches.
+        headers: the batches.
         data: their records, with SLACK bytes after the last one. Of legacy messages: themselves, or
             the messages inside if they are compressed.
         starts: where those of each batch begin, (n,).
         ends: where they end.
     """
 
-    heads: BatchHeads
+    headers: BatchHeaders
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
 
 
-def sections(data: Data, heads: BatchHeads) -> Iterator[Section]:
+def sections(data: Data, headers: BatchHeaders) -> Iterator[Section]:
     """Yield all batches in order, those of format v2 and others in sections of their own.
 
     Args:
         data: the data that was walked.
-        heads: some of its heads.
+        headers: some of its headers.
 
     Raises:
         MalformedBytesError: a batch does not inflate. The position is that in the segment.
     """
-    changes = np.flatnonzero(np.diff(heads.is_v2)) + 1
-    bounds = [0, *changes.tolist(), len(heads)]
+    changes = np.flatnonzero(np.diff(headers.is_v2)) + 1
+    bounds = [0, *changes.tolist(), len(headers)]
     for begin, after in pairwise(bounds):
         first = begin
         while first < after:
-            run = heads[first:after]
+            run = headers[first:after]
             ends = np.cumsum(run.size)
             taken = max(1, int(np.searchsorted(ends, _CHUNK_BYTES, side="right")))
             run = run[:taken]
             section = _joined(data, run) if run.codec.any() else _in_place(data, run)
             yield section
-            first += len(section.heads)
+            first += len(section.headers)
 
 
-def _in_place(data: Data, heads: BatchHeads) -> Section:
+def _in_place(data: Data, headers: BatchHeaders) -> Section:
     """Return batches that are not compressed, without a copy where it can be."""
     view = view_of(data)
-    starts = heads.position - heads.base_position
-    low, high = int(starts[0]), int((starts + heads.size).max())
+    starts = headers.position - headers.base_position
+    low, high = int(starts[0]), int((starts + headers.size).max())
     buffer = np.frombuffer(view[low : high + SLACK], np.uint8)
     if len(buffer) < high - low + SLACK:
         padded = np.zeros(high - low + SLACK, np.uint8)
@@ -101,37 +101,40 @@ def _in_place(data: Data, heads: BatchHeads) -> Section:
         buffer = padded
     starts = starts - low
     return Section(
-        heads, buffer, starts + np.where(heads.is_v2, RECORDS_AT, 0), starts + heads.size
+        headers,
+        buffer,
+        starts + np.where(headers.is_v2, RECORDS_AT, 0),
+        starts + headers.size,
     )
 
 
-def _joined(data: Data, heads: BatchHeads) -> Section:
+def _joined(data: Data, headers: BatchHeaders) -> Section:
     """Return as many batches as fill a chunk; at least one."""
     view = view_of(data)
     parts: list[bytes | memoryview] = []
     total = 0
-    for row in range(len(heads)):
+    for row in range(len(headers)):
         if total > _CHUNK_BYTES:
             break
-        start = int(heads.position[row]) - heads.base_position
-        stored = view[start : start + int(heads.size[row])]
+        start = int(headers.position[row]) - headers.base_position
+        stored = view[start : start + int(headers.size[row])]
         try:
-            parts.append(_content(stored, heads, row))
+            parts.append(_content(stored, headers, row))
         except MalformedBytesError as err:
-            raise MalformedBytesError(int(heads.position[row]), err.reason) from err
+            raise MalformedBytesError(int(headers.position[row]), err.reason) from err
         except ValueError as err:
-            raise MalformedBytesError(int(heads.position[row]), str(err)) from err
+            raise MalformedBytesError(int(headers.position[row]), str(err)) from err
         total += len(parts[-1])
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     starts = np.concatenate([[np.int64(0)], ends[:-1]])
     buffer = np.frombuffer(b"".join([*parts, bytes(SLACK)]), np.uint8)
-    return Section(heads[: len(parts)], buffer, starts, ends)
+    return Section(headers[: len(parts)], buffer, starts, ends)
 
 
-def _content(stored: memoryview, heads: BatchHeads, row: int) -> bytes | memoryview:
-    codec, magic = int(heads.codec[row]), int(heads.magic[row])
+def _content(stored: memoryview, headers: BatchHeaders, row: int) -> bytes | memoryview:
+    codec, magic = int(headers.codec[row]), int(headers.magic[row])
     if magic >= 2:
-        count = int(heads.record_count[row])
+        count = int(headers.record_count[row])
         check_count(count)
         records = stored[RECORDS_AT:]
         if codec == Codec.NONE:

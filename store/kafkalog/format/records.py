@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_heads import BatchHeads, Data
+from kafkalog.format.batch_headers import BatchHeaders, Data
 from kafkalog.format.layout import CREATE_TIME, HEADER, LOG_APPEND_TIME, NO_TIMESTAMP, RECORD
 from kafkalog.format.legacy_columns import (
     LEAST_MESSAGE_BYTES,
@@ -211,7 +211,7 @@ def _validity(valid: NDArray[np.bool_]) -> pa.Buffer:
 
 def decode(
     data: Data,
-    heads: BatchHeads,
+    batch_headers: BatchHeaders,
     *,
     columns: Sequence[str],
     start_offset: int | None = None,
@@ -221,7 +221,7 @@ def decode(
 
     Args:
         data: the data that was walked, less than 2 GiB.
-        heads: some of its heads.
+        headers: some of its headers.
         columns: names of columns of ``schema.RECORD``.
         start_offset: first offset.
         end_offset: offset after the last one.
@@ -237,7 +237,7 @@ def decode(
     schema = pa.schema([RECORD.field(name) for name in columns])
     chunks = list(
         decode_chunks(
-            data, heads, columns=columns, start_offset=start_offset, end_offset=end_offset
+            data, batch_headers, columns=columns, start_offset=start_offset, end_offset=end_offset
         )
     )
     if len(chunks) == 1:
@@ -254,7 +254,7 @@ def decode(
 
 def decode_chunks(
     data: Data,
-    heads: BatchHeads,
+    batch_headers: BatchHeaders,
     *,
     columns: Sequence[str],
     start_offset: int | None = None,
@@ -265,13 +265,13 @@ def decode_chunks(
     A chunk has some 16 MiB, or one batch that inflates to more, and at most 256 Ki records. If a
     batch is damaged, the error comes before any of its records.
     """
-    for _, chunk in counted_chunks(data, heads, columns, start_offset, end_offset):
+    for _, chunk in counted_chunks(data, batch_headers, columns, start_offset, end_offset):
         yield chunk
 
 
 def counted_chunks(
     data: Data,
-    heads: BatchHeads,
+    batch_headers: BatchHeaders,
     columns: Sequence[str],
     start_offset: int | None,
     end_offset: int | None,
@@ -281,13 +281,13 @@ def counted_chunks(
     The position is that in the segment. It does not rise before all of a batch was yielded.
     """
     schema = pa.schema([RECORD.field(name) for name in columns])
-    chosen = heads[~heads.is_control & (heads.record_count != 0)]
+    chosen = batch_headers[~batch_headers.is_control & (batch_headers.record_count != 0)]
     for section in (part for whole in sections(data, chosen) for part in _parts(whole)):
-        begin = int(section.heads.position[0])
-        after = int(section.heads.position[-1] + section.heads.size[-1])
+        begin = int(section.headers.position[0])
+        after = int(section.headers.position[-1] + section.headers.size[-1])
         try:
             # One batch of more records than are read at a time.
-            is_huge = len(section.heads) == 1 and bool(_most_records(section)[0] > _CHUNK_ROWS)
+            is_huge = len(section.headers) == 1 and bool(_most_records(section)[0] > _CHUNK_ROWS)
             left = 0
             for rows in _runs(section) if is_huge else ():  # the last record may be the damaged one
                 _arrays(section, rows, columns)
@@ -298,29 +298,29 @@ def counted_chunks(
                 chunk = pa.RecordBatch.from_arrays(arrays, schema=schema)
                 yield after if left <= 0 else begin, chunk
         except BatchFaultError as err:
-            raise MalformedBytesError(int(section.heads.position[err.batch]), err.reason) from err
+            raise MalformedBytesError(int(section.headers.position[err.batch]), err.reason) from err
 
 
 def _parts(section: Section) -> Iterator[Section]:
     """Yield the batches of a section, not too many records at a time, but at least one batch."""
-    heads, data, starts, ends = section
+    batch_headers, data, starts, ends = section
     totals = np.cumsum(_most_records(section))
     if totals[-1] <= _CHUNK_ROWS:
         yield section
         return
     first = 0
-    while first < len(heads):
+    while first < len(batch_headers):
         before = int(totals[first - 1]) if first else 0
         after = max(first + 1, int(np.searchsorted(totals, before + _CHUNK_ROWS, side="right")))
         part = slice(first, after)
-        yield Section(heads[part], data, starts[part], ends[part])
+        yield Section(batch_headers[part], data, starts[part], ends[part])
         first = after
 
 
 def _most_records(section: Section) -> Longs:
     """Return the most records that each batch may have, (n,)."""
-    if section.heads.is_v2[0]:
-        return section.heads.record_count.astype(np.int64)
+    if section.headers.is_v2[0]:
+        return section.headers.record_count.astype(np.int64)
     return most_records(section)
 
 
@@ -357,10 +357,10 @@ class _Rows(NamedTuple):
 
 
 def _rows(section: Section) -> _Rows:
-    heads = section.heads
-    if not heads.is_v2[0]:
+    batch_headers = section.headers
+    if not batch_headers.is_v2[0]:
         return _of_legacy(legacy_records(section))
-    counts = heads.record_count.astype(np.int64)
+    counts = batch_headers.record_count.astype(np.int64)
     if int(counts.min()) < 0:
         batch = int(counts.argmin())
         raise BatchFaultError(batch, f"the number of records is {counts[batch]}")
@@ -382,10 +382,10 @@ def _of_legacy(legacy: LegacyRecords) -> _Rows:
 
 def _runs(section: Section) -> Iterator[_Rows]:
     """Yield the records of the one batch of a section, some at a time."""
-    if not section.heads.is_v2[0]:
+    if not section.headers.is_v2[0]:
         yield from map(_of_legacy, legacy_runs(section, _CHUNK_ROWS * LEAST_MESSAGE_BYTES))
         return
-    counts = section.heads.record_count.astype(np.int64)
+    counts = section.headers.record_count.astype(np.int64)
     for bodies, ends in record_runs(
         section.data, section.starts, section.ends, counts, _CHUNK_ROWS
     ):
@@ -403,13 +403,13 @@ def _rows_at(section: Section, counts: Longs, bodies: Longs, ends: Longs) -> _Ro
 
 
 def _rows_of(section: Section, counts: Longs, fields: Fields) -> _Rows:
-    heads = section.heads
-    owners = np.repeat(np.arange(len(heads)), counts)
-    offsets = np.repeat(heads.base_offset, counts) + fields.offset_deltas
-    is_append_time = heads.is_log_append_time
-    timestamps = np.repeat(heads.base_timestamp, counts) + fields.time_deltas
+    batch_headers = section.headers
+    owners = np.repeat(np.arange(len(batch_headers)), counts)
+    offsets = np.repeat(batch_headers.base_offset, counts) + fields.offset_deltas
+    is_append_time = batch_headers.is_log_append_time
+    timestamps = np.repeat(batch_headers.base_timestamp, counts) + fields.time_deltas
     if is_append_time.any():
-        append_times = np.repeat(heads.max_timestamp, counts)
+        append_times = np.repeat(batch_headers.max_timestamp, counts)
         timestamps = np.where(is_append_time[owners], append_times, timestamps)
         types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)[owners]
     else:
@@ -432,7 +432,7 @@ def _column(section: Section, rows: _Rows, name: str) -> pa.Array:
         types = rows.timestamp_types.astype(np.int32)
         return pa.Array.from_buffers(kind, len(types), [None, pa.py_buffer(types)])
     if name == "leader_epoch":
-        epochs = np.maximum(section.heads.leader_epoch, -1)[rows.owners]
+        epochs = np.maximum(section.headers.leader_epoch, -1)[rows.owners]
         return nullable_numbers(epochs, kind, -1)
     if not fields.header_counts.any():
         return no_headers(len(rows.owners))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kafkalog.format.batch_heads import BatchHeads, Data, view_of
+from kafkalog.format.batch_headers import BatchHeaders, Data, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
     CREATE_TIME,
@@ -59,12 +59,14 @@ class Record(NamedTuple):
     crc: int | None = None
 
 
-def records_of(data: Data, heads: BatchHeads, limit: int = MAX_INFLATED_BYTES) -> Iterator[Record]:
+def records_of(
+    data: Data, batch_headers: BatchHeaders, limit: int = MAX_INFLATED_BYTES
+) -> Iterator[Record]:
     """Yield the records of batches, control records as well.
 
     Args:
         data: the data that was walked.
-        heads: some of its heads.
+        headers: some of its headers.
         limit: the most bytes that a batch may inflate to.
 
     Raises:
@@ -72,14 +74,14 @@ def records_of(data: Data, heads: BatchHeads, limit: int = MAX_INFLATED_BYTES) -
             the segment.
     """
     view = view_of(data)
-    for row in range(len(heads)):
-        position = int(heads.position[row])
-        start = position - heads.base_position
-        stored = view[start : start + int(heads.size[row])]
-        head = heads[row : row + 1]
+    for row in range(len(batch_headers)):
+        position = int(batch_headers.position[row])
+        start = position - batch_headers.base_position
+        stored = view[start : start + int(batch_headers.size[row])]
+        header = batch_headers[row : row + 1]
         try:
-            if heads.magic[row] >= 2:
-                yield from _batch_records(stored, head, limit)
+            if batch_headers.magic[row] >= 2:
+                yield from _batch_records(stored, header, limit)
             else:
                 yield from _legacy_records(stored, limit)
         except MalformedBytesError as err:
@@ -88,9 +90,9 @@ def records_of(data: Data, heads: BatchHeads, limit: int = MAX_INFLATED_BYTES) -
             raise MalformedBytesError(position, str(err)) from err
 
 
-def _batch_records(stored: memoryview, head: BatchHeads, limit: int) -> Iterator[Record]:
-    count = int(head.record_count[0])
-    codec = int(head.codec[0])
+def _batch_records(stored: memoryview, header: BatchHeaders, limit: int) -> Iterator[Record]:
+    count = int(header.record_count[0])
+    codec = int(header.codec[0])
     data: bytes | memoryview = stored[RECORDS_AT:]
     check_count(count)
     if count == 0:
@@ -104,7 +106,7 @@ def _batch_records(stored: memoryview, head: BatchHeads, limit: int) -> Iterator
         length, position = read_varint(data, position)
         if not 0 <= length <= len(data) - position:
             raise ValueError(f"a record has {length} bytes")
-        yield _record(data[position : position + length], head)
+        yield _record(data[position : position + length], header)
         position += length
     if position != len(data):
         raise ValueError(f"{len(data) - position} bytes follow the last record")
@@ -120,7 +122,7 @@ def check_count(count: int) -> None:
         raise ValueError(f"the number of records is {count}")
 
 
-def _record(data: bytes | memoryview, head: BatchHeads) -> Record:
+def _record(data: bytes | memoryview, header: BatchHeaders) -> Record:
     """Return one record; ``data`` is what follows its length."""
     time_delta, position = read_varlong(data, 1)
     offset_delta, position = read_varint(data, position)
@@ -138,20 +140,20 @@ def _record(data: bytes | memoryview, head: BatchHeads) -> Record:
         headers.append((decode_text(name), content))
     if position != len(data):
         raise ValueError(f"{len(data) - position} bytes follow the fields of a record")
-    is_append_time = bool(head.is_log_append_time[0])
-    timestamp = int(head.max_timestamp[0])
+    is_append_time = bool(header.is_log_append_time[0])
+    timestamp = int(header.max_timestamp[0])
     if not is_append_time:
-        timestamp = wrapped(int(head.base_timestamp[0]) + time_delta)
-    epoch = int(head.leader_epoch[0])
+        timestamp = wrapped(int(header.base_timestamp[0]) + time_delta)
+    epoch = int(header.leader_epoch[0])
     return Record(
-        offset=wrapped(int(head.base_offset[0]) + offset_delta),
+        offset=wrapped(int(header.base_offset[0]) + offset_delta),
         timestamp=timestamp,
         timestamp_type=LOG_APPEND_TIME if is_append_time else CREATE_TIME,
         key=key,
         value=value,
         headers=headers,
         leader_epoch=epoch if epoch >= 0 else None,
-        is_control=bool(head.is_control[0]),
+        is_control=bool(header.is_control[0]),
     )
 
 
@@ -290,14 +292,14 @@ _CONTROL_TYPES: Final = frozenset(ControlType)
 
 
 class Marker(NamedTuple):
-    """The end of a transaction of a producer, which the head of its batch names."""
+    """The end of a transaction of a producer, which the header of its batch names."""
 
     offset: int
     is_commit: bool
     coordinator_epoch: int  # -1 if the record does not say
 
 
-def markers(data: Data, heads: BatchHeads) -> list[Marker]:
+def markers(data: Data, batch_headers: BatchHeaders) -> list[Marker]:
     """Return the markers in control batches; other control records are left out.
 
     The first record of a batch is its marker. A coordinator writes one record a batch, and
@@ -305,7 +307,7 @@ def markers(data: Data, heads: BatchHeads) -> list[Marker]:
 
     Args:
         data: the data that was walked.
-        heads: some of its heads; batches that are not control batches are left out.
+        headers: some of its headers; batches that are not control batches are left out.
 
     Raises:
         MalformedBytesError: a batch contradicts the format, or inflates to far more than a marker.
@@ -313,8 +315,8 @@ def markers(data: Data, heads: BatchHeads) -> list[Marker]:
     Source: RecordBatch.java, CompletedFetch.java#containsAbortMarker.
     """
     found = []
-    for row in np.flatnonzero(heads.is_control).tolist():
-        first = first_control_record(data, heads[row : row + 1])
+    for row in np.flatnonzero(batch_headers.is_control).tolist():
+        first = first_control_record(data, batch_headers[row : row + 1])
         marker = None if first is None else parse_marker(first)
         if marker is not None:
             found.append(marker)
@@ -332,9 +334,9 @@ def control_type(record: Record) -> ControlType | None:
     return ControlType(kind) if version >= 0 and kind in _CONTROL_TYPES else None
 
 
-def first_control_record(data: Data, head: BatchHeads) -> Record | None:
+def first_control_record(data: Data, header: BatchHeaders) -> Record | None:
     """Return the first record of one control batch, None without one; raises as records_of."""
-    return next(records_of(data, head, _MAX_INFLATED_BYTES), None)
+    return next(records_of(data, header, _MAX_INFLATED_BYTES), None)
 
 
 def parse_marker(record: Record) -> Marker | None:

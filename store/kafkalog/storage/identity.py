@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import BATCH_HEAD, MAGIC_AT
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.windows import lowest_offsets
@@ -52,26 +52,26 @@ class LogIdentity(NamedTuple):
     batch: BatchNote | None = None
 
 
-def batch_before(log: PartitionLog, offset: int) -> BatchHeads | None:
-    """Return the head of the last valid batch that begins before an offset; None if there is none.
+def batch_before(log: PartitionLog, offset: int) -> BatchHeaders | None:
+    """Return the header of the last valid batch that begins before an offset, None without one.
 
     Raises:
         FileNotFoundError: a segment was deleted.
         UnreadableFileError: a segment is not a regular file.
     """
-    found: BatchHeads | None = None
+    found: BatchHeaders | None = None
     if not log.segments or offset <= log.segments[0].base_offset:
         return None
     for window in log.windows(offset - 1):
-        heads = window.heads
-        lowest = lowest_offsets(heads)
+        headers = window.headers
+        lowest = lowest_offsets(headers)
         rows = np.flatnonzero(lowest < offset)
-        for row in rows[np.argsort(heads.last_offset[rows], kind="stable")[::-1]].tolist():
-            head = heads[row : row + 1]
-            if found is not None and head.last_offset[0] <= found.last_offset[0]:
+        for row in rows[np.argsort(headers.last_offset[rows], kind="stable")[::-1]].tolist():
+            header = headers[row : row + 1]
+            if found is not None and header.last_offset[0] <= found.last_offset[0]:
                 break
-            if head.check_crcs(window.data)[0]:
-                found = head
+            if header.check_crcs(window.data)[0]:
+                found = header
                 break
         if (lowest >= offset).any():
             break
@@ -81,21 +81,21 @@ def batch_before(log: PartitionLog, offset: int) -> BatchHeads | None:
 def note_before(log: PartitionLog, offset: int) -> BatchNote | None:
     """Return what is noted of the batch before an offset; raises as :func:`batch_before`.
 
-    Where a recovery has walked to the offset, it kept the head of that batch.
+    Where a recovery has walked to the offset, it kept the header of that batch.
     """
     end = None if log.mark is None else log.mark.end
     if end is not None and end.last is not None and end.offset == offset == log.end_offset:
-        content = end.last.head
+        content = end.last.header
         if len(content) == BATCH_HEAD.itemsize and content[MAGIC_AT] == _MAGIC:
-            (head,) = np.frombuffer(content, BATCH_HEAD)
-            return BatchNote(*(int(head[name]) for name in BatchNote._fields))
+            (header,) = np.frombuffer(content, BATCH_HEAD)
+            return BatchNote(*(int(header[name]) for name in BatchNote._fields))
     return _note_of(batch_before(log, offset))
 
 
-def _note_of(head: BatchHeads | None) -> BatchNote | None:
-    if head is None:
+def _note_of(header: BatchHeaders | None) -> BatchNote | None:
+    if header is None:
         return None
-    return BatchNote(int(head.leader_epoch[0]), int(head.max_timestamp[0]), int(head.crc[0]))
+    return BatchNote(int(header.leader_epoch[0]), int(header.max_timestamp[0]), int(header.crc[0]))
 
 
 def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
@@ -117,22 +117,22 @@ def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
     """
     if log.end_offset == offset and note_before(log, offset) == noted:
         return False
-    head = batch_before(log, min(offset, log.end_offset))
-    found = _note_of(head)
-    if head is None or found is None or found.crc == noted.crc:
+    header = batch_before(log, min(offset, log.end_offset))
+    found = _note_of(header)
+    if header is None or found is None or found.crc == noted.crc:
         return False
     if log.end_offset < offset:
         return noted.is_before(found)
-    if head.last_offset[0] < offset - 1:
-        is_timed = bool(head.is_log_append_time[0])
+    if header.last_offset[0] < offset - 1:
+        is_timed = bool(header.is_log_append_time[0])
         timed = found if is_timed else found._replace(max_timestamp=-1)
         return noted.is_before(timed)
-    return noted.is_before(found) or not _may_be_rewritten(head)
+    return noted.is_before(found) or not _may_be_rewritten(header)
 
 
-def _may_be_rewritten(head: BatchHeads) -> bool:
+def _may_be_rewritten(header: BatchHeaders) -> bool:
     """Return whether a compaction may have written a batch, so that its CRC is another one."""
-    n_offsets = int(head.last_offset[0] - head.base_offset[0]) + 1
-    is_thinned = 0 <= int(head.record_count[0]) < n_offsets
-    is_wrapper = bool(head.magic[0] < 2 and head.codec[0])
-    return is_thinned or is_wrapper or bool(head.has_delete_horizon[0])
+    n_offsets = int(header.last_offset[0] - header.base_offset[0]) + 1
+    is_thinned = 0 <= int(header.record_count[0]) < n_offsets
+    is_wrapper = bool(header.magic[0] < 2 and header.codec[0])
+    return is_thinned or is_wrapper or bool(header.has_delete_horizon[0])

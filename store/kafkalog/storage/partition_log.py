@@ -158,7 +158,7 @@ class PartitionLog:
         position = read_offset_index(self.storage, segment).before(offset)
         if position:
             window = self._window_at(number, position)
-            if window is not None and int(window.heads.base_offset[0]) <= offset:
+            if window is not None and int(window.headers.base_offset[0]) <= offset:
                 return position
         return 0
 
@@ -280,7 +280,7 @@ def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
     while window is not None:
         floor = max(window.segment.base_offset, reached)
         following, is_next_read = None, False
-        if window.stop is None and leaves_a_gap(window.heads, floor):
+        if window.stop is None and leaves_a_gap(window.headers, floor):
             following, is_next_read = next(windows, None), True
         same_segment = following is not None and following.segment == window.segment
         limit = limit_of(log, window)
@@ -289,9 +289,9 @@ def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
             log.require_segments()
         before = reached
         for row in np.flatnonzero(in_order)[::-1].tolist():  # up to the last valid batch in order
-            head = window.heads[row : row + 1]
-            if head.check_crcs(window.data)[0]:
-                reached = max(reached, int(head.last_offset[0]) + 1)
+            header = window.headers[row : row + 1]
+            if header.check_crcs(window.data)[0]:
+                reached = max(reached, int(header.last_offset[0]) + 1)
                 break
         yield Ordered(window, in_order, before, reached)
         window = following if is_next_read else next(windows, None)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import crc32c
+from kafkalog.format.batch_headers import crc32c
 from kafkalog.storage.names import base_offset_of
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.storage import Storage, read_small

@@ -4,9 +4,9 @@ Nothing is changed. The CRC of a batch does not cover its base offset, so only t
 changed byte of it.
 
 A follower cuts its log and writes it again, perhaps with batches of the same sizes, and a copy may
-lack a segment for a while. So an end comes with what shows either: the head of the last batch, and
-the sizes of the segments before. What a follower writes after a cut comes from another leader, and
-the head names the leader's epoch besides the checksum of the records.
+lack a segment for a while. So an end comes with what shows either: the header of the last batch,
+and the sizes of the segments before. What a follower writes after a cut comes from another leader,
+and the header names the leader's epoch besides the checksum of the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORDS_AT
 from kafkalog.storage.indexes import read_offset_index
 from kafkalog.storage.producer_snapshots import snapshot_offsets
@@ -38,12 +38,12 @@ class LastBatch(NamedTuple):
     Attributes:
         base_offset: of its segment.
         position: where it begins in that segment.
-        head: its first bytes, up to its records.
+        header: its first bytes, up to its records.
     """
 
     base_offset: int
     position: int
-    head: bytes
+    header: bytes
 
 
 class WalkEnd(NamedTuple):
@@ -90,10 +90,10 @@ class WalkEnd(NamedTuple):
         path = paths.get(self.last.base_offset)
         if path is None:
             return False
-        head = np.empty(len(self.last.head), np.uint8)
+        header = np.empty(len(self.last.header), np.uint8)
         with storage.open(path) as file:
-            n_bytes = file.read_into(head, self.last.position)
-        return head[:n_bytes].tobytes() == self.last.head
+            n_bytes = file.read_into(header, self.last.position)
+        return header[:n_bytes].tobytes() == self.last.header
 
 
 def segment_sizes(storage: Storage, segments: Sequence[Segment]) -> dict[int, int]:
@@ -122,11 +122,11 @@ def last_batch(window: Window, n_batches: int) -> LastBatch | None:
     """
     if not n_batches:
         return None
-    heads = window.heads[n_batches - 1 : n_batches]
-    position = int(heads.position[0])
+    headers = window.headers[n_batches - 1 : n_batches]
+    position = int(headers.position[0])
     start = position - window.start
-    head = window.data[start : start + min(int(heads.size[0]), RECORDS_AT)]
-    return LastBatch(window.segment.base_offset, position, head.tobytes())
+    header = window.data[start : start + min(int(headers.size[0]), RECORDS_AT)]
+    return LastBatch(window.segment.base_offset, position, header.tobytes())
 
 
 def batches_in_order(
@@ -135,7 +135,7 @@ def batches_in_order(
     """Return which batches of a window have offsets that rise, bool (n,).
 
     If some do not, the fewest batches are taken to be wrong. Those whose CRC is wrong as well are
-    not in order either, if any are looked at: their heads may say anything.
+    not in order either, if any are looked at: their headers may say anything.
 
     Args:
         window: the batches.
@@ -143,35 +143,35 @@ def batches_in_order(
         limit: the offsets lie before it.
         following: the next batches of the segment, which show whether the last one here is wrong.
     """
-    heads = window.heads
-    n_after = 0 if following is None else len(following.heads)
-    first, last = heads.base_offset, heads.last_offset
+    headers = window.headers
+    n_after = 0 if following is None else len(following.headers)
+    first, last = headers.base_offset, headers.last_offset
     if following is not None:
-        first = np.concatenate([first, following.heads.base_offset])
-        last = np.concatenate([last, following.heads.last_offset])
+        first = np.concatenate([first, following.headers.base_offset])
+        last = np.concatenate([last, following.headers.last_offset])
     rises = bool((last >= first).all() and (first[1:] > last[:-1]).all())
     if not len(first) or (rises and first[0] >= floor and last[-1] < limit):
-        return np.ones(len(heads), np.bool_)
-    valid = heads.check_crcs(window.data)
+        return np.ones(len(headers), np.bool_)
+    valid = headers.check_crcs(window.data)
     if following is not None and n_after:
-        valid = np.concatenate([valid, following.heads.check_crcs(following.data)])
+        valid = np.concatenate([valid, following.headers.check_crcs(following.data)])
     possible = np.flatnonzero(valid & (first >= floor) & (last >= first) & (last < limit))
     in_order = np.zeros(len(first), np.bool_)
     in_order[possible[_longest_rise(first[possible], last[possible])]] = True
-    return in_order[: len(heads)]
+    return in_order[: len(headers)]
 
 
-def leaves_a_gap(heads: BatchHeads, next_offset: int) -> bool:
+def leaves_a_gap(headers: BatchHeaders, next_offset: int) -> bool:
     """Return whether the last batch does not begin right after the one before it.
 
     Args:
-        heads: the batches.
+        headers: the batches.
         next_offset: the offset after all batches before them.
     """
-    if not len(heads):
+    if not len(headers):
         return False
-    before = int(heads.last_offset[-2]) + 1 if len(heads) > 1 else next_offset
-    return int(heads.base_offset[-1]) != before
+    before = int(headers.last_offset[-2]) + 1 if len(headers) > 1 else next_offset
+    return int(headers.base_offset[-1]) != before
 
 
 def _longest_rise(first: NDArray[np.int64], last: NDArray[np.int64]) -> list[int]:
@@ -360,20 +360,20 @@ def _tail(storage: Storage, segment: Segment) -> _Tail:
 def _tail_after(window: Window, tail: _Tail) -> _Tail:
     """Return the last batch of a window, in a log that was closed.
 
-    What the head of a damaged batch says counts only if it continues the batch before it.
+    What the header of a damaged batch says counts only if it continues the batch before it.
 
     Args:
         window: batches of the segment.
         tail: the last batch before the window.
     """
-    heads = window.heads
-    if not len(heads):
+    headers = window.headers
+    if not len(headers):
         return tail
-    n_valid = len(heads)
+    n_valid = len(headers)
     in_order = batches_in_order(window, window.segment.base_offset)
 
     def is_valid(row: int) -> bool:
-        return bool(in_order[row] and heads[row : row + 1].check_crcs(window.data)[0])
+        return bool(in_order[row] and headers[row : row + 1].check_crcs(window.data)[0])
 
     while n_valid and not is_valid(n_valid - 1):
         n_valid -= 1
@@ -383,21 +383,23 @@ def _tail_after(window: Window, tail: _Tail) -> _Tail:
         if not row:
             before = tail.offset if tail.base_offset is not None else tail.before
         elif is_valid(row - 1):
-            before = int(heads.last_offset[row - 1]) + 1
+            before = int(headers.last_offset[row - 1]) + 1
         is_first = not row and tail.base_offset is None
-        tail = _Tail(int(heads.last_offset[row]) + 1, int(heads.base_offset[row]), before, is_first)
-    for row in range(n_valid, len(heads)):
-        if heads.base_offset[row] == tail.offset <= heads.last_offset[row]:
-            tail = _Tail(int(heads.last_offset[row]) + 1, tail.offset, tail.offset)
+        tail = _Tail(
+            int(headers.last_offset[row]) + 1, int(headers.base_offset[row]), before, is_first
+        )
+    for row in range(n_valid, len(headers)):
+        if headers.base_offset[row] == tail.offset <= headers.last_offset[row]:
+            tail = _Tail(int(headers.last_offset[row]) + 1, tail.offset, tail.offset)
     return tail
 
 
 def begins_valid(window: Window, segment: Segment) -> bool:
     """Return whether a window begins with a batch of the segment, its CRC included."""
-    heads = window.heads[:1]
-    if not len(heads) or not heads.check_crcs(window.data).all():
+    headers = window.headers[:1]
+    if not len(headers) or not headers.check_crcs(window.data).all():
         return False
-    return bool(segment.base_offset <= heads.base_offset[0] <= heads.last_offset[0])
+    return bool(segment.base_offset <= headers.base_offset[0] <= headers.last_offset[0])
 
 
 def recover(
@@ -436,16 +438,16 @@ def recover(
             end = end._replace(base_offset=base, position=0, offset=base)
         largest_here = largest.get(base, -1)
         for window in walk_segment(storage, segment, end.position):
-            heads, stop = window.heads, window.stop
-            valid = heads.check_crcs(window.data)
+            headers, stop = window.headers, window.stop
+            valid = headers.check_crcs(window.data)
             n_valid = len(valid) if valid.all() else int(valid.argmin())
-            largest_here = max(largest_here, int(heads.max_timestamp[:n_valid].max(initial=-1)))
+            largest_here = max(largest_here, int(headers.max_timestamp[:n_valid].max(initial=-1)))
             largest[base] = largest_here
             if n_valid < len(valid):
-                stop = Stop(int(heads.position[n_valid]), "the CRC is wrong", is_cut=False)
+                stop = Stop(int(headers.position[n_valid]), "the CRC is wrong", is_cut=False)
             end = end._replace(
                 position=window.end_of_batches if stop is None else stop.position,
-                offset=int(heads.last_offset[n_valid - 1]) + 1 if n_valid else end.offset,
+                offset=int(headers.last_offset[n_valid - 1]) + 1 if n_valid else end.offset,
                 last=last_batch(window, n_valid) or end.last,
             )
             if stop is not None:

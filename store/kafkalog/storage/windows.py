@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import BatchHeads, walk_batches
+from kafkalog.format.batch_headers import BatchHeaders, walk_batches
 from kafkalog.format.legacy_columns import with_real_end
 from kafkalog.storage.segments import Segment
 from rmqstore.storage.files.storage import Storage
@@ -48,37 +48,37 @@ class Window(NamedTuple):
         segment: the segment.
         data: bytes of the file, uint8 (nbytes,).
         start: position in the file of the first of these bytes.
-        heads: the heads of the batches; their positions are positions in the file.
+        headers: the headers of the batches; their positions are positions in the file.
         stop: why the walk ended with this window; None if it continues, or if the file has ended.
     """
 
     segment: Segment
     data: NDArray[np.uint8]
     start: int
-    heads: BatchHeads
+    headers: BatchHeaders
     stop: Stop | None = None
 
     @property
     def next_offset(self) -> int | None:
         """The offset after the last batch; None if there is no batch."""
-        return int(self.heads.last_offset[-1]) + 1 if len(self.heads) else None
+        return int(self.headers.last_offset[-1]) + 1 if len(self.headers) else None
 
     @property
     def end_of_batches(self) -> int:
         """The position in the file after the last batch."""
-        if not len(self.heads):
+        if not len(self.headers):
             return self.start
-        return int(self.heads.position[-1] + self.heads.size[-1])
+        return int(self.headers.position[-1] + self.headers.size[-1])
 
-    def require_valid(self, heads: BatchHeads) -> None:
+    def require_valid(self, headers: BatchHeaders) -> None:
         """Refuse batches of this window whose CRC is wrong.
 
         Raises:
             CorruptBatchError: there is one; it names the first.
         """
-        valid = heads.check_crcs(self.data)
+        valid = headers.check_crcs(self.data)
         if not valid.all():
-            position = int(heads.position[int(valid.argmin())])
+            position = int(headers.position[int(valid.argmin())])
             raise CorruptBatchError(self.segment.path, position, "the CRC is wrong")
 
 
@@ -113,14 +113,14 @@ def walk_segment(
                 data = np.frombuffer(pa.allocate_buffer(n_wanted), np.uint8)
                 data = data[: file.read_into(data, position)]
             limit = min(limit, position + len(data)) if len(data) < n_bytes else limit
-            heads = walk_batches(data, 0, position)
+            headers = walk_batches(data, 0, position)
             if not position:
-                heads = with_real_end(data, heads)
-            window, needed = _window(segment, data, position, heads, limit)
+                headers = with_real_end(data, headers)
+            window, needed = _window(segment, data, position, headers, limit)
             if needed is None:
                 yield window
                 return
-            if len(heads):
+            if len(headers):
                 yield window
             position = window.start + needed.at
             n_bytes = max(min(n_bytes * _GROWTH, _MOST_BYTES), needed.n_bytes)
@@ -132,37 +132,37 @@ class _Next(NamedTuple):
 
 
 def _window(
-    segment: Segment, data: NDArray[np.uint8], start: int, heads: BatchHeads, limit: int
+    segment: Segment, data: NDArray[np.uint8], start: int, headers: BatchHeaders, limit: int
 ) -> tuple[Window, _Next | None]:
     """Return a window, and what the next one must hold; None if the walk ends here."""
-    at = Window(segment, data, start, heads).end_of_batches - start
+    at = Window(segment, data, start, headers).end_of_batches - start
     left = limit - start - at
     if left <= 0:
-        return Window(segment, data, start, heads), None
+        return Window(segment, data, start, headers), None
     claimed: int | None = None  # the size of the next batch, if the window has its length
     if at + _LENGTH_END <= len(data):
         length = data[at + 8 : at + _LENGTH_END].tobytes()
         claimed = _LENGTH_END + int.from_bytes(length, "big", signed=True)
     if claimed is not None and claimed > _LARGEST and claimed <= left:
         reason = f"a batch of {claimed} bytes; at most {_LARGEST} are read"
-        return Window(segment, data, start, heads, Stop(start + at, reason, is_cut=False)), None
-    is_cut = heads.reason is None or claimed is None or claimed > len(data) - at
+        return Window(segment, data, start, headers, Stop(start + at, reason, is_cut=False)), None
+    is_cut = headers.reason is None or claimed is None or claimed > len(data) - at
     if is_cut and start + len(data) < limit and (claimed or 0) <= left:
-        return Window(segment, data, start, heads), _Next(at, claimed or _SMALLEST)
-    reason = heads.reason or "the file ends within a batch"
+        return Window(segment, data, start, headers), _Next(at, claimed or _SMALLEST)
+    reason = headers.reason or "the file ends within a batch"
     if is_cut and claimed is not None:
         reason = f"the file has {left} bytes left of a batch of {claimed}"
-    return Window(segment, data, start, heads, Stop(start + at, reason, is_cut)), None
+    return Window(segment, data, start, headers, Stop(start + at, reason, is_cut)), None
 
 
-def lowest_offsets(heads: BatchHeads) -> NDArray[np.int64]:
+def lowest_offsets(headers: BatchHeaders) -> NDArray[np.int64]:
     """Return a lower bound of the offsets in each batch, int64 (n,).
 
-    The head of a compressed batch of format v0 or v1 names its last offset only.
+    The header of a compressed batch of format v0 or v1 names its last offset only.
     """
-    lowest = heads.base_offset.astype(np.int64)
-    unknown = (heads.magic < 2) & (heads.codec != 0)
+    lowest = headers.base_offset.astype(np.int64)
+    unknown = (headers.magic < 2) & (headers.codec != 0)
     if unknown.any():
-        after_previous = np.concatenate([[0], heads.last_offset[:-1] + 1])
+        after_previous = np.concatenate([[0], headers.last_offset[:-1] + 1])
         lowest[unknown] = np.minimum(lowest, after_previous)[unknown]
     return lowest

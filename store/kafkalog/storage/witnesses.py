@@ -166,16 +166,16 @@ class Gaps:
             # A walk may begin within the first segment.
             self._next = base if self._path is not None or not window.start else None
             self._path = path
-        heads = window.heads
+        headers = window.headers
         if not is_whole:
             self._next = None
-        elif len(heads):
-            expected = heads.last_offset[:-1] + 1
-            is_cut_short = (lowest_offsets(heads)[1:] > expected).any()
+        elif len(headers):
+            expected = headers.last_offset[:-1] + 1
+            is_cut_short = (lowest_offsets(headers)[1:] > expected).any()
             if self._next is not None:
-                is_cut_short |= lowest_offsets(heads)[0] > self._next
-            n_offsets = heads.last_offset - heads.base_offset + 1
-            is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
+                is_cut_short |= lowest_offsets(headers)[0] > self._next
+            n_offsets = headers.last_offset - headers.base_offset + 1
+            is_thinned = (headers.record_count >= 0) & (headers.record_count < n_offsets)
             # Offsets are lacking in the window or before it, as after a compaction.
             self.is_compacted |= bool(is_cut_short or is_thinned.any())
             self._next = window.next_offset

@@ -137,10 +137,10 @@ def test_offsets_have_the_form_of_sparks_kafka_source(
     stored = json.loads(last.read_text().splitlines()[-1])
     identity = stored.pop("#identity")
     assert stored == {"a": {"0": N}}
-    (head,) = struct.iter_unpack(
+    (header,) = struct.iter_unpack(
         ">I", golden.batch(0, [f"a-0 {n}".encode() for n in range(N)])[17:21]
     )
-    batch = [0, golden.TIME + N - 1, *head]
+    batch = [0, golden.TIME + N - 1, *header]
     assert identity == {"version": 1, "topicIds": {}, "batches": {"a": {"0": batch}}}
     again = run(tmp_path / "other", startingOffsets=last.read_text().splitlines()[-1])
     assert again == []

@@ -13,7 +13,7 @@ import tiers
 from kafka_batches import CODECS, GZIP, LZ4, TIME, ZSTD, Row, batch, message, record, wrapper
 from kafka_comparing import both, rows_of
 from kafkalog.format import records
-from kafkalog.format.batch_heads import crc32c, walk_batches
+from kafkalog.format.batch_headers import crc32c, walk_batches
 from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode, decode_chunks
 from rmqstore.errors import MalformedBytesError, UnsupportedFeatureError, install
@@ -187,10 +187,10 @@ def test_a_range_of_offsets(codec: int) -> None:
         )
         for start in range(0, 100, 10)
     )
-    heads = walk_batches(data)
-    every = rows_of(decode(data, heads, columns=RECORD.names))
+    batch_headers = walk_batches(data)
+    every = rows_of(decode(data, batch_headers, columns=RECORD.names))
     for start, end in ((None, 15), (15, None), (33, 57), (57, 33), (200, 300), (0, 100)):
-        some = decode(data, heads, columns=RECORD.names, start_offset=start, end_offset=end)
+        some = decode(data, batch_headers, columns=RECORD.names, start_offset=start, end_offset=end)
         low, high = start or 0, 100 if end is None else end
         assert rows_of(some) == every[low:high] if low < high else some.num_rows == 0
 
@@ -204,8 +204,8 @@ def test_control_records_are_left_out_and_columns_come_in_order() -> None:
 
 def test_nothing_decodes_to_no_rows() -> None:
     data = batch(3, [])
-    heads = walk_batches(data)
-    for some in (heads, heads[:0], walk_batches(b"")):
+    batch_headers = walk_batches(data)
+    for some in (batch_headers, batch_headers[:0], walk_batches(b"")):
         found = decode(data, some, columns=RECORD.names)
         assert found.num_rows == 0
         assert found.schema == RECORD
@@ -214,10 +214,10 @@ def test_nothing_decodes_to_no_rows() -> None:
 def test_large_reads_come_in_pieces() -> None:
     part = batch(0, [Row(b"k", bytes(1 << 20)) for _ in range(40)], attributes=LZ4)
     data = part * 4
-    heads = walk_batches(data)
-    pieces = [piece.num_rows for piece in decode_chunks(data, heads, columns=["value"])]
+    batch_headers = walk_batches(data)
+    pieces = [piece.num_rows for piece in decode_chunks(data, batch_headers, columns=["value"])]
     assert pieces == [40] * 4
-    assert decode(data, heads, columns=["value"]).num_rows == 160
+    assert decode(data, batch_headers, columns=["value"]).num_rows == 160
 
 
 def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +228,13 @@ def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
         parts.append(batch(offset, [Row(b"k%d" % at) for at in range(count)], attributes=ZSTD))
         offset += count
     data = b"".join(parts)
-    heads = walk_batches(data)
-    pieces = list(decode_chunks(data, heads, columns=["offset", "key"], start_offset=5))
+    batch_headers = walk_batches(data)
+    pieces = list(decode_chunks(data, batch_headers, columns=["offset", "key"], start_offset=5))
     assert [piece.num_rows for piece in pieces] == [85, 40, 100, 100, 100, 50, 7]
     whole = pa.Table.from_batches(pieces)
-    assert whole.to_pylist() == decode(data, heads, columns=["offset", "key"]).to_pylist()[5:]
+    assert (
+        whole.to_pylist() == decode(data, batch_headers, columns=["offset", "key"]).to_pylist()[5:]
+    )
 
 
 def test_a_huge_batch_gives_nothing_if_its_last_record_is_damaged(
@@ -272,11 +274,11 @@ def test_compressed_messages_come_in_pieces(
         parts.append(wrapper(last, GZIP, *moved, magic=magic))
         offset += count
     data = b"".join(parts)
-    heads = walk_batches(data)
-    whole = decode(data, heads, columns=["offset", "value", "timestamp"])
+    batch_headers = walk_batches(data)
+    whole = decode(data, batch_headers, columns=["offset", "value", "timestamp"])
     assert whole.column("offset").to_pylist() == list(range(offset))
     monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
-    pieces = list(decode_chunks(data, heads, columns=["offset", "value", "timestamp"]))
+    pieces = list(decode_chunks(data, batch_headers, columns=["offset", "value", "timestamp"]))
     assert pa.Table.from_batches(pieces).to_pylist() == whole.to_pylist()
     assert max(piece.num_rows for piece in pieces) <= 101
 
@@ -299,21 +301,21 @@ def test_a_huge_compressed_message_gives_nothing_if_its_last_one_is_damaged(
 def test_a_window_may_begin_anywhere() -> None:
     parts = [batch(number, [Row(b"k%d" % number)]) for number in range(3)]
     data = b"x" * 5 + b"".join(parts)
-    heads = walk_batches(data, 5, 700)
-    assert heads.position.tolist() == [705, 705 + len(parts[0]), 705 + 2 * len(parts[0])]
-    assert heads.stopped_at == 700 + len(data)
-    assert heads.check_crcs(data).all()
-    found = decode(data, heads[1:], columns=["key", "offset"])
+    batch_headers = walk_batches(data, 5, 700)
+    assert batch_headers.position.tolist() == [705, 705 + len(parts[0]), 705 + 2 * len(parts[0])]
+    assert batch_headers.stopped_at == 700 + len(data)
+    assert batch_headers.check_crcs(data).all()
+    found = decode(data, batch_headers[1:], columns=["key", "offset"])
     assert found.to_pylist() == [{"key": b"k1", "offset": 1}, {"key": b"k2", "offset": 2}]
 
 
 def test_checksums_name_the_library_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    heads = walk_batches(batch(0, [Row()]))
+    batch_headers = walk_batches(batch(0, [Row()]))
     crc32c.cache_clear()
     monkeypatch.setitem(sys.modules, "crc32c", None)
     with pytest.raises(UnsupportedFeatureError, match=re.escape(install("kafka"))):
-        heads.check_crcs(batch(0, [Row()]))
+        batch_headers.check_crcs(batch(0, [Row()]))
     old = message(0, b"k", b"v")
     assert walk_batches(old).check_crcs(old).all()
     monkeypatch.undo()
-    assert heads.check_crcs(batch(0, [Row()])).all()
+    assert batch_headers.check_crcs(batch(0, [Row()])).all()

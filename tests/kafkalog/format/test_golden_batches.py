@@ -14,7 +14,7 @@ import pytest
 
 import kafka_logs as golden
 from kafka_comparing import both
-from kafkalog.format.batch_heads import BatchHeads, walk_batches
+from kafkalog.format.batch_headers import BatchHeaders, walk_batches
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
 from kafkalog.format.layout import Codec
 from kafkalog.format.records import decode
@@ -41,32 +41,34 @@ def segments(store: Path) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
             yield np.fromfile(store / shown["file"], np.uint8), shown
 
 
-def head(heads: BatchHeads, row: int) -> dict[str, Any]:
+def header(batch_headers: BatchHeaders, row: int) -> dict[str, Any]:
     """Return a head in the form of the key."""
-    is_v2 = heads.magic[row] >= 2
-    kind = "CreateTime" if heads.magic[row] else "NoTimestampType"
+    is_v2 = batch_headers.magic[row] >= 2
+    kind = "CreateTime" if batch_headers.magic[row] else "NoTimestampType"
     found = {
-        "lastOffset": heads.last_offset[row],
-        "position": heads.position[row],
-        "timestampType": "LogAppendTime" if heads.is_log_append_time[row] else kind,
-        "maxTimestamp": heads.max_timestamp[row],
-        "size": heads.size[row],
-        "magic": heads.magic[row],
-        "codec": Codec(heads.codec[row]).name.lower(),
-        "crc": heads.crc[row],
+        "lastOffset": batch_headers.last_offset[row],
+        "position": batch_headers.position[row],
+        "timestampType": "LogAppendTime" if batch_headers.is_log_append_time[row] else kind,
+        "maxTimestamp": batch_headers.max_timestamp[row],
+        "size": batch_headers.size[row],
+        "magic": batch_headers.magic[row],
+        "codec": Codec(batch_headers.codec[row]).name.lower(),
+        "crc": batch_headers.crc[row],
     }
     if is_v2:
         found |= {
-            "baseOffset": heads.base_offset[row],
-            "count": heads.record_count[row],
-            "baseSequence": heads.base_sequence[row],
-            "producerId": heads.producer_id[row],
-            "producerEpoch": heads.producer_epoch[row],
-            "partitionLeaderEpoch": heads.leader_epoch[row],
-            "isTransactional": heads.is_transactional[row],
-            "isControl": heads.is_control[row],
+            "baseOffset": batch_headers.base_offset[row],
+            "count": batch_headers.record_count[row],
+            "baseSequence": batch_headers.base_sequence[row],
+            "producerId": batch_headers.producer_id[row],
+            "producerEpoch": batch_headers.producer_epoch[row],
+            "partitionLeaderEpoch": batch_headers.leader_epoch[row],
+            "isTransactional": batch_headers.is_transactional[row],
+            "isControl": batch_headers.is_control[row],
         }
-        horizon = heads.base_timestamp[row] if heads.has_delete_horizon[row] else None
+        horizon = (
+            batch_headers.base_timestamp[row] if batch_headers.has_delete_horizon[row] else None
+        )
         found["deleteHorizonMs"] = horizon
     return found
 
@@ -74,26 +76,26 @@ def head(heads: BatchHeads, row: int) -> dict[str, Any]:
 def test_heads_are_those_that_the_tool_shows(store: Path) -> None:
     count = 0
     for data, shown in segments(store):
-        heads = walk_batches(data)
-        is_valid = heads.check_crcs(data)
+        batch_headers = walk_batches(data)
+        is_valid = batch_headers.check_crcs(data)
         for row, expected in enumerate(shown["batches"]):
-            found = head(heads, row)
+            found = header(batch_headers, row)
             assert found == {name: expected[name] for name in found}, shown["file"]
             assert is_valid[row] == expected["isValid"], shown["file"]
         if "threw" not in shown:
-            assert len(heads) == len(shown["batches"])
-            assert heads.stopped_at + (shown.get("invalidBytesAtEnd") or 0) == len(data)
+            assert len(batch_headers) == len(shown["batches"])
+            assert batch_headers.stopped_at + (shown.get("invalidBytesAtEnd") or 0) == len(data)
         count += len(shown["batches"])
     assert count > 50
 
 
 def test_records_are_those_that_the_tool_shows(store: Path) -> None:
     for data, shown in segments(store):
-        heads = walk_batches(data)[: len(shown["batches"])]
+        batch_headers = walk_batches(data)[: len(shown["batches"])]
         for row, expected in enumerate(shown["batches"]):
             if not expected["isValid"]:
                 continue
-            records = list(records_of(data, heads[row : row + 1]))
+            records = list(records_of(data, batch_headers[row : row + 1]))
             sizes = [
                 [
                     record.offset,
@@ -104,7 +106,7 @@ def test_records_are_those_that_the_tool_shows(store: Path) -> None:
                 for record in records
             ]
             assert sizes == [fields[:4] for fields in expected["records"]]
-            ends = markers(data, heads[row : row + 1])
+            ends = markers(data, batch_headers[row : row + 1])
             if "marker" in expected:
                 (marker,) = ends
                 kind = "COMMIT" if marker.is_commit else "ABORT"
@@ -124,9 +126,9 @@ def test_columns_are_what_a_consumer_gets(store: Path) -> None:
     for data, shown in segments(store):
         if any(part in shown["file"] for part in _HAS_NO_KEY):
             continue
-        heads = walk_batches(data)
-        heads = heads[heads.check_crcs(data)]
-        rows = both(data, heads)
+        batch_headers = walk_batches(data)
+        batch_headers = batch_headers[batch_headers.check_crcs(data)]
+        rows = both(data, batch_headers)
         assert rows is not None
         topic, _, partition = Path(shown["file"]).parent.name.rpartition("-")
         for row in rows:
@@ -154,9 +156,9 @@ def test_committed_offsets_are_those_that_the_tool_shows(store: Path) -> None:
     for data, shown in segments(store):
         if "__consumer_offsets" not in shown["file"]:
             continue
-        heads = walk_batches(data)
+        batch_headers = walk_batches(data)
         for row, expected in enumerate(shown["batches"]):
-            batch = decode(data, heads[row : row + 1], columns=["key", "value"])
+            batch = decode(data, batch_headers[row : row + 1], columns=["key", "value"])
             for (key, value), decoded in zip(
                 zip(*(column.to_pylist() for column in batch.columns), strict=True),
                 expected.get("decoded", []),

@@ -29,7 +29,7 @@ from kafka_batches import (
     xerial,
 )
 from kafka_comparing import both
-from kafkalog.format.batch_heads import walk_batches
+from kafkalog.format.batch_headers import walk_batches
 from kafkalog.format.compression import inflate, mend_frame_head, xxhash32
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
 from kafkalog.format.layout import RECORD
@@ -42,12 +42,12 @@ ROWS = [Row(b"key", b"value-%d" % number, [(b"n", b"x"), (b"m", None)]) for numb
 
 def refused(data: bytes, reason: str = ".") -> None:
     """Both paths refuse the data, and say why."""
-    heads = walk_batches(data, base_position=50)
+    batch_headers = walk_batches(data, base_position=50)
     with pytest.raises(MalformedBytesError, match=reason) as caught:
-        decode(data, heads, columns=RECORD.names)
-    assert caught.value.position in heads.position
+        decode(data, batch_headers, columns=RECORD.names)
+    assert caught.value.position in batch_headers.position
     with pytest.raises(MalformedBytesError):
-        list(records_of(data, heads))
+        list(records_of(data, batch_headers))
 
 
 @pytest.mark.parametrize("n_batches", [1, 14])
@@ -61,12 +61,12 @@ def test_every_changed_byte_is_seen_by_the_checksum_or_means_the_same_to_both(
     for at in range(start, start + len(part)):
         for change in (0x01, 0x80, 0xFF):
             data[at] ^= change
-            heads = walk_batches(data)
+            batch_headers = walk_batches(data)
             both(bytes(data))
             within = at - start
             is_in_crc = within >= 17
             if is_in_crc:
-                assert not heads.check_crcs(data).all()
+                assert not batch_headers.check_crcs(data).all()
             data[at] ^= change
 
 
@@ -90,9 +90,9 @@ def test_random_bytes_for_records(seed: int) -> None:
         for _ in range(chooser.randint(0, 2)):
             stored[chooser.randrange(len(stored))] = chooser.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
         parts.append(batch(number, ROWS, records=bytes(stored)))
-    heads = walk_batches(b"".join(parts))
-    for row in range(len(heads)):
-        both(b"".join(parts), heads[row : row + 1])
+    batch_headers = walk_batches(b"".join(parts))
+    for row in range(len(batch_headers)):
+        both(b"".join(parts), batch_headers[row : row + 1])
     both(b"".join(parts))
 
 
@@ -187,11 +187,11 @@ def test_the_hash_of_frame_heads() -> None:
 
 
 def test_snappy_blocks_that_lie() -> None:
-    head = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    header = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
     for stored in (
-        head + struct.pack(">i", -5),
-        head + struct.pack(">i", 1 << 30) + b"x",
-        head + b"\0\0",
+        header + struct.pack(">i", -5),
+        header + struct.pack(">i", 1 << 30) + b"x",
+        header + b"\0\0",
         unsigned(200 << 20) + b"x" * 20,
         b"\xff" * 9,
     ):
@@ -227,10 +227,14 @@ def test_where_a_walk_stops() -> None:
         (struct.pack(">qiib", 0, 21, 0, 1) + bytes(100), "length 21"),
         (struct.pack(">qiib", 0, 13, 0, 0) + bytes(100), "length 13"),
     ):
-        heads = walk_batches(valid * 2 + tail, base_position=10)
-        assert len(heads) == 2
-        assert heads.stopped_at == 10 + 2 * len(valid)
-        assert (heads.reason is None) if reason is None else (reason in str(heads.reason))
+        batch_headers = walk_batches(valid * 2 + tail, base_position=10)
+        assert len(batch_headers) == 2
+        assert batch_headers.stopped_at == 10 + 2 * len(valid)
+        assert (
+            (batch_headers.reason is None)
+            if reason is None
+            else (reason in str(batch_headers.reason))
+        )
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(20))
@@ -239,9 +243,9 @@ def test_a_walk_through_random_bytes_raises_nothing(seed: int) -> None:
     data = bytearray(batch(0, ROWS) * 3 + message(9, b"k", b"v"))
     for _ in range(chooser.randint(1, 30)):
         data[chooser.randrange(len(data))] = chooser.randrange(256)
-    heads = walk_batches(bytes(data))
-    heads.check_crcs(bytes(data))
-    assert len(heads[heads.codec == 0]) <= len(heads)
+    batch_headers = walk_batches(bytes(data))
+    batch_headers.check_crcs(bytes(data))
+    assert len(batch_headers[batch_headers.codec == 0]) <= len(batch_headers)
 
 
 def test_a_magic_above_2_is_read_as_2() -> None:

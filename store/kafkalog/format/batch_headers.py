@@ -1,4 +1,4 @@
-"""Where batches begin and what their heads say, as columns: v2 batches and legacy messages."""
+"""Where batches begin and what their headers say, as columns: v2 batches and legacy messages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _LOW_BYTE = 0xFF  # Kafka knows no other attributes
 
 
 @dataclass(frozen=True, slots=True)
-class BatchHeads:
-    """What the heads of batches say, in the order of the segment.
+class BatchHeaders:
+    """What the headers of batches say, in the order of the segment.
 
     A batch is one of format v2, or one message of format v0 or v1, which wraps others if it is
     compressed. Fields that a format lacks are -1. An index or a mask chooses batches.
@@ -87,7 +87,7 @@ class BatchHeads:
     def __len__(self) -> int:
         return len(self.position)
 
-    def __getitem__(self, chosen: slice | NDArray[Any]) -> BatchHeads:
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> BatchHeaders:
         columns = {name: getattr(self, name)[chosen] for name in _COLUMNS}
         return replace(self, **columns)
 
@@ -154,7 +154,7 @@ class BatchHeads:
 
 _COLUMNS = tuple(
     name
-    for name in BatchHeads.__dataclass_fields__
+    for name in BatchHeaders.__dataclass_fields__
     if name not in {"base_position", "stopped_at", "reason"}
 )
 
@@ -180,8 +180,8 @@ def view_of(data: Data) -> memoryview:
     return data.data if isinstance(data, np.ndarray) else memoryview(data)
 
 
-def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeads:
-    """Read the heads of all batches from one on, up to the first place that has none.
+def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeaders:
+    """Read the headers of all batches from one on, up to the first place that has none.
 
     Checksums are not compared. Whatever the bytes are, no error is raised.
 
@@ -217,15 +217,15 @@ def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeads:
         columns["base_timestamp"][rows] = columns["max_timestamp"][rows] = stored
     rows = np.flatnonzero(magic >= 2)
     if len(rows):
-        heads = windows(content, RECORDS_AT)[begins[rows]].view(BATCH_HEAD)
-        columns["last_offset"][rows] = base_offset[rows] + heads["last_delta"]
-        columns["attributes"][rows] = heads["attributes"].astype(np.int32) & _LOW_BYTE
+        headers = windows(content, RECORDS_AT)[begins[rows]].view(BATCH_HEAD)
+        columns["last_offset"][rows] = base_offset[rows] + headers["last_delta"]
+        columns["attributes"][rows] = headers["attributes"].astype(np.int32) & _LOW_BYTE
         for name in (
             "crc", "leader_epoch", "base_timestamp", "max_timestamp", "producer_id",
             "producer_epoch", "base_sequence", "record_count",
         ):  # fmt: skip
-            columns[name][rows] = heads[name]
-    return BatchHeads(
+            columns[name][rows] = headers[name]
+    return BatchHeaders(
         base_position=base_position, stopped_at=base_position + stopped_at, reason=reason, **columns
     )
 
@@ -235,8 +235,8 @@ def follow(view: memoryview, at: int) -> tuple[list[int], int, str | None]:
     starts: list[int] = []
     n_bytes = len(view)
     read_length = _LENGTH.unpack_from
-    last_head = n_bytes - LOG_OVERHEAD - LEAST_LENGTH
-    while at <= last_head:
+    last_header = n_bytes - LOG_OVERHEAD - LEAST_LENGTH
+    while at <= last_header:
         (length,) = read_length(view, at + LENGTH_AT)
         magic = view[at + MAGIC_AT]
         least = RECORDS_AT - LOG_OVERHEAD
