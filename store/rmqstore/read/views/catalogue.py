@@ -75,7 +75,10 @@ def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None
 
     Raises:
         OptionError: a name is not known; the text has those nearest.
+        UnsupportedFeatureError: a store cannot show the view.
     """
+    for parts in all_parts:
+        parts.require(f"view {spec.view}")
     where = ", ".join(str(parts.paths.root) for parts in all_parts)
     try:
         if spec.view == "groups" and spec.selection.named_topics:
