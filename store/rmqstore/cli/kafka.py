@@ -283,8 +283,8 @@ def _bounds(
     **_others: object,
 ) -> tuple[int, int]:
     """Return where a partition is read from and to, by offsets that it has."""
-    start_ms = None if begin is None else parse_timestamp("begin", begin)
-    end_ms = None if end is None else parse_timestamp("end", end)
+    start_ms = None if begin is None else parse_timestamp("starting_timestamp", begin)
+    end_ms = None if end is None else parse_timestamp("ending_timestamp", end)
     first, last = partition.offsets_between(start_ms, end_ms)
     if start_offset is not None:
         first = max(first, start_offset)
