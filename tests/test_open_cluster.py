@@ -155,3 +155,9 @@ def test_what_several_stores_are_not_opened_with(
     given = json.loads(json.dumps(arguments).replace("{}", str(tmp_path)))
     with pytest.raises(RmqStoreError, match=text):
         rmqstore.open(**given)
+
+
+@pytest.mark.parametrize("path", [7, ["/x", 7], {"b": 7}, {"b": ["/x", 7]}], ids=str)
+def test_what_is_not_a_path_is_refused(path: Any) -> None:
+    with pytest.raises(OptionError, match="7: must be a path"):
+        rmqstore.open(path)

@@ -32,12 +32,12 @@ from rmqstore.query.options import (
     READ,
     STREAM,
     GivenOptions,
+    OneOf,
     Option,
     boolean,
     count,
     duration,
     json_object,
-    one_of,
     size,
 )
 from rmqstore.query.selection import EARLIEST, LATEST
@@ -117,14 +117,14 @@ OPTIONS: Final = (
         "startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy", READ,
         "what happens if a partition has no record at or after its start time",
         "`latest`: it starts at its end; `error`: the read fails. With `read_committed`, a record "
-        "from the last stable offset on counts as none", "error", one_of("error", "latest"),
+        "from the last stable offset on counts as none", "error", OneOf("error", "latest"),
     ),
     Option("includeHeaders", "", READ, "add the column `headers`", "", "false", boolean),
     Option(
         _ISOLATION_LEVEL, "isolation_level", READ,
         "with read_committed nothing of transactions that were aborted or are open",
         "what transactions aborted is left out, and reads end at the last stable offset",
-        "read_uncommitted", one_of("read_uncommitted", "read_committed"),
+        "read_uncommitted", OneOf("read_uncommitted", "read_committed"),
     ),
     Option(
         "failOnDataLoss", "fail_on_data_loss", READ,
@@ -133,7 +133,7 @@ OPTIONS: Final = (
     Option(
         "mode", "mode", READ,
         "damaged batches: an error, left out, or a row with the reason",
-        "`FAILFAST`, `DROPMALFORMED` with a warning, or `PERMISSIVE`", FAILFAST, one_of(*MODES),
+        "`FAILFAST`, `DROPMALFORMED` with a warning, or `PERMISSIVE`", FAILFAST, OneOf(*MODES),
     ),
     Option(
         "columnNameOfCorruptRecord", "column_name_of_corrupt_record", READ,

@@ -15,18 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from inspect import signature
 from operator import and_, eq, ge, gt, le, lt, or_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.arrow_rows import INSTALL_POLARS
 from rmqstore.query.where import parse_where
 from rmqstore.read.request import known_columns
-from rmqstore.store.opening import AnyPath, Several, open_for
+from rmqstore.store.opening import AnyPath, OpenArguments, Several, open_for
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,8 +109,8 @@ def scan(
     for name, instead in _BY_POLARS.items():
         if name in options:
             raise OptionError(f"{name}: use {instead} instead")
-    names_of_open = {*signature(open_for).parameters, *FolderArguments.__annotations__}
-    of_open = {name: value for name, value in options.items() if name in names_of_open}
+    known_to_open = OpenArguments.__annotations__
+    of_open = {name: value for name, value in options.items() if name in known_to_open}
     of_scan = {name: value for name, value in options.items() if name not in of_open}
     with open_for(path, **of_open) as store:
         schema = store.scan(columns=columns, **of_scan).schema

@@ -145,6 +145,8 @@ def test_options_are_those_of_a_scan_and_of_opening(golden_store: Golden) -> Non
         root, subscribe="TopicA", broker_name="b", columns=["brokerName", "topic"]
     )
     assert frame.unique().collect().rows() == [("b", "TopicA")]
+    permissive = rmqstore.polars.scan(root, mode="PERMISSIVE").collect()
+    assert permissive["_corrupt_record"].null_count() == len(permissive) > 0
     both = rmqstore.polars.scan([str(root), str(golden_store("batch-cq"))], columns="brokerName")
     with rmqstore.open([root, golden_store("batch-cq")]) as cluster:
         expected = cluster.scan(columns="brokerName").to_polars()

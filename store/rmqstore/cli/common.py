@@ -1,4 +1,4 @@
-"""What the verbs share: exit codes, consoles, common options and progress.
+"""What the verbs share: exit codes, consoles, questions and progress.
 
 Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command, 3 no row with
 --fail-if-empty, 4 a question was answered with no, 130 interrupted (SIGINT), 141 stdout was closed
@@ -33,114 +33,19 @@ from rich.table import Column
 from rich.text import Text
 
 from rmqstore import platforms
-from rmqstore.cli.verbs import main
-from rmqstore.errors import (
-    NotPermittedError,
-    OptionError,
-    RmqStoreError,
-    StoreFormatError,
-    argument_names,
-    rename_arguments,
-)
+from rmqstore.cli.options import Command, options
+from rmqstore.cli.parameters import QUIET, with_flags
+from rmqstore.errors import NotPermittedError, RmqStoreError, StoreFormatError, argument_names
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.query.options import help_of
-from rmqstore.query.times import time_zone
-from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.broker.folders import find_store, root_of_part
-from rmqstore.storage.broker.store_config import root_of
-from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths
 
 DAMAGE, USAGE, DECLINED, PIPE_CLOSED = 1, 2, 4, 141
 BYTES: Final = "bytes"
-CONFS: Final = "rmqstore.confs"  # the settings in brokers' files, in the context of a command
 err_console = Console(stderr=True)
 
 
 def say(text: str) -> None:
     """Print a line to stderr, above the progress if there is any."""
     err_console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-Command = Callable[..., None]
-# Parameters of verbs that are called otherwise than the argument that they stand for.
-_PARAMETERS = {
-    "starting_timestamp": ("begin",),
-    "ending_timestamp": ("end",),
-    "timestamp": ("time",),
-    "subscribe": ("topics", "topic"),
-    "assign": ("queue_ids",),
-    "starting_offsets": ("offset",),
-    "include_system_topics": ("with_system",),
-    "scan": ("scan_by",),
-    "msg_key": ("keys",),
-    "msg_id": ("ids",),
-    "msg_tags": ("tags",),
-    "consumer_group": ("group",),
-    "default_queue_nums": ("queue_nums",),
-    "fail_on_data_loss": ("ignore_data_loss",),
-    "path": ("path", "paths"),
-}
-
-
-def with_flags(text: str) -> str:
-    """Return a text of the core with the options that stand for arguments in the command that runs.
-
-    Where it has no such option, it is that of ``dump``, and else the argument of Python.
-    """
-    context = click.get_current_context(silent=True)
-    verb_is_named = False
-
-    def flag(name: str, value: str | None) -> str:
-        nonlocal verb_is_named
-        if context is not None:
-            own = _flag_of(name, value, context.command)
-            if own is not None:
-                return own
-        of_dump = _flag_of(name, value, main.verb("dump"))
-        if of_dump is not None and value is not None:
-            verb = "" if verb_is_named else "dump "
-            verb_is_named = True
-            return verb + of_dump
-        argument = name if value is None else f"{name}={value}"
-        return f"{argument} (in Python)" if "_" in name else argument
-
-    return rename_arguments(text, flag)
-
-
-def _flag_of(argument: str, value: str | None, command: click.Command) -> str | None:
-    known = {each.name: each for each in command.params}
-    names = (argument, *_PARAMETERS.get(argument, ()))
-    option = next((known[name] for name in names if name in known), None)
-    if option is None:
-        return None
-    if isinstance(option, click.Argument):
-        return str(option.human_readable_name).strip("[].").upper()
-    if not value:
-        return "/".join(option.opts)
-    longest = max(option.opts, key=len)
-    is_switch = isinstance(option, click.Option) and option.is_flag
-    return longest if is_switch else f"{longest} {value}"
-
-
-def _keep_zone(context: click.Context, _option: click.Parameter, value: str | None) -> None:
-    if value is None:
-        return
-    try:
-        context.with_resource(time_zone(value))
-    except OptionError as err:
-        raise click.BadParameter(str(err).partition(": ")[2]) from err
-
-
-_tz_option = click.option(
-    "--tz",
-    metavar="ZONE",
-    envvar="RMQSTORE_TZ",
-    expose_value=False,
-    callback=_keep_zone,
-    help="Zone of times, given without one and shown, such as Asia/Shanghai, +08:00 or local; "
-    "UTC by default.",
-)
 
 
 def ends_clearly(command: Command) -> Command:
@@ -177,7 +82,7 @@ def ends_clearly(command: Command) -> Command:
             click.echo(f"error: {err}", err=True)
             sys.exit(USAGE)
 
-    return _tz_option(run)
+    return options("time_zone")(run)
 
 
 def _stays_open() -> bool:
@@ -264,34 +169,6 @@ def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
         os.close(reader)
 
 
-_QUIET: Final = "rmqstore.quiet"
-
-
-def _keep_quiet(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    context.meta[_QUIET] = value
-
-
-shows_progress = click.option(
-    "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep_quiet, help="No progress."
-)
-
-broker_stopped_option = click.option(
-    "--broker-stopped",
-    is_flag=True,
-    help=help_of("broker_stopped"),
-)
-
-
-def asks_first(command: Command) -> Command:
-    """Add the options of a verb that changes a store: ``dry_run`` and ``yes``."""
-    for option in (
-        click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal."),
-        click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing."),
-    ):
-        command = option(command)
-    return command
-
-
 def must_ask(*, yes: bool) -> bool:
     """Return whether a person is there to be asked; scripts are not."""
     return not yes and sys.stdin.isatty()
@@ -309,52 +186,6 @@ def confirm(lines: list[str], question: str, *, dry_run: bool) -> None:
     if not click.confirm(question, err=True):
         click.echo("nothing was changed", err=True)
         sys.exit(DECLINED)
-
-
-def complete_topics(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics of the stores that a command line names so far, for a shell."""
-    topics: set[str] = set()
-    for paths in _stores_named(context):
-        with suppress(RmqStoreError, OSError):
-            topics |= {
-                *paths.queue_folders.topics(),
-                *paths.queue_folders.batch_topics(),
-                *BrokerConfig(paths).topics(),
-            }
-    return sorted(topic for topic in topics if topic.startswith(incomplete))
-
-
-def complete_groups(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    """Return their consumer groups."""
-    groups: set[str] = set()
-    for paths in _stores_named(context):
-        with suppress(RmqStoreError, OSError):
-            groups |= {*BrokerConfig(paths).groups()}
-    return sorted(group for group in groups if group.startswith(incomplete))
-
-
-def _stores_named(context: click.Context) -> Iterator[StorePaths]:
-    # Before an option that lacks its value click leaves arguments as they are.
-    words = *context.args, *(context.params.get("paths") or ()), *(context.params.get("ids") or ())
-    roots = {Path(one): None for one in (*words, context.params.get("path")) if one}
-    roots = {root_of_part(path, LOCAL) or path: None for path in roots}
-    confs = context.meta.get(CONFS) or ()
-    for path, conf in [*roots.items(), *((None, conf) for conf in confs)]:
-        with suppress(RmqStoreError, OSError):
-            yield find_store(root_of(path, conf), conf=conf)
-
-
-with_system_topics = click.option(
-    "--all", "with_system", is_flag=True, help="Include system topics."
-)
-some_topics = click.option(
-    "-t",
-    "--topic",
-    "topics",
-    multiple=True,
-    shell_complete=complete_topics,
-    help="Only this topic; may be repeated.",
-)
 
 
 def counted(
@@ -386,7 +217,7 @@ def progress_bar(doing: str, unit: str = BYTES, *, stays: bool = True) -> Iterat
         unit: what is counted: ``BYTES``, or the plural of a noun.
         stays: whether the last line stays on the terminal.
     """
-    if not err_console.is_terminal or click.get_current_context().meta.get(_QUIET):
+    if not err_console.is_terminal or click.get_current_context().meta.get(QUIET):
         yield ignore_progress
         return
     parts = (

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import ends_clearly, progress_bar, shows_progress, some_topics
+from rmqstore.cli.common import ends_clearly, progress_bar
+from rmqstore.cli.options import REPEATED, options
 from rmqstore.cli.output import Output, gives_findings, show_findings
-from rmqstore.cli.stores import given_options, key_values, store_path
+from rmqstore.cli.stores import given_options, store_path
 from rmqstore.cli.verbs import main
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError
@@ -17,26 +18,10 @@ from rmqstore.errors import OptionError
 @main.command("copy")
 @store_path
 @click.argument("target")
-@click.option(
-    "--target-option",
-    "target_options",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=key_values,
-    help="How to reach TARGET if it is a URI, such as region=eu-west-1; may be repeated.",
-)
-@click.option(
-    "--since",
-    help="Leave out the oldest files, whose messages were all stored before this time.",
-)
-@some_topics
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Leave out good records that follow damage of a log that was not closed.",
-)
-@click.option("--no-verify", is_flag=True, help="Do not check the copy at the end.")
-@shows_progress
+@options(
+    "target_options", "since", "topics", "truncate", "verify", "quiet", topics=REPEATED,
+    truncate="these are left out of the copy",
+)  # fmt: skip
 @ends_clearly
 @gives_findings
 def copy_store(
@@ -46,7 +31,7 @@ def copy_store(
     since: str | None,
     topics: tuple[str, ...],
     truncate: bool,
-    no_verify: bool,
+    verify: bool,
     output: Output,
 ) -> None:
     """Copy the store at PATH, which may be in use, to the new folder TARGET.
@@ -66,7 +51,7 @@ def copy_store(
             since=since,
             topics=list(topics) or None,
             truncate=truncate,
-            verify=not no_verify,
+            verify=verify,
             progress=progress,
             storage_options=given.storage_options,
             target_options=target_options,
@@ -74,6 +59,6 @@ def copy_store(
         )
     for text in copied.left_out:
         click.echo(f"left out: {text}", err=True)
-    checked = "" if no_verify else f", {len(copied.findings)} findings"
+    checked = f", {len(copied.findings)} findings" if verify else ""
     click.echo(f"{target}: {copied.n_files} files, {copied.n_bytes} bytes{checked}", err=True)
     show_findings(copied.findings, output)

@@ -9,28 +9,21 @@ from io import TextIOWrapper
 from itertools import chain
 from os import PathLike, fsdecode, fspath
 from pathlib import Path
+from typing import Any
 
 import click
 import pyarrow as pa
 
 from rmqstore.cli.common import (
-    Command,
-    asks_first,
-    broker_stopped_option,
     confirm,
     counted,
     ends_clearly,
     err_console,
     must_ask,
     say,
-    shows_progress,
 )
-from rmqstore.cli.messages import verbatim_records
-from rmqstore.cli.stores import (
-    conf_option,
-    given_options,
-    parts_elsewhere,
-)
+from rmqstore.cli.options import Command, options
+from rmqstore.cli.stores import PARTS_ELSEWHERE, given_options
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.exchange.files import (
@@ -43,13 +36,12 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.inspect.changes import NO_ROWS, done_append, planned_append
-from rmqstore.query.options import help_of
 from rmqstore.storage.broker.store_config import ROOT_KEY, root_of, sizes_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.files.storage import is_folder, path_of
 from rmqstore.store.opening import created, is_store, open_for
-from rmqstore.write.messages import SELECTORS, WriteSpec
+from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
 
 _STDIO = Path("-")
@@ -106,73 +98,23 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
 
 @main.command("import")
 @target_and_sources
-@click.option("-t", "--topic", help=help_of("topic"))
-@click.option(
-    "--columns", help="Columns to import, separated by commas; all by default. Parquet only."
-)
-@click.option(
-    "--format",
-    "named_format",
-    type=click.Choice(INPUT_FORMATS),
-    help="Format of the files, if their names do not give it.",
-)
-@verbatim_records
-@click.option(
-    "--queue-nums",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help=help_of("default_queue_nums"),
-)
-@click.option(
-    "--queue-selector",
-    type=click.Choice(SELECTORS),
-    default=SELECTORS[0],
-    show_default=True,
-    help=help_of("queue_selector"),
-)
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "zlib", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help=help_of("compression"),
-)
-@click.option(
-    "--uniq-key",
-    type=click.Choice(["make", "keep"]),
-    default="make",
-    show_default=True,
-    help="Make a new unique key for each message, or keep those that the rows have.",
-)
-@click.option("--allow-system-topics", is_flag=True, help=help_of("allow_system_topics"))
-@broker_stopped_option
-@click.option(
-    "--broker-version",
-    metavar="RELEASE",
-    help=help_of("broker_version"),
-)
-@conf_option("-c", "--conf")
-@parts_elsewhere
-@asks_first
-@shows_progress
+@options(
+    "topic", "columns", "source_format", "verbatim", "default_queue_nums", "queue_selector",
+    "compression", "make_uniq_key", "allow_system_topics", "broker_stopped", "broker_version",
+    "conf", *PARTS_ELSEWHERE, "dry_run", "yes", "quiet", columns="all by default; for Parquet only",
+)  # fmt: skip
 @ends_clearly
 def import_messages(
     path: Path,
     sources: tuple[Path, ...],
-    topic: str | None,
     columns: str | None,
-    named_format: str | None,
+    source_format: str | None,
     verbatim: bool,
-    queue_nums: int,
-    queue_selector: str,
-    compression: str,
-    uniq_key: str,
-    allow_system_topics: bool,
     broker_stopped: bool,
-    broker_version: str | None,
     dry_run: bool,
     yes: bool,
+    make_uniq_key: str,
+    **how: Any,  # noqa: ANN401 - other fields of WriteSpec
 ) -> None:
     """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
@@ -184,17 +126,10 @@ def import_messages(
     given = given_options()
     folders, sizes = given.folders, sizes_of(given.conf)
     spec = WriteSpec(
-        topic=topic,
-        default_queue_nums=queue_nums,
-        queue_selector=queue_selector,
-        compression=compression,
-        make_uniq_key=uniq_key == "make",
-        allow_system_topics=allow_system_topics,
-        max_message_size=sizes.max_message_size,
-        broker_version=broker_version,
+        make_uniq_key=make_uniq_key == "make", max_message_size=sizes.max_message_size, **how
     )
     places = RowOrigins()
-    total, batches = _rows_of(sources, named_format, columns, places, verbatim=verbatim)
+    total, batches = _rows_of(sources, source_format, columns, places, verbatim=verbatim)
     is_there = is_store(path, **folders)
     if dry_run:
         with places.in_errors():
@@ -247,7 +182,7 @@ def _append(
 
 def _rows_of(
     sources: tuple[Path, ...],
-    named_format: str | None,
+    source_format: str | None,
     columns: str | None,
     places: RowOrigins,
     *,
@@ -255,7 +190,7 @@ def _rows_of(
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return the number of rows of all sources, None if it is not known, and the rows."""
     names = [name.strip() for name in columns.split(",")] if columns else None
-    parts = [_read(source, named_format, names, places, verbatim=verbatim) for source in sources]
+    parts = [_read(source, source_format, names, places, verbatim=verbatim) for source in sources]
     counts = [count for count, _ in parts if count is not None]
     total = sum(counts) if len(counts) == len(parts) else None
     rows = chain.from_iterable(rows for _, rows in parts)
@@ -264,7 +199,7 @@ def _rows_of(
 
 def _read(
     source: Path,
-    named_format: str | None,
+    source_format: str | None,
     columns: list[str] | None,
     places: RowOrigins,
     *,
@@ -276,7 +211,7 @@ def _read(
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
     is_known = source.is_dir() or has_known_suffix(source)
-    format_name = named_format or ("jsonl" if source == _STDIO else "")
+    format_name = source_format or ("jsonl" if source == _STDIO else "")
     format_name = format_name or (format_of(source) if is_known else "a name that gives no format")
     if format_name not in INPUT_FORMATS:
         raise OptionError(

@@ -8,26 +8,23 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from os import environ
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, Self, TextIO, cast, get_args
 
 import click
 
 from rmqstore.cli.common import USAGE, ends_clearly, stopped_by_signals
+from rmqstore.cli.options import POSITIVE, REPEATED, Flag, options
+from rmqstore.cli.parameters import negated
 from rmqstore.cli.verbs import main
 from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, StoreStateError
 from rmqstore.remoting import Address
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, follow_cluster
-from rmqstore.replica.settings import (
-    Acknowledge,
-    FollowArguments,
-    OnGap,
-    Start,
-)
+from rmqstore.replica.settings import Acknowledge, FollowArguments, FollowSettings, OnGap, Start
 from rmqstore.replica.state import FollowProgress, FollowState, copies_in, follow_status
 
 logger = logging.getLogger(__name__)
@@ -178,147 +175,189 @@ def _start(_context: click.Context, _option: click.Parameter, value: str) -> Sta
     return int(value) if value.isdecimal() else cast("Start", value)
 
 
+def _secret(_context: click.Context, _option: click.Parameter, value: TextIO | None) -> str | None:
+    """Return the secret that a file holds."""
+    return None if value is None else value.read().strip()
+
+
+_ADDRESS: Final = "HOST:PORT"
+_DEFAULTS: Final = FollowSettings()
+_FLAGS: Final = {
+    "status": Flag("--status", "show how far the copies in the folder SOURCE are", is_flag=True),
+    "namesrv": Flag(
+        "--namesrv", "follow all brokers that these name servers know, into folders by their names",
+        metavar=f"{_ADDRESS}[;{_ADDRESS}]",
+    ),
+    "cluster": Flag("--cluster", "only the brokers of this cluster"),
+    "prefer_slave": Flag(
+        "--prefer-slave", "follow a slave of each broker that has one", is_flag=True
+    ),
+    "once": Flag("--once", "stop at the end that the broker's log has now", is_flag=True),
+    "until": Flag("--until", "stop at this physical offset", type=click.IntRange(0)),
+    "start": Flag(
+        "--from",
+        "where a new copy begins: with the broker's first file, its last one, or the one that "
+        "holds a physical offset",
+        metavar="earliest|last-file|OFFSET", callback=_start, default=_DEFAULTS.start,
+    ),
+    "retain": Flag(
+        "--retain",
+        "how long files of the log stay: forever (default), mirror, an age (30d) or a size (500GB)",
+        more=REPEATED, multiple=True,
+    ),
+    "keep_for": Flag(
+        "--keep-for", "keep what the streaming query of this checkpoint has not read",
+        more=REPEATED, metavar="CHECKPOINT", type=click.Path(), multiple=True,
+    ),
+    "on_gap": Flag(
+        "--on-gap",
+        "if the broker has deleted what comes next. restart: rename the copy and begin a new one",
+        type=click.Choice(get_args(OnGap)), default=_DEFAULTS.on_gap,
+    ),
+    "acknowledge": Flag(
+        "--ack",
+        "with synced what is on the disk is acknowledged, as by a replica for which producers wait",
+        type=click.Choice(get_args(Acknowledge)), default=_DEFAULTS.acknowledge,
+    ),
+    "allow_sync_master": Flag(
+        "--allow-sync-master",
+        "follow a SYNC_MASTER of RocketMQ 4, whose producers may have to wait", is_flag=True,
+    ),
+    "reconnect": Flag(
+        "--no-loop", "exit with 1 if the connection ends", is_flag=True, callback=negated
+    ),
+    "max_rate": Flag("--max-rate", "bytes a second at most, by broker", type=POSITIVE),
+    "ha_address": Flag("--ha-address", "where the broker serves its replicas", metavar=_ADDRESS),
+    "build_queues": Flag(
+        "--queues/--no-queues",
+        "build queues and index. Without them, readers find messages by reading the log",
+        default=True,
+    ),
+    "tables_seconds": Flag(
+        "--tables-interval",
+        "seconds between two looks at topics, groups and offsets, at least 1; 0 for one look",
+        type=click.FloatRange(0), default=_DEFAULTS.tables_seconds,
+    ),
+    "sync_seconds": Flag(
+        "--sync-interval", "seconds after which what came has to be on the disk",
+        type=click.FloatRange(0, min_open=True), default=_DEFAULTS.sync_seconds,
+    ),
+    "sync_bytes": Flag(
+        "--sync-bytes", "bytes after which what came has to be on the disk", type=POSITIVE,
+        default=_DEFAULTS.sync_bytes,
+    ),
+    "access_key": Flag("--access-key", "a user of the broker; it needs no rights"),
+    "secret_key": Flag(
+        "--secret-key-file",
+        f"a file with the secret of the access key; else it is in {_SECRET_VARIABLE}",
+        type=click.File("r"), callback=_secret,
+    ),
+    "tls": Flag("--tls", "TLS on the broker's listen port", is_flag=True),
+    "tls_ca": Flag("--tls-ca", "certificates that are trusted", type=click.Path()),
+    "tls_cert": Flag("--tls-cert", "a certificate to show to the broker", type=click.Path()),
+    "tls_key": Flag("--tls-key", "the key of --tls-cert", type=click.Path()),
+    "tls_any_host": Flag(
+        "--tls-any-host", "accept a certificate of another host name", is_flag=True
+    ),
+    "metrics": Flag("--metrics", "serve metrics for Prometheus here", metavar=_ADDRESS),
+    "metrics_file": Flag(
+        "--metrics-file", "write metrics to this file, *.prom", type=click.Path(path_type=Path),
+    ),
+    "as_json": Flag("--json", "progress as JSON Lines on stdout", is_flag=True),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """What the command line says.
+
+    Attributes:
+        source: a broker, or the folder of copies with ``status`` and ``namesrv``.
+        target: the folder of the copy of one broker.
+        status: whether to show only how far copies are.
+        namesrv: the name servers whose brokers are followed.
+        cluster, prefer_slave: which of these.
+        until, ha_address: as :func:`rmqstore.follow` takes them, for one broker.
+        as_json: whether progress is shown as JSON.
+        metrics, metrics_file: where metrics are served, and the file of metrics.
+        of_brokers: by parameter, what there is to say about each broker.
+    """
+
+    source: str
+    target: str | None
+    status: bool
+    namesrv: str | None
+    cluster: str | None
+    prefer_slave: bool
+    until: int | None
+    ha_address: str | None
+    as_json: bool
+    metrics: str | None
+    metrics_file: Path | None
+    of_brokers: Mapping[str, Any]
+
+    @classmethod
+    def parsed(cls, values: Mapping[str, Any]) -> Self:
+        """Return what the values of parameters say."""
+        own = {each.name for each in fields(cls)} & values.keys()
+        of_brokers = {name: value for name, value in values.items() if name not in own}
+        return cls(**{name: values[name] for name in own}, of_brokers=of_brokers)
+
+    def require_folders(self) -> None:
+        """Refuse a second folder where there is one, and a broker without a folder."""
+        if self.target is None:
+            if self.namesrv is None and not self.status:
+                raise click.UsageError("name the folder TARGET")
+        elif self.status:
+            raise click.UsageError("--status takes one folder")
+        elif self.namesrv is not None:
+            raise click.UsageError("--namesrv takes one folder")
+
+    def require_fitting(self) -> None:
+        """Refuse options that are of one broker only, or of many."""
+        if self.namesrv is not None:
+            unfit, how = {"--until": self.until, "--ha-address": self.ha_address}, "with"
+        else:
+            unfit, how = {"--cluster": self.cluster, "--prefer-slave": self.prefer_slave}, "without"
+        for name, value in unfit.items():
+            if value not in (None, False):
+                raise OptionError(f"{name}: cannot be used {how} --namesrv")
+
+    def arguments(self, stop: threading.Event) -> FollowArguments:
+        """Return how each broker is followed, until an event is set."""
+        known = FollowArguments.__annotations__
+        given = {name: value for name, value in self.of_brokers.items() if name in known}
+        if given["access_key"] is not None and given["secret_key"] is None:
+            given["secret_key"] = environ.get(_SECRET_VARIABLE)
+        return cast("FollowArguments", given | {"tls": self._tls(), "stop": stop})
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return the settings of TLS, None for plain text."""
+        certificate, key = self.of_brokers["tls_cert"], self.of_brokers["tls_key"]
+        authorities, any_host = self.of_brokers["tls_ca"], self.of_brokers["tls_any_host"]
+        if key and not certificate:
+            raise OptionError("--tls-key: needs --tls-cert")
+        if not (self.of_brokers["tls"] or authorities or certificate):
+            if any_host:
+                raise OptionError("--tls-any-host: needs --tls")
+            return None
+        try:
+            context = ssl.create_default_context(cafile=authorities)
+            if certificate is not None:
+                context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as err:
+            raise OptionError(f"--tls: a certificate or key cannot be used: {err}") from err
+        if any_host:
+            context.check_hostname = False
+        return context
+
+
 @main.command("follow")
 @click.argument("source")
 @click.argument("target", required=False)
-@click.option("--status", is_flag=True, help="Show how far the copies in the folder SOURCE are.")
-@click.option(
-    "--namesrv",
-    metavar="HOST:PORT[;HOST:PORT]",
-    help="Follow all brokers that these name servers know, into folders by their names.",
-)
-@click.option("--cluster", help="Only the brokers of this cluster.")
-@click.option("--prefer-slave", is_flag=True, help="Follow a slave of each broker that has one.")
-@click.option("--once", is_flag=True, help="Stop at the end that the broker's log has now.")
-@click.option("--until", type=click.IntRange(0), help="Stop at this physical offset.")
-@click.option(
-    "--from",
-    "start",
-    metavar="earliest|last-file|OFFSET",
-    callback=_start,
-    default="earliest",
-    show_default=True,
-    help="Where a new copy begins: with the broker's first file, its last one, or the one that "
-    "holds a physical offset.",
-)
-@click.option(
-    "--retain",
-    multiple=True,
-    help="How long files of the log stay: forever (default), mirror, an age (30d) or a size "
-    "(500GB); may be repeated.",
-)
-@click.option(
-    "--keep-for",
-    metavar="CHECKPOINT",
-    type=click.Path(),
-    multiple=True,
-    help="Keep what the streaming query of this checkpoint has not read; may be repeated.",
-)
-@click.option(
-    "--on-gap",
-    type=click.Choice(["fail", "restart"]),
-    default="fail",
-    show_default=True,
-    help="If the broker has deleted what comes next. restart: rename the copy and begin a new one.",
-)
-@click.option(
-    "--ack",
-    "acknowledge",
-    type=click.Choice(["never", "synced"]),
-    default="never",
-    show_default=True,
-    help="synced: acknowledge what is on the disk, as a replica for which producers may wait.",
-)
-@click.option(
-    "--allow-sync-master",
-    is_flag=True,
-    help="Follow a SYNC_MASTER of RocketMQ 4, whose producers may have to wait.",
-)
-@click.option("--no-loop", is_flag=True, help="Exit with 1 if the connection ends.")
-@click.option("--max-rate", type=click.IntRange(1), help="Bytes a second at most, by broker.")
-@click.option("--ha-address", metavar="HOST:PORT", help="Where the broker serves its replicas.")
-@click.option(
-    "--queues/--no-queues",
-    "build_queues",
-    default=True,
-    show_default=True,
-    help="Build queues and index. Without them, readers find messages by reading the log.",
-)
-@click.option(
-    "--tables-interval",
-    "tables_seconds",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds between two looks at topics, groups and offsets, at least 1; 0 for one look.",
-)
-@click.option(
-    "--sync-interval",
-    "sync_seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Seconds after which what came has to be on the disk.",
-)
-@click.option(
-    "--sync-bytes",
-    type=click.IntRange(1),
-    default=64 << 20,
-    show_default=True,
-    help="Bytes after which what came has to be on the disk.",
-)
-@click.option("--access-key", help="A user of the broker; it needs no rights.")
-@click.option(
-    "--secret-key-file",
-    "secret_key",
-    type=click.File("r"),
-    help=f"A file with the secret of the access key; else it is in {_SECRET_VARIABLE}.",
-)
-@click.option("--tls", "with_tls", is_flag=True, help="TLS on the broker's listen port.")
-@click.option("--tls-ca", type=click.Path(), help="Certificates that are trusted.")
-@click.option("--tls-cert", type=click.Path(), help="A certificate to show to the broker.")
-@click.option("--tls-key", type=click.Path(), help="The key of --tls-cert.")
-@click.option("--tls-any-host", is_flag=True, help="Accept a certificate of another host name.")
-@click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
-@click.option(
-    "--metrics-file", type=click.Path(path_type=Path), help="Write metrics to this file, *.prom."
-)
-@click.option("--json", "as_json", is_flag=True, help="Progress as JSON Lines on stdout.")
+@options(*_FLAGS, table=_FLAGS)
 @ends_clearly
-def follow_brokers(
-    source: str,
-    target: str | None,
-    *,
-    status: bool,
-    namesrv: str | None,
-    cluster: str | None,
-    prefer_slave: bool,
-    once: bool,
-    until: int | None,
-    start: Start,
-    retain: tuple[str, ...],
-    keep_for: tuple[str, ...],
-    on_gap: OnGap,
-    acknowledge: Acknowledge,
-    allow_sync_master: bool,
-    no_loop: bool,
-    max_rate: int | None,
-    ha_address: str | None,
-    build_queues: bool,
-    tables_seconds: float,
-    sync_seconds: float,
-    sync_bytes: int,
-    access_key: str | None,
-    secret_key: TextIO | None,
-    with_tls: bool,
-    tls_ca: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    tls_any_host: bool,
-    metrics: str | None,
-    metrics_file: Path | None,
-    as_json: bool,
-) -> None:
+def follow_brokers(**values: Any) -> None:  # noqa: ANN401 - of FollowOptions
     """Keep an exact copy of a live broker's log in the folder TARGET.
 
     SOURCE is the broker's listen port, HOST:10911. The log comes from the port that serves its
@@ -326,61 +365,39 @@ def follow_brokers(
     copy. SIGINT and SIGTERM end it with a store that is closed. With --namesrv the only argument
     is the folder, which gets a copy of each broker.
     """
-    _require_folders(target, namesrv, status=status)
-    if status:
-        tell_status(source, as_json=as_json)
+    asked = FollowOptions.parsed(values)
+    asked.require_folders()
+    if asked.status:
+        tell_status(asked.source, as_json=asked.as_json)
         return
-    _require_fitting(
-        namesrv,
-        of_one={
-            "--until": until,
-            "--ha-address": ha_address,
-        },
-        of_many={"--cluster": cluster, "--prefer-slave": prefer_slave or None},
-    )
-    arguments: FollowArguments = {
-        "once": once,
-        "start": start,
-        "retain": retain,
-        "keep_for": keep_for,
-        "on_gap": on_gap,
-        "acknowledge": acknowledge,
-        "allow_sync_master": allow_sync_master,
-        "reconnect": not no_loop,
-        "max_rate": max_rate,
-        "build_queues": build_queues,
-        "tables_seconds": tables_seconds,
-        "sync_seconds": sync_seconds,
-        "sync_bytes": sync_bytes,
-        "access_key": access_key,
-        "secret_key": _secret(access_key, secret_key),
-        "tls": _tls(with_tls, tls_ca, tls_cert, tls_key, any_host=tls_any_host),
-        "stop": (stop := threading.Event()),
-    }
-    report = Report(as_json=as_json, metrics=_metrics_of(metrics, metrics_file), file=metrics_file)
-    broker = source if namesrv is None else None
+    asked.require_fitting()
+    stop = threading.Event()
+    arguments = asked.arguments(stop)
+    metrics = _metrics_of(asked.metrics, asked.metrics_file)
+    report = Report(as_json=asked.as_json, metrics=metrics, file=asked.metrics_file)
+    broker = asked.source if asked.namesrv is None else None
     with stopped_by_signals(stop) as received, _ends_reported(report, broker):
-        if target is None:
-            assert namesrv is not None
+        if asked.namesrv is not None:
             progress = follow_cluster(
-                namesrv,
-                source,
-                cluster=cluster,
-                prefer_slave=prefer_slave,
+                asked.namesrv,
+                asked.source,
+                cluster=asked.cluster,
+                prefer_slave=asked.prefer_slave,
                 progress=report.report_all,
                 **arguments,
             )
         else:
+            assert asked.target is not None
             copy = follow(
-                source,
-                target,
-                until=until,
-                ha_address=ha_address,
-                progress=lambda progress: report.report_one(progress, source),
+                asked.source,
+                asked.target,
+                until=asked.until,
+                ha_address=asked.ha_address,
+                progress=lambda progress: report.report_one(progress, asked.source),
                 **arguments,
             )
-            progress = ClusterProgress({source: copy}, {})
-    report.report(progress, with_names=namesrv is not None)
+            progress = ClusterProgress({asked.source: copy}, {})
+    report.report(progress, with_names=asked.namesrv is not None)
     if received:
         sys.exit(_OF_SIGNAL + received[0])
 
@@ -399,27 +416,6 @@ def _ends_reported(report: Report, broker: str | None) -> Iterator[None]:
         raise
 
 
-def _require_folders(target: str | None, namesrv: str | None, *, status: bool) -> None:
-    """Refuse a second folder where there is one, and a broker without a folder."""
-    if target is None:
-        if namesrv is None and not status:
-            raise click.UsageError("name the folder TARGET")
-    elif status:
-        raise click.UsageError("--status takes one folder")
-    elif namesrv is not None:
-        raise click.UsageError("--namesrv takes one folder")
-
-
-def _require_fitting(
-    namesrv: str | None, *, of_one: dict[str, object], of_many: dict[str, object]
-) -> None:
-    """Refuse options that are of one broker only, or of many."""
-    for name, value in (of_one if namesrv is not None else of_many).items():
-        if value is not None:
-            how = "with" if namesrv is not None else "without"
-            raise OptionError(f"{name}: cannot be used {how} --namesrv")
-
-
 def _metrics_of(address: str | None, file: Path | None) -> FollowMetrics | None:
     if address is None and file is None:
         return None
@@ -434,36 +430,3 @@ def _metrics_of(address: str | None, file: Path | None) -> FollowMetrics | None:
                 f"--metrics-file {file}: cannot be written: {err.strerror or err}"
             ) from err
     return metrics
-
-
-def _secret(access_key: str | None, file: TextIO | None) -> str | None:
-    """Return the secret of an access key, from a file or the environment."""
-    if file is not None:
-        return file.read().strip()
-    return None if access_key is None else environ.get(_SECRET_VARIABLE)
-
-
-def _tls(
-    with_tls: bool,
-    ca: str | None,
-    certificate: str | None,
-    key: str | None,
-    *,
-    any_host: bool,
-) -> ssl.SSLContext | None:
-    """Return the settings of TLS, None for plain text."""
-    if key and not certificate:
-        raise OptionError("--tls-key: needs --tls-cert")
-    if not (with_tls or ca or certificate):
-        if any_host:
-            raise OptionError("--tls-any-host: needs --tls")
-        return None
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if certificate is not None:
-            context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as err:
-        raise OptionError(f"--tls: a certificate or key cannot be used: {err}") from err
-    if any_host:
-        context.check_hostname = False
-    return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from kafkalog.format.consumer_offsets import (
 )
 from kafkalog.opening import LISTED, LogDirs, open_log_dirs, places_in_storage
 from kafkalog.partition import Partition
-from kafkalog.scan import Mode
+from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
 from kafkalog.storage.names import (
     METADATA_TOPIC,
     STATES,
@@ -38,16 +39,10 @@ from kafkalog.storage.names import (
     parse_folder,
 )
 from kafkalog.verify import PARTITIONS, partition_rows, verify as verify_partitions, verify_file
-from rmqstore.cli.common import (
-    Command,
-    counted,
-    ends_clearly,
-    shows_progress,
-    some_topics,
-    with_system_topics,
-)
+from rmqstore.cli.common import counted, ends_clearly
+from rmqstore.cli.options import FLAGS, REPEATED, Command, Flag, options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
-from rmqstore.cli.stores import given_options, storage_option
+from rmqstore.cli.stores import given_options
 from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
@@ -55,14 +50,15 @@ from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
+_WHOLE_BATCHES: Final = "with all of their batch"
 _HEADERS: Final = "headers"
 _METADATA_BYTES: Final = (
     "records of the cluster's metadata are shown as bytes; what they say shows"
     " kafka-dump-log.sh --cluster-metadata-decoder"
 )
 _DECODERS: Final[dict[str, tuple[str, Decode]]] = {
-    "offsets": ("__consumer_offsets", decode_group_record),
-    "transactions": ("__transaction_state", decode_transaction_record),
+    "offsets_decoder": ("__consumer_offsets", decode_group_record),
+    "transaction_log_decoder": ("__transaction_state", decode_transaction_record),
 }
 
 
@@ -76,19 +72,46 @@ def kafka() -> None:
 
 
 _paths = click.argument("paths", metavar="PATH...", type=click.Path(), nargs=-1, required=True)
-some_partitions = click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only partitions with this number; may be repeated.",
-)
+_FLAGS: Final = FLAGS | {
+    "partitions": Flag(
+        "-p --partition", "only partitions with this number", more=REPEATED,
+        type=click.IntRange(min=0), multiple=True,
+    ),
+    "start_offset": Flag("--start-offset", "from this offset on", type=int),
+    "end_offset": Flag("--end-offset", "up to, but not including, this offset", type=int),
+    "begin": Flag(
+        "-b --begin", "from the offset on that a broker gives for this time",
+        argument="starting_timestamp", metavar="TIME",
+    ),
+    "end": Flag(
+        "-e --end", "up to the offset that a broker gives for this time",
+        argument="ending_timestamp", metavar="TIME",
+    ),
+    "isolation_level": Flag(
+        "--isolation-level",
+        "with read_committed nothing of transactions that were aborted or are open",
+        type=click.Choice(ISOLATION_LEVELS), default=READ_UNCOMMITTED,
+    ),
+    "batches": Flag("--batches", "batches in place of records, markers as well", is_flag=True),
+    "deep": Flag(
+        "--deep",
+        "records as they are stored: markers and aborted ones as well, sizes, sequence numbers",
+        is_flag=True,
+    ),
+    "offsets_decoder": Flag(
+        "--offsets-decoder",
+        "show what records of __consumer_offsets say: group offsets and metadata", is_flag=True,
+    ),
+    "transaction_log_decoder": Flag(
+        "--transaction-log-decoder", "show what records of __transaction_state say", is_flag=True,
+    ),
+}  # fmt: skip
+_options = partial(options, table=_FLAGS)
 
 
 def log_dirs(command: Command) -> Command:
     """Add the argument that names log directories, and how to reach them, to a command."""
-    return _paths(storage_option("paths that are URIs")(command))
+    return _paths(options("storage_options")(command))
 
 
 def _open(paths: tuple[str, ...]) -> LogDirs:
@@ -96,7 +119,11 @@ def _open(paths: tuple[str, ...]) -> LogDirs:
 
 
 def _choose(
-    opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...], *, with_system: bool
+    opened: LogDirs,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    *,
+    include_system_topics: bool,
 ) -> dict[TopicPartition, Partition]:
     """Return the partitions that the options choose."""
     known_topics = opened.topics()
@@ -104,7 +131,7 @@ def _choose(
     if missing:
         known = nearest_topics(missing, known_topics, listed=LISTED)
         raise OptionError(f"-t/--topic: there is no topic {', '.join(missing)}; {known}")
-    of_topics = opened.partitions if with_system else opened.default_partitions
+    of_topics = opened.partitions if include_system_topics else opened.default_partitions
     if topics:
         of_topics = {key: part for key, part in opened.partitions.items() if key.topic in topics}
     for number in partitions:
@@ -119,30 +146,20 @@ def _choose(
 
 def chooses_partitions(command: Command) -> Command:
     """Add the options that choose partitions to a command."""
-    for option in (with_system_topics, some_partitions, some_topics, log_dirs):
-        command = option(command)
-    return command
-
-
-chooses_mode = click.option(
-    "--mode",
-    type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
-    default="FAILFAST",
-    show_default=True,
-    help="What is done with damaged batches: an error, left out, or a row with the reason.",
-)
+    of_topics = _options("topics", "partitions", "include_system_topics", topics=REPEATED)
+    return log_dirs(of_topics(command))
 
 
 @kafka.command()
 @chooses_partitions
-@shows_progress
+@_options("quiet")
 @ends_clearly
 @gives_rows()
 def stat(
     paths: tuple[str, ...],
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
-    with_system: bool,
+    include_system_topics: bool,
     output: Output,
 ) -> None:
     """Show partitions: offsets, last stable offset, high watermark, segments, bytes.
@@ -150,7 +167,9 @@ def stat(
     Column recovery says what a broker that starts would cut from the end of a log.
     """
     with _open(paths) as opened:
-        chosen = _choose(opened, topics, partitions, with_system=with_system).values()
+        chosen = _choose(
+            opened, topics, partitions, include_system_topics=include_system_topics
+        ).values()
         rows = (partition_rows([partition]) for partition in chosen)
         shown = counted(rows, "reading", len(chosen), unit="partitions", stays=False)
         output.write(PARTITIONS, list(shown))
@@ -158,48 +177,19 @@ def stat(
 
 @kafka.command()
 @chooses_partitions
-@click.option("--start-offset", type=int, help="From this offset on.")
-@click.option("--end-offset", type=int, help="Up to, but not including, this offset.")
-@click.option("-b", "--begin", help="From the offset on that a broker gives for this time.")
-@click.option("-e", "--end", help="Up to the offset that a broker gives for this time.")
-@click.option(
-    "--isolation-level",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    default="read_uncommitted",
-    show_default=True,
-    help="With read_committed nothing of transactions that were aborted or are open.",
-)
-@chooses_mode
-@click.option("--columns", help="Columns, separated by commas; all by default.")
-@click.option("--batches", is_flag=True, help="Batches in place of records, markers as well.")
-@click.option(
-    "--deep",
-    is_flag=True,
-    help="Records as they are stored: markers and aborted ones as well, sizes, sequence numbers.",
-)
-@click.option(
-    "--offsets-decoder",
-    "decoder",
-    flag_value="offsets",
-    help="Show what records of __consumer_offsets say: group offsets and metadata.",
-)
-@click.option(
-    "--transaction-log-decoder",
-    "decoder",
-    flag_value="transactions",
-    help="Show what records of __transaction_state say.",
-)
-@shows_progress
+@_options(
+    "start_offset", "end_offset", "begin", "end", "isolation_level", "mode", "columns", "batches",
+    "deep", "offsets_decoder", "transaction_log_decoder", "quiet", mode=_WHOLE_BATCHES,
+)  # fmt: skip
 @ends_clearly
-@gives_rows("jsonl", limit_help="At most N rows.")
+@gives_rows("jsonl")
 def dump(
     paths: tuple[str, ...],
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
-    with_system: bool,
+    include_system_topics: bool,
     batches: bool,
     deep: bool,
-    decoder: str | None,
     columns: str | None,
     output: Output,
     **choice: Any,  # noqa: ANN401
@@ -214,7 +204,10 @@ def dump(
     .timeindex, .txnindex and .snapshot give their entries. Records of the cluster's metadata are
     shown as bytes.
     """
-    topic, decode = (None, None) if decoder is None else _DECODERS[decoder]
+    topic, decode = None, None
+    for name, decoder in _DECODERS.items():
+        if choice.pop(name):
+            topic, decode = decoder
     deep |= decode is not None
     if topic is not None and not topics:
         topics = (topic,)
@@ -230,7 +223,7 @@ def dump(
         output.write(file_schema(kind, decode, deep=deep), chain.from_iterable(of_files))
         return
     with _open(paths) as opened:
-        chosen = _choose(opened, topics, partitions, with_system=with_system)
+        chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
         if batches:
             schema: pa.Schema = BATCHES
@@ -289,8 +282,8 @@ def _bounds(
     **_others: object,
 ) -> tuple[int, int]:
     """Return where a partition is read from and to, by offsets that it has."""
-    start_ms = None if begin is None else parse_timestamp("begin", begin)
-    end_ms = None if end is None else parse_timestamp("end", end)
+    start_ms = None if begin is None else parse_timestamp("starting_timestamp", begin)
+    end_ms = None if end is None else parse_timestamp("ending_timestamp", end)
     first, last = partition.offsets_between(start_ms, end_ms)
     if start_offset is not None:
         first = max(first, start_offset)
@@ -355,7 +348,7 @@ def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> 
 
 @kafka.command()
 @log_dirs
-@chooses_mode
+@_options("mode", mode=_WHOLE_BATCHES)
 @ends_clearly
 @gives_rows()
 def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
@@ -391,7 +384,7 @@ def verify(
     paths: tuple[str, ...],
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
-    with_system: bool,
+    include_system_topics: bool,
     output: Output,
 ) -> None:
     """List damage: wrong CRCs, broken chains, offsets that fall, indexes that lead elsewhere.
@@ -416,7 +409,7 @@ def verify(
         click.echo(f"{', '.join(paths)}: {len(files)} files are valid", err=True)
         return
     with _open(paths) as opened:
-        chosen = _choose(opened, topics, partitions, with_system=with_system)
+        chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         gone = {
             key: path
             for key, path in opened.missing.items()

@@ -10,13 +10,13 @@ from typing import Any, Final, overload
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_system_topics
+from rmqstore.cli.common import BYTES, repeated
+from rmqstore.cli.options import Command, options
 from rmqstore.cli.stores import each_store
 from rmqstore.errors import OptionError, StoreFormatError
-from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
+from rmqstore.exchange.bodies import BodyForm, parse_body_form
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
-from rmqstore.query.options import help_of
 from rmqstore.query.selection import (
     is_pattern,
     match_topics,
@@ -28,114 +28,39 @@ from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Messages, Scan
 
-TIMES: Final = "epoch ms, ISO-8601 or -1h"
 _PAUSE, _REMOTE_PAUSE = 0.5, 5.0  # seconds between two looks at a store that is followed
 # what the progress of a scan counts
 SCAN_UNITS: Final[dict[ScanOrder, str]] = {"queue": "messages", "commitlog": BYTES}
 
-matching_topics = click.option(
-    "-t",
-    "--topic",
-    "topics",
-    multiple=True,
-    shell_complete=complete_topics,
-    help="Only this topic, or those that match a pattern such as 'Order*'; may be repeated.",
-)
-some_queues = click.option(
-    "-i",
-    "--queue",
-    "queue_ids",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only queues with this id; may be repeated.",
-)
-some_columns = click.option("--columns", help=help_of("columns", "all by default"))
-verbatim_records = click.option(
-    "--verbatim",
-    is_flag=True,
-    help="Contents of records exactly as stored, with times and offsets: for exact copies.",
-)
+# The options that choose messages. ``ignore_log_end`` is for opening the store; :func:`scan` takes
+# the others.
+MESSAGES: Final = (
+    "topics", "queue_ids", "offset", "starting_timestamp", "ending_timestamp", "last", "tags",
+    "filter", "where", "columns", "scan", "mode", "fail_on_data_loss", "ignore_log_end",
+    "include_system_topics",
+)  # fmt: skip
 
 
-def some_messages(command: Command) -> Command:
-    """Add the options that choose messages to a command.
-
-    ``ignore_log_end`` is for opening the store; :func:`scan` takes the others.
-    """
-    for option in (
-        with_system_topics,
-        click.option(
-            "--ignore-log-end",
-            is_flag=True,
-            help=help_of("ignore_log_end"),
-        ),
-        click.option(
-            "--ignore-data-loss", is_flag=True, help="Read on without messages that are gone."
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
-            default="FAILFAST",
-            show_default=True,
-            help=help_of("mode"),
-        ),
-        click.option(
-            "--scan",
-            "scan_by",
-            type=click.Choice(["queue", "commitlog"]),
-            default="queue",
-            show_default=True,
-            help=help_of("scan"),
-        ),
-        some_columns,
-        click.option(
-            "--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."
-        ),
-        click.option("--filter", help=help_of("filter", '"a > 5.0 AND b IS NOT NULL"')),
-        click.option("-s", "--tags", help=help_of("tags")),
-        click.option(
-            "--last",
-            metavar="N",
-            type=click.IntRange(min=1),
-            help="Only the newest N of each queue, or with --scan commitlog of the log.",
-        ),
-        click.option("-e", "--end", help=help_of("ending_timestamp", TIMES)),
-        click.option("-b", "--begin", help=help_of("starting_timestamp", TIMES)),
-        click.option(
-            "-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."
-        ),
-        some_queues,
-        matching_topics,
-    ):
-        command = option(command)
-    return command
-
-
-def scan(
+def scan_chosen(
     store: Messages,
     *,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     offset: int | None,
-    begin: str | None,
-    end: str | None,
-    with_system: bool,
-    scan_by: ScanOrder,
+    include_system_topics: bool,
+    scan: ScanOrder,
     where: str | None,
-    ignore_data_loss: bool,
     **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
 ) -> Scan:
-    """Return the messages that the options of :func:`some_messages` choose."""
+    """Return the messages that :data:`MESSAGES` choose."""
     offsets = offsets_from(topics, queue_ids, offset)
-    chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=scan_by == "commitlog")
+    by_log = scan == "commitlog"
+    chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=by_log)
     return store.scan(
         **chosen,
         starting_offsets=offsets,
-        starting_timestamp=begin,
-        ending_timestamp=end,
-        scan=scan_by,
+        scan=scan,
         where=where_queue(queue_ids, where, chosen),
-        fail_on_data_loss=not ignore_data_loss,
         **others,
     )
 
@@ -182,51 +107,43 @@ def followed(
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     offset: int | None,
-    begin: str | None,
-    end: str | None,
-    with_system: bool,
-    scan_by: ScanOrder,
+    starting_timestamp: str | None,
+    ending_timestamp: str | None,
+    include_system_topics: bool,
+    scan: ScanOrder,
     where: str | None,
-    filter: str | None,  # noqa: A002 - the option's name
-    tags: str | None,
-    columns: str | None,
-    mode: Mode,
     last: int | None,
-    ignore_data_loss: bool,
+    **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
 ) -> pa.RecordBatchReader:
-    """Return the messages that the options of :func:`some_messages` choose, and new ones for ever.
+    """Return the messages that :data:`MESSAGES` choose, and new ones for ever.
 
     They end when the process is asked to end.
     """
-    if end is not None or scan_by != "queue":
+    if ending_timestamp is not None or scan != "queue":
         raise click.UsageError("--follow goes by queue and has no end: leave -e and --scan out")
-    if last is not None and (begin, offset) != (None, None):
+    if last is not None and (starting_timestamp, offset) != (None, None):
         raise click.UsageError("--follow begins at --last, -b or -o: give one of them")
-    chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=True)
+    chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=True)
     arguments = {
         **chosen,
         "starting_offsets": offsets_from(topics, queue_ids, offset),
-        "starting_timestamp": begin,
+        "starting_timestamp": starting_timestamp,
         "starting_offsets_by_timestamp_strategy": "latest",
         "where": where_queue(queue_ids, where, chosen),
-        "filter": filter,
-        "tags": tags,
-        "columns": columns,
-        "mode": mode,
-        "fail_on_data_loss": not ignore_data_loss,
         "last": last,
+        **others,
     }
     request = parse_request(arguments, streaming=True)
-    scans = []
+    tails = []
     for one in each_store(store):
         one.parts.ranges.warn_unknown_topics(
             request.selection, "they are followed once they appear"
         )
-        scans.append(TailingScan(one.parts, request))
+        tails.append(TailingScan(one.parts, request))
     is_remote = any(one.parts.log.is_remote for one in each_store(store))
 
     def look() -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(scan.messages() for scan in scans)
+        return chain.from_iterable(tail.messages() for tail in tails)
 
     batches = repeated(look, _REMOTE_PAUSE if is_remote else _PAUSE)
     return pa.RecordBatchReader.from_batches(request.schema, batches)
@@ -247,7 +164,7 @@ def topic_arguments(
     store: Messages,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
-    with_system: bool,
+    include_system_topics: bool,
     *,
     by_log: bool,
 ) -> TopicArguments:
@@ -257,36 +174,40 @@ def topic_arguments(
         store: the store, or several.
         topics: names and patterns; all topics if empty.
         queue_ids: ids of queues, which all topics have that are given by name.
-        with_system: whether system topics are chosen, which are not given by name.
+        include_system_topics: whether system topics are chosen, which are not given by name.
         by_log: whether topics may be chosen that only records of the log name.
     """
-    chosen: TopicArguments = {"include_system_topics": with_system}
+    chosen: TopicArguments = {"include_system_topics": include_system_topics}
     if not any(map(is_pattern, topics)):
         if topics and queue_ids:
             chosen["assign"] = dict.fromkeys(topics, queue_ids)
         elif topics:
             chosen["subscribe"] = topics
     elif by_log:
-        chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
+        chosen["subscribe_pattern"] = regular_expression(
+            topics, include_system_topics=include_system_topics
+        )
     else:
         if isinstance(store, MessageStore | StoreCluster):
             parts = [one.parts for one in each_store(store)]
             known = {topic for one in parts for topic in one.store_queues.known_topics()}
         else:
             known = {*store.topics()}
-        chosen["subscribe"] = match_topics(topics, sorted(known), include_system_topics=with_system)
+        chosen["subscribe"] = match_topics(
+            topics, sorted(known), include_system_topics=include_system_topics
+        )
     return chosen
 
 
-def topics_of_views(topics: tuple[str, ...], *, with_system: bool) -> TopicArguments:
+def topics_of_views(topics: tuple[str, ...], *, include_system_topics: bool) -> TopicArguments:
     """Return the topics that -t chooses, as arguments of views, also of several stores.
 
     Args:
         topics: names and patterns.
-        with_system: whether patterns match system topics.
+        include_system_topics: whether patterns match system topics.
     """
     if any(map(is_pattern, topics)):
-        pattern = regular_expression(topics, include_system_topics=with_system)
+        pattern = regular_expression(topics, include_system_topics=include_system_topics)
         return {"subscribe_pattern": pattern}
     return {"subscribe": topics} if topics else {}
 
@@ -308,13 +229,7 @@ def some_bodies(command: Command) -> Command:
     def run(*, body: str | None, charset: str | None, **others: Any) -> None:  # noqa: ANN401
         command(bodies=parse_body_form(body, charset), **others)
 
-    with_body = click.option(
-        "--body",
-        type=click.Choice(FORMS),
-        help="Form of bodies; UTF-8 text, or else base64, if not given.",
-    )
-    with_charset = click.option("--charset", help="Charset of bodies; utf-8 if not given.")
-    return with_body(with_charset(run))
+    return options("body", "charset")(run)
 
 
 def columns_of_tables(store: Messages, columns: str) -> str:

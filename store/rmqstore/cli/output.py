@@ -15,10 +15,10 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 
-from rmqstore.cli.common import DAMAGE, Command, say
+from rmqstore.cli.common import DAMAGE, say
+from rmqstore.cli.options import EMPTY, ISO, JSON, PRETTY, TABLE, Command, options
 from rmqstore.errors import Finding, OptionError, RmqStoreError, number_of
 from rmqstore.exchange.files import (
-    FORMATS,
     compression_of,
     format_of,
     has_known_suffix,
@@ -31,11 +31,7 @@ from rmqstore.query.arrow_rows import first_rows
 from rmqstore.storage.broker.folders import root_around
 from rmqstore.storage.files.local import LOCAL
 
-ISO, MILLIS = "iso", "ms"  # how times are written
-EMPTY: Final = 3  # the exit code of --fail-if-empty
-_TABLE, _JSON, _PRETTY = "table", "json", "pretty"
-FILE_FORMATS: Final = (*FORMATS, _JSON)  # those that are not for people
-_LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
+_LIVE: Final = (TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # a longer table is written row by row, without a frame
 _FINDING: Final = pa.schema([(name, pa.string()) for name in ("part", "place", "text")])
@@ -95,7 +91,7 @@ class Output(NamedTuple):
 
     @classmethod
     def checked(
-        cls, name: str | None, target: Path | None, default: str = _TABLE, *, overwrite: bool
+        cls, name: str | None, target: Path | None, default: str = TABLE, *, overwrite: bool
     ) -> Self:
         """Return an output, and refuse what cannot be written.
 
@@ -115,19 +111,19 @@ class Output(NamedTuple):
         require_new(target, overwrite=overwrite)
         known = None
         if (target.stem if compression_of(target) else target.name).endswith(".json"):
-            known = _JSON
+            known = JSON
         elif has_known_suffix(target):
             known = format_of(target)
         if name is None:
             return cls(known or format_of(target), target)
-        if known is not None and known != (_JSON if name == _PRETTY else name):
+        if known is not None and known != (JSON if name == PRETTY else name):
             raise OptionError(f"{target}: the name says {known}, but --format {name} is given")
         return cls(name, target)
 
     @property
     def is_table(self) -> bool:
         """Whether people read the rows, who may want to know more."""
-        return self.format_name == _TABLE
+        return self.format_name == TABLE
 
     @property
     def is_on_terminal(self) -> bool:
@@ -169,13 +165,13 @@ class Output(NamedTuple):
 
     def _write(self, text: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: ANN401 - a file of text above a binary one
         sink = _sink(text)
-        if self.format_name == _TABLE:
+        if self.format_name == TABLE:
             _print_table(text, schema.names, batches, is_cut=self.is_cut)
             text.flush()
-        elif self.format_name == _JSON:
+        elif self.format_name == JSON:
             rows = [row for batch in batches for row in json_rows(batch)]
             sink.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
-        elif self.format_name == _PRETTY:
+        elif self.format_name == PRETTY:
             for batch in batches:
                 for row in json_rows(batch):
                     line = orjson.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -209,7 +205,7 @@ class Output(NamedTuple):
         schema, batches = self._timed(schema, batches)
         if self.limit is not None:
             batches = first_rows(batches, self.limit)
-        if self.format_name != _TABLE:
+        if self.format_name != TABLE:
             write_stream(_sink(sys.stdout), self.format_name, schema, batches)
             return
         names = _shown(schema.names)
@@ -255,69 +251,29 @@ def show_findings(findings: Sequence[Finding], output: Output) -> None:
         sys.exit(DAMAGE)
 
 
-def gives_rows(
-    default: str = _TABLE, *, limit_help: str = "At most N rows."
-) -> Callable[[Command], Command]:
+def gives_rows(default: str = TABLE, *, limit: str = "") -> Callable[[Command], Command]:
     """Add the options that say where rows go; the command gets ``output``, an :class:`Output`.
 
     Args:
         default: the format on stdout.
-        limit_help: what ``-n N`` does.
+        limit: which rows ``-n N`` gives, if not the first.
     """
-    amount = (
-        click.option(
-            "--times",
-            type=click.Choice((ISO, MILLIS)),
-            default=ISO,
-            show_default=True,
-            help="Times as ISO-8601, or as epoch ms; Parquet has a type for them.",
-        ),
-        click.option(
-            "--wide", is_flag=True, help="All columns and whole cells in a table on a terminal."
-        ),
-        click.option("-n", "--limit", type=click.IntRange(min=1), help=limit_help),
-        click.option(
-            "--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row."
-        ),
-    )
-
-    def decorate(command: Command) -> Command:
-        return _with_output(command, default, *amount)
-
-    return decorate
+    amount = options("times", "wide", "limit", "fail_if_empty", limit=limit)
+    return lambda command: _with_output(amount(command), default)
 
 
 def gives_findings(command: Command) -> Command:
     """Add the options of :func:`gives_rows` but for those that count rows: all findings matter."""
-    return _with_output(command, _TABLE)
+    return _with_output(command, TABLE)
 
 
-def _with_output(command: Command, default: str, *amount: Callable[[Command], Command]) -> Command:
-    """Add options to a command that gets ``output``.
+def _with_output(command: Command, default: str) -> Command:
+    """Let a command get ``output``, and add the options that say where it goes.
 
     Args:
         command: the command.
         default: the format on stdout.
-        amount: options that count rows, and those of tables.
     """
-    options: tuple[Callable[[Command], Command], ...] = (
-        click.option(
-            "--format",
-            "format_name",
-            type=click.Choice((_TABLE, _JSON, _PRETTY, *FORMATS)),
-            help=f"Form of the rows; {default} by default, or what the name of --output gives.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl."),
-        click.option(
-            "--output",
-            "output_file",
-            metavar="FILE",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="Write the rows to FILE; .gz or .zst at the end of its name compresses text.",
-        ),
-        click.option("--overwrite", is_flag=True, help="Replace FILE if it exists."),
-        *amount,
-    )
 
     @wraps(command)
     def with_output(
@@ -341,10 +297,14 @@ def _with_output(command: Command, default: str, *amount: Callable[[Command], Co
         )
         command(output=output, **others)
 
-    run: Command = with_output
-    for option in reversed(options):
-        run = option(run)
-    return run
+    add = options(
+        "format_name",
+        "as_json",
+        "output_file",
+        "overwrite",
+        format_name=f"{default} by default, or what the name of --output gives",
+    )
+    return add(with_output)
 
 
 def _print_table(

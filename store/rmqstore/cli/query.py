@@ -11,27 +11,17 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.cli.common import (
-    USAGE,
-    ends_clearly,
-    err_console,
-    progress_bar,
-    shows_progress,
-    with_system_topics,
-)
+from rmqstore.cli.common import USAGE, ends_clearly, err_console, progress_bar
 from rmqstore.cli.messages import (
-    TIMES,
     columns_of,
     columns_of_tables,
     columns_to_read,
     in_form,
-    matching_topics,
     some_bodies,
-    some_columns,
-    some_queues,
     topic_arguments,
     where_queue,
 )
+from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import (
     each_store,
@@ -44,7 +34,7 @@ from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.trace import find_messages, trace
-from rmqstore.query.options import help_of
+from rmqstore.query.arguments import BoundArguments
 from rmqstore.query.selection import (
     Selection,
     choose_topics,
@@ -73,45 +63,18 @@ _OFFSETS = pa.schema(
 
 @main.command()
 @store_paths
-@matching_topics
-@some_queues
-@click.option(
-    "-k",
-    "--key",
-    "keys",
-    multiple=True,
-    help=help_of("msg_key", "may be repeated"),
-)
-@click.option(
-    "-m",
-    "--msg-id",
-    "ids",
-    multiple=True,
-    help=help_of("msg_id", "may be repeated"),
-)
-@click.option("--tags", multiple=True, help=help_of("msg_tags", "may be repeated"))
-@click.option(
-    "--time",
-    help="Instead, with -t: the queue offsets at this store time.",
-)
-@click.option("-b", "--begin", help=help_of("starting_timestamp", TIMES))
-@click.option("-e", "--end", help=help_of("ending_timestamp", TIMES))
-@some_columns
-@click.option(
-    "--index-only",
-    is_flag=True,
-    help=help_of("index_only"),
-)
-@with_system_topics
-@shows_progress
+@options(
+    "topics", "queue_ids", "msg_key", "msg_id", "msg_tags", "timestamp", "starting_timestamp",
+    "ending_timestamp", "columns", "index_only", "include_system_topics", "quiet",
+)  # fmt: skip
 @ends_clearly
-@gives_rows(limit_help="Only the newest N messages.")
+@gives_rows(limit="the newest")
 @some_bodies
 def query(
     paths: tuple[Path, ...],
     brokers: str | None,
     topics: tuple[str, ...],
-    time: str | None,
+    timestamp: str | None,
     columns: str | None,
     output: Output,
     bodies: BodyForm | None,
@@ -123,15 +86,17 @@ def query(
     are read; stderr says so. A table has a few columns, the other formats have all. PATH may be
     several stores, of which one of each broker is searched.
     """
-    named = [name for name in ("keys", "ids", "tags") if lookup[name]]
-    if len(named) + (time is not None) != 1:
+    named = [name for name in ("msg_key", "msg_id", "msg_tags") if lookup[name]]
+    if len(named) + (timestamp is not None) != 1:
         raise click.UsageError("give one of -k, -m, --tags and --time")
     with open_as_one(paths, brokers) as store:
-        if time is not None:
-            others = ("begin", "end", "index_only", "queue_ids")
+        if timestamp is not None:
+            others = ("starting_timestamp", "ending_timestamp", "index_only", "queue_ids")
             if columns or bodies or any(lookup[name] for name in others):
                 raise click.UsageError("--time goes only with -t and the options of the output")
-            offsets = _offsets(store, topics, time, with_system=lookup["with_system"])
+            offsets = _offsets(
+                store, topics, timestamp, include_system_topics=lookup["include_system_topics"]
+            )
             output.write(offsets.schema, [offsets])
             return
         if output.is_table and columns is None:
@@ -142,11 +107,15 @@ def query(
 
 
 def _offsets(
-    store: MessageStore | StoreCluster, names: tuple[str, ...], time: str, *, with_system: bool
+    store: MessageStore | StoreCluster,
+    names: tuple[str, ...],
+    time: str,
+    *,
+    include_system_topics: bool,
 ) -> pa.RecordBatch:
     if not names:
         raise click.UsageError("--time needs -t")
-    topics = match_topics(names, store.topics(), include_system_topics=with_system)
+    topics = match_topics(names, store.topics(), include_system_topics=include_system_topics)
     stores = each_store(store)
     _require_topics(stores, parse_selection(subscribe=topics))
     timestamp = parse_timestamp("timestamp", time)
@@ -189,17 +158,21 @@ def _messages(
     columns: str | None,
     *,
     queue_ids: tuple[int, ...],
-    keys: tuple[str, ...],
-    ids: tuple[str, ...],
-    tags: tuple[str, ...],
-    begin: str | None,
-    end: str | None,
+    msg_key: tuple[str, ...],
+    msg_id: tuple[str, ...],
+    msg_tags: tuple[str, ...],
+    starting_timestamp: str | None,
+    ending_timestamp: str | None,
     index_only: bool,
-    with_system: bool,
+    include_system_topics: bool,
 ) -> pa.Table:
-    chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
-    selection = parse_selection(**chosen, starting_timestamp=begin, ending_timestamp=end)
-    wanted = parse_lookup_keys(keys or None, ids or None, tags or None)
+    chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=False)
+    times: BoundArguments = {
+        "starting_timestamp": starting_timestamp,
+        "ending_timestamp": ending_timestamp,
+    }
+    selection = parse_selection(**chosen, **times)
+    wanted = parse_lookup_keys(msg_key or None, msg_id or None, msg_tags or None)
     stores = each_store(store)
     n_uncovered = sum(
         find_by_keys(one.parts, wanted, selection).n_uncovered_bytes for one in stores
@@ -208,8 +181,8 @@ def _messages(
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
-    if keys or ids:
-        _tell_of_shared_records(stores, selection, "keys = 'KEY'" if keys else "msgId = 'ID'")
+    if msg_key or msg_id:
+        _tell_of_shared_records(stores, selection, "keys = 'KEY'" if msg_key else "msgId = 'ID'")
     # Stores come one after the other, and so do the queues of tiered storage.
     is_in_order = len(stores) == 1 and not stores[0].parts.is_tiered
     tables = []
@@ -217,12 +190,11 @@ def _messages(
         for one in stores:
             found = one.scan(
                 **chosen,
-                starting_timestamp=begin,
-                ending_timestamp=end,
+                **times,
                 where=where_queue(queue_ids, None, chosen),
-                msg_key=keys or None,
-                msg_id=ids or None,
-                msg_tags=tags or None,
+                msg_key=msg_key or None,
+                msg_id=msg_id or None,
+                msg_tags=msg_tags or None,
                 index_only=index_only,
                 columns=columns if is_in_order else None,
                 progress=progress,
@@ -241,9 +213,7 @@ def _messages(
 
 @main.command()
 @store_paths_and_ids
-@matching_topics
-@some_columns
-@shows_progress
+@options("topics", "columns", "quiet")
 @ends_clearly
 @gives_rows("pretty")
 @some_bodies
@@ -269,7 +239,7 @@ def get(
         open_as_one(paths, brokers) as opened,
         progress_bar("searching", stays=False) as progress,
     ):
-        chosen = topic_arguments(opened, topics, (), with_system=True, by_log=False)
+        chosen = topic_arguments(opened, topics, (), include_system_topics=True, by_log=False)
         results = [find_messages(store, ids, chosen, progress) for store in each_store(opened)]
     found = pa.concat_tables([result.table(schema) for result in results])
     output.write_any(*in_form(found.to_reader(), bodies))
@@ -285,8 +255,7 @@ def get(
 @main.command("trace")
 @store_paths
 @click.argument("message_id", metavar="ID")
-@some_columns
-@shows_progress
+@options("columns", "quiet")
 @ends_clearly
 @gives_rows()
 def trace_message(

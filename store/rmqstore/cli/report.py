@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, progress_bar, shows_progress
+from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, progress_bar
+from rmqstore.cli.options import options
 from rmqstore.cli.output import require_new
 from rmqstore.cli.stores import open_stores, store_paths
 from rmqstore.cli.verbs import main
@@ -18,26 +19,12 @@ from rmqstore.inspect.report import gather, render, require_libraries
 
 @main.command()
 @store_paths
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The HTML file.",
-)
-@click.option(
-    "--verify/--no-verify",
-    "with_verify",
-    default=True,
-    help="Also check the stores, which reads all of them.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
-@shows_progress
+@options("page", "with_verify", "overwrite", "quiet")
 @ends_clearly
 def report(
     paths: tuple[Path, ...],
     brokers: str | None,
-    output: Path,
+    page: Path,
     with_verify: bool,
     overwrite: bool,
 ) -> None:
@@ -46,18 +33,17 @@ def report(
     The page is one HTML file that needs no network. The exit code is 1 if there are findings.
     """
     require_libraries()
-    if output == Path("-"):
+    if page == Path("-"):
         raise OptionError("-o/--output -: a page is written into a file; name one")
     if len({*map(str, paths)}) < len(paths):
         raise OptionError("a store is named twice")
-    require_new(output, overwrite=overwrite)
+    require_new(page, overwrite=overwrite)
     with open_stores(paths, brokers) as stores:
         for store in stores:
             root = store.paths.root
-            if isinstance(root, Path) and output.resolve().is_relative_to(root.resolve()):
+            if isinstance(root, Path) and page.resolve().is_relative_to(root.resolve()):
                 raise OptionError(
-                    f"{output} lies in the store, into which a report never writes: put it "
-                    "elsewhere"
+                    f"{page} lies in the store, into which a report never writes: put it elsewhere"
                 )
         facts = []
         for store in stores:
@@ -68,12 +54,12 @@ def report(
             else:
                 with err_console.status(f"reading queues of {root}"):
                     facts.append(gather(store, with_verify=False))
-    made = output.with_name(f"{output.name}.tmp")
+    made = page.with_name(f"{page.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
-    made.replace(output)
+    made.replace(page)
     for one in facts:
         text = f"{one.messages:,} messages of {len(one.topics):,} topics"
-        click.echo(f"{output}: {one.broker_name}, {text}", err=True)
+        click.echo(f"{page}: {one.broker_name}, {text}", err=True)
     n_findings = sum(len(one.findings or ()) for one in facts)
     if n_findings:
         click.echo(f"damage: {number_of(n_findings, 'finding')}", err=True)

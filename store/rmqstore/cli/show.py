@@ -12,16 +12,9 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.cli.common import (
-    DAMAGE,
-    USAGE,
-    counted,
-    ends_clearly,
-    progress_bar,
-    shows_progress,
-    with_system_topics,
-)
+from rmqstore.cli.common import DAMAGE, USAGE, counted, ends_clearly, progress_bar
 from rmqstore.cli.messages import (
+    MESSAGES,
     SCAN_UNITS,
     ValidRows,
     columns_of,
@@ -29,17 +22,13 @@ from rmqstore.cli.messages import (
     columns_to_read,
     followed,
     in_form,
-    matching_topics,
-    scan,
+    scan_chosen,
     some_bodies,
-    some_columns,
-    some_messages,
-    some_queues,
     topic_arguments,
-    verbatim_records,
     where_queue,
 )
-from rmqstore.cli.output import EMPTY, FILE_FORMATS, Output, gives_rows
+from rmqstore.cli.options import NEW_FILE, options
+from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import each_store, open_any, open_as_one, store_paths
 from rmqstore.cli.verbs import main
 from rmqstore.errors import (
@@ -51,7 +40,7 @@ from rmqstore.errors import (
 )
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
-from rmqstore.inspect.counts import DAY, HOUR, count_by_time
+from rmqstore.inspect.counts import count_by_time
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.read_spec import FAILFAST
@@ -64,17 +53,10 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"  # of a tab
 
 @main.command()
 @store_paths
-@matching_topics
-@some_queues
-@with_system_topics
-@click.option("--where", help='Condition on columns, such as "messages > 1000".')
-@click.option(
-    "--per",
-    type=click.Choice([HOUR, DAY]),
-    help="Count the messages of each topic by hour or day in place of queues; reads no body.",
-)
-@some_columns
-@shows_progress
+@options(
+    "topics", "queue_ids", "include_system_topics", "where", "per", "columns", "quiet",
+    where='"messages > 1000"',
+)  # fmt: skip
 @ends_clearly
 @gives_rows()
 def stat(
@@ -82,7 +64,7 @@ def stat(
     brokers: str | None,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
-    with_system: bool,
+    include_system_topics: bool,
     where: str | None,
     per: str | None,
     columns: str | None,
@@ -96,7 +78,7 @@ def stat(
     """
     with open_as_one(paths, brokers) as store:
         stores = each_store(store)
-        chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
+        chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=False)
         if per is not None:
             if where_queue(queue_ids, where, chosen) is not None:
                 text = "--per counts messages of topics: leave --where out, and name topics for -i"
@@ -167,14 +149,7 @@ def _show_kinds(stores: Sequence[MessageStore]) -> None:
 
 @main.command()
 @store_paths
-@some_messages
-@click.option(
-    "-f",
-    "--follow",
-    is_flag=True,
-    help="Continue with new messages until interrupted, from --last, -b or -o, else from now on.",
-)
-@shows_progress
+@options(*MESSAGES, "follow", "quiet")
 @ends_clearly
 @gives_rows("jsonl")
 @some_bodies
@@ -186,7 +161,7 @@ def dump(
     follow: bool,
     output: Output,
     bodies: BodyForm | None,
-    **choice: Any,  # noqa: ANN401 - see some_messages
+    **choice: Any,  # noqa: ANN401 - see MESSAGES
 ) -> None:
     """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64.
 
@@ -215,7 +190,7 @@ def dump(
                     name = _names(each_store(store))
                 else:
                     name = str(paths[0])
-                unit = SCAN_UNITS[choice["scan_by"]] if output.limit is None else "messages"
+                unit = SCAN_UNITS[choice["scan"]] if output.limit is None else "messages"
                 progress = stack.enter_context(progress_bar(f"reading {name}", unit))
                 if output.limit is None:
                     choice["progress"] = progress
@@ -264,9 +239,9 @@ def _show_all(
     """
     rows: Scan | ValidRows
     if choice["mode"] == FAILFAST and (output.limit is not None or choice["last"] is not None):
-        rows = ValidRows(lambda mode: scan(store, **choice | {"mode": mode}))
+        rows = ValidRows(lambda mode: scan_chosen(store, **choice | {"mode": mode}))
     else:
-        rows = scan(store, **choice)
+        rows = scan_chosen(store, **choice)
     schema, messages = in_form(rows, bodies)
     if output.limit is not None:
         messages = _told(messages, output.limit, progress)
@@ -288,26 +263,15 @@ def _told(
 
 @main.command("export")
 @store_paths
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
-@some_messages
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
-@click.option(
-    "--format",
-    "named_format",
-    type=click.Choice(FILE_FORMATS),
-    help="Format of the file, if its name does not give it.",
-)
-@verbatim_records
-@click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
-@click.option("--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row.")
-@shows_progress
+@click.argument("target", type=NEW_FILE)
+@options(*MESSAGES, "limit", "file_format", "verbatim", "overwrite", "fail_if_empty", "quiet")
 @ends_clearly
 @some_bodies
 def export_messages(
     paths: tuple[Path, ...],
     brokers: str | None,
     target: Path,
-    named_format: str | None,
+    file_format: str | None,
     verbatim: bool,
     overwrite: bool,
     fail_if_empty: bool,
@@ -327,14 +291,14 @@ def export_messages(
             raise click.UsageError(f"--verbatim and {name} contradict each other")
     if target == Path("-"):
         raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
-    output = Output.checked(named_format, target, overwrite=overwrite)
+    output = Output.checked(file_format, target, overwrite=overwrite)
     output = output._replace(fails_if_empty=fail_if_empty)
     with (
         open_any(paths, brokers, ignore_log_end=ignore_log_end) as store,
-        progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
+        progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan"]]) as progress,
     ):
         columns = columns_to_read(columns, bodies)
-        reader = scan(store, verbatim=verbatim, columns=columns, progress=progress, **choice)
+        reader = scan_chosen(store, verbatim=verbatim, columns=columns, progress=progress, **choice)
         n_rows = output.write(*in_form(reader, bodies))
     if n_rows:
         click.echo(f"{target}: {n_rows:,} messages", err=True)

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from rmqstore.cli.common import Command, with_flags
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.cli.options import Command, options
+from rmqstore.cli.parameters import CONFS, KEPT, StoreArgument, StoreFolder, with_flags
+from rmqstore.errors import OptionError
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.options import help_of
 from rmqstore.storage.broker.folders import names_by_path, read_brokers
-from rmqstore.storage.broker.store_config import read_conf, root_of
+from rmqstore.storage.broker.store_config import root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.files.remote_location import (
-    is_live,
-    is_pattern,
-    is_uri,
-    local_path,
-    options_by_path,
-)
+from rmqstore.storage.files.remote_location import is_live, is_uri, options_by_path
 from rmqstore.storage.files.storage import path_of
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import expanded, open_for
 from rmqstore.store.scan import Messages
-
-_META = "rmqstore."
-_OF_BROKERS = ("dump", "export")  # the verbs that read running brokers too
 
 
 @dataclass(frozen=True)
@@ -81,157 +72,8 @@ class StoreOptions:
         return [flag for flag, value in given.items() if value]
 
 
-def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Keep the value of an option for :func:`given_options`."""
-    context.meta[f"{_META}{option.name}"] = value
-
-
-def key_values(
-    context: click.Context, option: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    """Return the values of an option that is given as KEY=VALUE, once for each key."""
-    options = {}
-    for value in values:
-        name, equals, setting = value.partition("=")
-        if not equals:  # the text may be a secret
-            raise click.BadParameter("must be KEY=VALUE", ctx=context, param=option)
-        options[name] = setting
-    return options
-
-
-def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
-    _keep(context, option, key_values(context, option, values))
-
-
-class StoreFolder(click.Path):
-    """A folder on the disk, or a URI; a file may be a part of a store, for which it stands.
-
-    A pattern that no shell has replaced is only taken for :func:`open_stores`.
-    """
-
-    def __init__(self, *, is_local: bool = False, takes_patterns: bool = False) -> None:
-        super().__init__(exists=True, file_okay=not is_local, path_type=Path)
-        self._is_local, self._takes_patterns = is_local, takes_patterns
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Return the path."""
-        if is_live(value) and (ctx is None or ctx.command.name not in _OF_BROKERS):
-            verbs = " and ".join(f"rmqstore {name}" for name in _OF_BROKERS)
-            self.fail(
-                f"{value}: running brokers serve nothing but messages, which {verbs} read; this "
-                "needs the files of a store, or of a copy that rmqstore follow keeps", param, ctx,
-            )  # fmt: skip
-        if is_uri(value):
-            if self._is_local:
-                self.fail(f"{value} is not on the local disk, where it has to be", param, ctx)
-            if not str(value).partition(":")[2].strip("/"):
-                self.fail(f"{value} names no bucket: write {value}bucket/folder", param, ctx)
-            return path_of(value)
-        if self._takes_patterns and is_pattern(value) and not LOCAL.exists(value):
-            return Path(value)
-        try:
-            return super().convert(local_path(value), param, ctx)
-        except UnsupportedFeatureError as err:
-            self.fail(str(err), param, ctx)
-
-
-def _read_confs(
-    context: click.Context, _option: click.Parameter, value: str | tuple[str, ...] | None
-) -> None:
-    """Keep the settings of brokers' files for :func:`given_options`."""
-    files = (value,) if isinstance(value, str) else value or ()
-    try:
-        confs = tuple(read_conf(file) for file in files)
-    except OptionError as err:
-        raise click.UsageError(with_flags(err.text), context) from err
-    context.meta[f"{_META}confs"] = confs
-
-
-def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Command]:
-    """Return the option that names the file of a broker.
-
-    Args:
-        flags: how it is called.
-        several: whether it may be given for several brokers.
-    """
-    each = "; may be repeated, for several brokers" if several else ""
-    return click.option(
-        *flags,
-        "conf",
-        metavar="FILE",
-        multiple=several,
-        is_eager=True,  # the path may come from it
-        expose_value=False,
-        callback=_read_confs,
-        help=help_of("conf", f"PATH may be left out then{each}"),
-    )
-
-
-def _folder_option(flag: str, name: str, *, many: bool = False) -> Any:  # noqa: ANN401
-    return click.option(
-        flag, name, metavar="FOLDER", multiple=many, expose_value=False, callback=_keep,
-        help=help_of(name, "may be repeated" if many else ""),
-    )  # fmt: skip
-
-
-def storage_option(what: str) -> Callable[[Command], Command]:
-    """Return the option that says how to reach something."""
-    return click.option(
-        "--storage-option", "storage_options", metavar="KEY=VALUE", multiple=True,
-        expose_value=False, callback=_keep_pairs,
-        help=f"How to reach {what}, such as region=eu-west-1; may be repeated.",
-    )  # fmt: skip
-
-
-_PARTS_ELSEWHERE = (
-    click.option(
-        "--dledger-self-id",
-        metavar="ID",
-        expose_value=False,
-        callback=_keep,
-        help=help_of("dledger_self_id"),
-    ),
-    _folder_option("--dledger-log", "dledger_logs", many=True),
-    _folder_option("--index", "index"),
-    _folder_option("--consumequeue", "consumequeue"),
-    _folder_option("--commitlog", "commitlogs", many=True),
-)
-_HOW_TO_OPEN = (
-    storage_option("PATH if it is a URI"),
-    click.option(
-        "--tiered",
-        metavar="FOLDER",
-        type=StoreFolder(is_local=True),
-        expose_value=False,
-        callback=_keep,
-        help=help_of("tiered"),
-    ),
-    *_PARTS_ELSEWHERE,
-)
-
-_BROKERS = click.option(
-    "--brokers",
-    metavar="FILE",
-    is_eager=True,  # an id may be the first word then
-    help="A .json or .toml file, or a JSON object, with stores by broker name.",
-)
-
-
-def parts_elsewhere(command: Command) -> Command:
-    """Add the options that name the parts of a store outside of its root to a command."""
-    for option in _PARTS_ELSEWHERE:
-        command = option(command)
-    return command
-
-
-class _StoreArgument(click.Argument):
-    def get_error_hint(self, _context: click.Context | None) -> str:
-        return "'PATH'"
+PARTS_ELSEWHERE: Final = ("commitlogs", "consumequeue", "index", "dledger_logs", "dledger_self_id")
+_HOW_TO_OPEN: Final = (*PARTS_ELSEWHERE, "tiered", "storage_options")
 
 
 def store_path(command: Command) -> Command:
@@ -241,12 +83,10 @@ def store_path(command: Command) -> Command:
     number of values, which lets other arguments follow it.
     """
     argument = click.argument(
-        "path", cls=_StoreArgument, metavar="[PATH]", nargs=-1, type=StoreFolder(),
+        "path", cls=StoreArgument, metavar="[PATH]", nargs=-1, type=StoreFolder(),
         callback=_one_path,
     )  # fmt: skip
-    for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
-        command = parameter(command)
-    return command
+    return argument(options("conf", *_HOW_TO_OPEN)(command))
 
 
 def store_paths_and_ids(command: Command) -> Command:
@@ -255,9 +95,7 @@ def store_paths_and_ids(command: Command) -> Command:
     Paths are the first word, unless options name stores, and all before the first that is not one.
     """
     argument = click.argument("ids", metavar="[PATH]... ID...", nargs=-1, callback=_paths_and_ids)
-    for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf", several=True), _BROKERS, argument):
-        command = parameter(command)
-    return command
+    return argument(options("brokers", "confs", *_HOW_TO_OPEN)(command))
 
 
 def _paths_and_ids(
@@ -265,14 +103,14 @@ def _paths_and_ids(
 ) -> tuple[str, ...]:
     if context.resilient_parsing:
         return words
-    is_named = context.meta.get(f"{_META}confs") or context.params.get("brokers")
+    is_named = context.meta.get(CONFS) or context.params.get("brokers")
     paths = tuple(takewhile(lambda word: is_uri(word) or LOCAL.exists(word), words))
     if not paths and not is_named:
         if not words:
-            raise click.MissingParameter("Give it, or --conf.", context, _StoreArgument(["path"]))
+            raise click.MissingParameter("Give it, or --conf.", context, StoreArgument(["path"]))
         paths = words[:1]
     ids = words[len(paths) :]
-    path, kind = _StoreArgument(["path"]), StoreFolder(takes_patterns=True)
+    path, kind = StoreArgument(["path"]), StoreFolder(takes_patterns=True)
     context.params["paths"] = tuple(kind.convert(word, path, context) for word in paths)
     if not ids:
         raise click.MissingParameter("Give at least one.", context, argument, param_hint="'ID'")
@@ -287,7 +125,7 @@ def _one_path(
         raise click.UsageError(f"Got unexpected extra argument ({paths[1]})", context)
     if paths:
         return paths[0]
-    confs = context.meta.get(f"{_META}confs")
+    confs = context.meta.get(CONFS)
     if not confs:
         if context.resilient_parsing:
             return None
@@ -332,7 +170,7 @@ def given_options() -> StoreOptions:
     """Return the options of the current command that say which store it reads."""
     meta = click.get_current_context().meta
     given: dict[str, Any] = {
-        field.name: meta.get(f"{_META}{field.name}") for field in fields(StoreOptions)
+        field.name: meta.get(f"{KEPT}{field.name}") for field in fields(StoreOptions)
     }
     for name in ("confs", "commitlogs", "dledger_logs"):
         given[name] = given[name] or ()
@@ -341,20 +179,18 @@ def given_options() -> StoreOptions:
 
 def store_paths(command: Command) -> Command:
     """Add the arguments that name the stores of a cluster, for :func:`open_stores`."""
-    return _with_stores(command, conf_option("-c", "--conf", several=True))
+    return _with_stores(command, "confs")
 
 
 def store_paths_beside_clients(command: Command) -> Command:
     """Do the same for a command whose ``-c`` names clients."""
-    return _with_stores(command, conf_option("--conf", several=True))
+    return _with_stores(command, "confs_beside_clients")
 
 
-def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Command:
+def _with_stores(command: Command, confs: str) -> Command:
     kind = StoreFolder(takes_patterns=True)
-    paths = click.argument("paths", cls=_StoreArgument, metavar="[PATH]...", nargs=-1, type=kind)
-    for parameter in (*_HOW_TO_OPEN, conf, _BROKERS, paths):
-        command = parameter(command)
-    return command
+    paths = click.argument("paths", cls=StoreArgument, metavar="[PATH]...", nargs=-1, type=kind)
+    return paths(options("brokers", confs, *_HOW_TO_OPEN)(command))
 
 
 @contextmanager

@@ -10,22 +10,18 @@ import pyarrow as pa
 
 from rmqstore.cli.common import (
     USAGE,
-    asks_first,
-    broker_stopped_option,
     confirm,
     ends_clearly,
     err_console,
     must_ask,
     progress_bar,
-    shows_progress,
 )
-from rmqstore.cli.messages import columns_of, some_columns
+from rmqstore.cli.messages import columns_of
+from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
 from rmqstore.cli.stores import (
-    conf_option,
     given_options,
     open_store,
-    storage_option,
     store_path,
 )
 from rmqstore.cli.verbs import main
@@ -44,9 +40,7 @@ _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 
 @main.command()
 @click.argument("path", required=False)
-@conf_option("-c", "--conf")
-@storage_option("PATH if it is a URI")
-@some_columns
+@options("conf", "storage_options", "columns")
 @ends_clearly
 @gives_rows()
 def doctor(path: str | None, columns: str | None, output: Output) -> None:
@@ -68,7 +62,7 @@ def doctor(path: str | None, columns: str | None, output: Output) -> None:
 
 @main.command()
 @store_path
-@shows_progress
+@options("quiet")
 @ends_clearly
 @gives_findings
 def verify(path: Path, output: Output) -> None:
@@ -99,14 +93,7 @@ def verify(path: Path, output: Output) -> None:
 
 @main.command()
 @store_path
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Cut a damaged log even if good records follow; a copy is kept.",
-)
-@broker_stopped_option
-@asks_first
-@shows_progress
+@options("truncate", "broker_stopped", "dry_run", "yes", "quiet", truncate="a copy is kept")
 @ends_clearly
 @gives_findings
 def rebuild(

@@ -12,29 +12,21 @@ from typing import Any, cast
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import complete_groups, ends_clearly, with_system_topics
-from rmqstore.cli.messages import (
-    matching_topics,
-    some_columns,
-    some_queues,
-    topics_of_views,
-    where_queue,
-)
+from rmqstore.cli.common import ends_clearly
+from rmqstore.cli.messages import topics_of_views, where_queue
+from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
-from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
-from rmqstore.query.options import help_of
 from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import in_current_zone
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
-_ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
 # Options of views, and the argument of ``MessageStore.view`` for each.
 _ARGUMENTS = {
     "--group": "consumer_group",
@@ -59,53 +51,22 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
 @main.command()
 @click.argument("name", metavar="NAME", type=_ViewName())
 @store_paths
-@matching_topics
-@click.option(
-    "-g",
-    "--group",
-    "consumer_group",
-    shell_complete=complete_groups,
-    help="Only this consumer group.",
-)
-@click.option(
-    "-b",
-    "--begin",
-    "starting_timestamp",
-    metavar="TIME",
-    help=help_of("starting_timestamp", "of messages"),
-)
-@click.option(
-    "-e",
-    "--end",
-    "ending_timestamp",
-    metavar="TIME",
-    help=help_of("ending_timestamp", "of messages"),
-)
-@some_queues
-@click.option("-o", "--offset", type=click.IntRange(min=0), help="From this queue offset on.")
-@click.option("-m", "--msg-id", help="Only this message, by its unique key.")
-@click.option("--ignore-log-end", is_flag=True, help=help_of("ignore_log_end"))
-@click.option("-k", "--key", help="Only messages with this word of KEYS.")
-@click.option("--where", help='Condition on columns of the view: "lag > 0 AND queueId = 1".')
-@with_system_topics
-@some_columns
+@options(
+    "topics", "consumer_group", "starting_timestamp", "ending_timestamp", "queue_ids",
+    "least_offset", "unique_key", "ignore_log_end", "word_of_keys", "where",
+    "include_system_topics", "columns", where='"lag > 0 AND queueId = 1"',
+)  # fmt: skip
 @ends_clearly
 @gives_rows()
 def view(
     name: str,
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    topics: tuple[str, ...],
-    with_system: bool,
-    columns: str | None,
-    output: Output,
     queue_ids: tuple[int, ...],
-    offset: int | None,
-    msg_id: str | None,
-    key: str | None,
-    ignore_log_end: bool,
+    least_offset: int | None,
+    unique_key: str | None,
+    word_of_keys: str | None,
     where: str | None,
-    **chosen: str | None,
+    output: Output,
+    **chosen: Any,  # noqa: ANN401 - arguments of _show
 ) -> None:
     """Show a view of one store, or of the stores of several brokers.
 
@@ -117,13 +78,12 @@ def view(
     for option, argument in _ARGUMENTS.items():
         if chosen[argument] is not None and name not in ALLOWED[argument]:
             raise click.UsageError(f"{option} does not go with view {name}")
-    given = {argument: value for argument, value in chosen.items() if value is not None}
     conditions = []
     for option, column, condition in (
         ("-i", "queueId", where_queue(queue_ids, None, {})),
-        ("-o", "queueOffset", None if offset is None else f"queueOffset >= {offset}"),
-        ("-m", "msgId", _equals("msgId", msg_id)),
-        ("-k", "keys", _has_key(key)),
+        ("-o", "queueOffset", None if least_offset is None else f"queueOffset >= {least_offset}"),
+        ("-m", "msgId", _equals("msgId", unique_key)),
+        ("-k", "keys", _has_key(word_of_keys)),
     ):
         if condition is None:
             continue
@@ -133,10 +93,7 @@ def view(
     if where is not None and conditions:
         conditions.insert(0, where)
     joined = " AND ".join(f"({condition})" for condition in conditions) or where
-    _show(
-        name, paths, brokers, topics, columns, output,
-        with_system=with_system, ignore_log_end=ignore_log_end, where=joined, **given,
-    )  # fmt: skip
+    _show(name, output, where=joined, **chosen)
 
 
 def _equals(column: str, value: str | None) -> str | None:
@@ -157,77 +114,57 @@ def _quoted(text: str) -> str:
     return f"'{doubled}'"
 
 
-some_rows = click.option("--where", help='Condition on columns of the view, such as "lag > 1000".')
-
-
 @main.command("topics")
 @store_paths
-@matching_topics
-@with_system_topics
-@some_rows
-@some_columns
+@options("topics", "include_system_topics", "where", "columns", where='"messages > 1000"')
 @ends_clearly
 @gives_rows()
-def show_topics(
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    topics: tuple[str, ...],
-    with_system: bool,
-    where: str | None,
-    columns: str | None,
-    output: Output,
-) -> None:
+def show_topics(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments of _show
     """Show topics: queues, messages, bytes, first and last store time, numbers of queues, perm."""
-    _show("topics", paths, brokers, topics, columns, output, with_system=with_system, where=where)
+    _show("topics", output, **chosen)
 
 
 @main.command()
 @store_paths
-@matching_topics
-@click.option("-g", "--group", shell_complete=complete_groups, help="Only this consumer group.")
-@some_rows
-@some_columns
+@options("topics", "consumer_group", "where", "columns", where='"lag > 1000"')
 @ends_clearly
 @gives_rows()
 def groups(
     paths: tuple[Path, ...],
     brokers: str | None,
-    topics: tuple[str, ...],
-    group: str | None,
+    consumer_group: str | None,
     where: str | None,
-    columns: str | None,
     output: Output,
+    **chosen: Any,  # noqa: ANN401 - arguments of _show
 ) -> None:
     """Show what consumer groups have consumed of each queue, and their lag."""
-    if group is not None:
+    if consumer_group is not None:
         known: set[str] = set()
         with open_stores(paths, brokers) as stores:
             for store in stores:
                 rows = store.view("groups", columns="consumerGroup").read_all()
                 known.update(rows.column("consumerGroup").to_pylist())
-        if group not in known:
-            nearest = nearest_topics([group], known, "consumer groups")
-            raise OptionError(f"`consumer_group` {group}: no store knows it; {nearest}")
-        chosen = _equals("consumerGroup", group)
-        where = chosen if where is None else f"{chosen} AND ({where})"
-    _show("groups", paths, brokers, topics, columns, output, where=where)
+        if consumer_group not in known:
+            nearest = nearest_topics([consumer_group], known, "consumer groups")
+            raise OptionError(f"`consumer_group` {consumer_group}: no store knows it; {nearest}")
+        of_group = _equals("consumerGroup", consumer_group)
+        where = of_group if where is None else f"{of_group} AND ({where})"
+    _show("groups", output, paths=paths, brokers=brokers, where=where, **chosen)
 
 
 @main.command("brokers")
 @store_paths
-@some_columns
+@options("columns")
 @ends_clearly
 @gives_rows()
-def show_brokers(
-    paths: tuple[Path, ...], brokers: str | None, columns: str | None, output: Output
-) -> None:
+def show_brokers(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments of _show
     """Show whose stores these are, where their logs begin and end, and which replicas are read."""
-    _show("stores", paths, brokers, (), columns, output)
+    _show("stores", output, **chosen)
 
 
 @main.command("describe")
 @store_paths
-@some_columns
+@options("columns")
 @ends_clearly
 @gives_rows()
 def describe_stores(
@@ -269,25 +206,26 @@ def _turned(rows: pa.Table) -> pa.Table:
 
 def _show(
     name: str,
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    topics: tuple[str, ...],
-    columns: str | None,
     output: Output,
     *,
-    with_system: bool = False,
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    columns: str | None,
+    topics: tuple[str, ...] = (),
+    include_system_topics: bool = False,
     ignore_log_end: bool = False,
     where: str | None = None,
-    **arguments: str,
+    **arguments: str | None,
 ) -> None:
     if topics and name not in ALLOWED["subscribe"]:
         raise click.UsageError(f"-t does not go with view {name}")
-    if with_system and name not in ALLOWED["include_system_topics"]:
-        raise click.UsageError(f"--all does not go with view {name}")
     is_for_all = name not in ALLOWED["include_system_topics"]
-    named = topics_of_views(topics, with_system=with_system or is_for_all)
-    chosen = cast("ViewArguments", {**arguments, **named})
-    if with_system:
+    if include_system_topics and is_for_all:
+        raise click.UsageError(f"--all does not go with view {name}")
+    named = topics_of_views(topics, include_system_topics=include_system_topics or is_for_all)
+    given = {argument: value for argument, value in arguments.items() if value is not None}
+    chosen = cast("ViewArguments", {**given, **named})
+    if include_system_topics:
         chosen["include_system_topics"] = True
     with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:
         source: MessageStore | StoreCluster = stores[0]
@@ -299,27 +237,13 @@ def _show(
 
 @main.command()
 @store_paths_beside_clients
-@click.option(
-    "-g", "--group", required=True, shell_complete=complete_groups, help=help_of("consumer_group")
-)
-@click.option(
-    "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."
-)
-@matching_topics
-@click.option("--strategy", type=click.Choice(_ON_THE_LINE), default="AVG", show_default=True)
-@click.option(
-    "--room",
-    "rooms",
-    multiple=True,
-    help="With MACHINE_ROOM: a room whose brokers, ROOM@NAME, are consumed; may be repeated.",
-)
-@some_columns
+@options("group_of_clients", "clients", "topics", "strategy", "rooms", "columns")
 @ends_clearly
 @gives_rows()
 def assign(
     paths: tuple[Path, ...],
     brokers: str | None,
-    group: str,
+    group_of_clients: str,
     clients: tuple[str, ...],
     topics: tuple[str, ...],
     strategy: str,
@@ -334,12 +258,12 @@ def assign(
     they are of the topics that the group has committed offsets of.
     """
     chosen: dict[str, object] = {
-        "consumer_group": group,
+        "consumer_group": group_of_clients,
         "clients": clients,
         "strategy": strategy,
         "rooms": rooms or None,
     }
-    named = topics_of_views(topics, with_system=False)
+    named = topics_of_views(topics, include_system_topics=False)
     with open_stores(paths, brokers) as stores:
         arguments = cast("ViewArguments", chosen | named)
         rows = StoreCluster(stores).view("assignments", columns=columns, **arguments)
@@ -348,16 +272,14 @@ def assign(
 
 @main.command()
 @store_paths
-@matching_topics
-@with_system_topics
-@some_columns
+@options("topics", "include_system_topics", "columns")
 @ends_clearly
 @gives_rows()
 def routes(
     paths: tuple[Path, ...],
     brokers: str | None,
     topics: tuple[str, ...],
-    with_system: bool,
+    include_system_topics: bool,
     columns: str | None,
     output: Output,
 ) -> None:
@@ -365,8 +287,8 @@ def routes(
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """
-    named = topics_of_views(topics, with_system=with_system)
-    named["include_system_topics"] = with_system
+    named = topics_of_views(topics, include_system_topics=include_system_topics)
+    named["include_system_topics"] = include_system_topics
     with open_stores(paths, brokers) as stores:
         rows = StoreCluster(stores).view("routes", columns=columns, **named)
         output.write(rows.schema, rows)

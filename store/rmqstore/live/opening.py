@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rmqstore.errors import OptionError, marked
 from rmqstore.live.live_cluster import LiveCluster
@@ -30,7 +30,7 @@ def open_brokers(
     mode: str,
     spec: WriteSpec | None,
     storage_options: Mapping[str, object] | None,
-    of_stores: Mapping[str, object],
+    of_stores: Sequence[str],
 ) -> LiveCluster | LiveWriter:
     """Open running brokers for ``rmqstore.open``, to read or to send.
 
@@ -39,13 +39,13 @@ def open_brokers(
         mode: ``"r"`` or ``"a"``.
         spec: how messages are made that are sent.
         storage_options: how the servers are talked to.
-        of_stores: the arguments that only stores take, of which none may be given.
+        of_stores: the arguments that were given and that only stores take: there may be none.
 
     Raises:
         OptionError: it is no mode, or one of the arguments of stores is given.
     """
-    if given := [name for name, value in of_stores.items() if value]:
-        raise OptionError(f"{marked(given)}: running brokers take none of it")
+    if of_stores:
+        raise OptionError(f"{marked(of_stores)}: running brokers take none of it")
     if mode not in ("r", "a"):
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
     location = LiveLocation.parse(os.fspath(path), storage_options)

@@ -118,7 +118,12 @@ def takes(
         *own, _ = known.parameters.values()
         taken = {one.name for one in own}
         added = [
-            Parameter(each, Parameter.KEYWORD_ONLY, default=defaults.get(each), annotation=kind)
+            Parameter(
+                each,
+                Parameter.KEYWORD_ONLY,
+                default=defaults.get(each),
+                annotation=getattr(kind, "__forward_arg__", kind),  # the text
+            )
             for each, kind in arguments.__annotations__.items()
             if each not in taken
         ]

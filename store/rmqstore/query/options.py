@@ -139,21 +139,29 @@ class GivenOptions:
         return [option for name in self._texts if scope not in (option := self._known[name]).scope]
 
 
-def one_of(*words: str, refused: tuple[str, ...] = ()) -> Callable[[str, str], str]:
-    """Return a parser that takes one of these words, whatever its case, and returns it as here.
+class OneOf:
+    """Parses one of these words, whatever its case, and returns it as here.
 
-    Args:
+    Attributes:
         words: the words, which an error about another one names.
-        refused: words that are known too, and refused with a reason where they are used.
     """
 
-    def parse(name: str, text: str) -> str:
-        for word in (*words, *refused):
+    def __init__(self, *words: str, refused: tuple[str, ...] = ()) -> None:
+        """Take the words.
+
+        Args:
+            words: see above.
+            refused: words that are known too, and refused with a reason where they are used.
+        """
+        self.words = words
+        self._known = (*words, *refused)
+
+    def __call__(self, name: str, text: str) -> str:
+        """Return the word that a text is."""
+        for word in self._known:
             if text.lower() == word.lower():
                 return word
-        raise OptionError(f"{name} {text!r}: must be one of {', '.join(words)}")
-
-    return parse
+        raise OptionError(f"{name} {text!r}: must be one of {', '.join(self.words)}")
 
 
 def boolean(name: str, text: str) -> bool:
@@ -325,7 +333,7 @@ READ_OPTIONS: Final = (
         "`commitlog` gives every valid record in physical order, also those whose queue is gone or "
         "never was; topics are those that records name. The log is read as it is: if no topic is "
         "selected, system topics are included whatever `includeSystemTopics` says",
-        "queue", one_of("queue", "commitlog"),
+        "queue", OneOf("queue", "commitlog"),
     ),
     Option(
         "minPartitions", "", ANY_READ, "the least number of tasks, about",
@@ -345,7 +353,7 @@ READ_OPTIONS: Final = (
         "damaged records: an error, left out, or kept as rows",
         "`FAILFAST` raises an error with path and offset, `DROPMALFORMED` leaves the record out, "
         "`PERMISSIVE` gives a row with the columns that are known and the reason",
-        "FAILFAST", one_of("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),
+        "FAILFAST", OneOf("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),
     ),
     Option(
         "columnNameOfCorruptRecord", "column_name_of_corrupt_record", READ,
@@ -497,13 +505,13 @@ WRITE_OPTIONS: Final = (
         "how rows without a queueId are spread over the queues of their topic",
         "`roundRobin`, `hash` of `shardingKey` (rows without one in turn), or `random`. "
         "`machineRoom` is refused: RocketMQ's selector of that name selects no queue",
-        "roundRobin", one_of("roundRobin", "hash", "random", refused=("machineRoom",)),
+        "roundRobin", OneOf("roundRobin", "hash", "random", refused=("machineRoom",)),
     ),
     Option(
         "compression", "compression", WRITE,
         "how bodies of 4 KiB and more are compressed, as producers do",
         "`none`, `zlib`, `lz4` or `zstd`", "none",
-        one_of("none", "zlib", "lz4", "zstd"),
+        OneOf("none", "zlib", "lz4", "zstd"),
     ),
     Option(
         "compressMsgBodyOverHowmuch", "", WRITE, "the bytes from which on bodies are compressed",
@@ -512,10 +520,10 @@ WRITE_OPTIONS: Final = (
     Option("storeHost", "", WRITE, "the broker's address in records", "", "127.0.0.1:10911"),
     Option("bornHost", "", WRITE, "the producer's address in records", shown="this host"),
     Option(
-        "uniqKey", "", WRITE,
+        "uniqKey", "make_uniq_key", WRITE,
         "make a new unique key for each message, or keep those that the rows have",
         "`make` gives one to rows that have none; `keep` leaves those without", "make",
-        one_of("make", "keep"),
+        OneOf("make", "keep"),
     ),
     Option(
         "allowSystemTopics", "allow_system_topics", WRITE,
@@ -627,14 +635,3 @@ ALL_READ_OPTIONS: Final = (*READ_OPTIONS, *LOOKUP_OPTIONS, *STREAM_OPTIONS, *VIE
 OPTION_OF_ARGUMENT: Final = {
     option.argument: option for option in (*WRITE_OPTIONS, *ALL_READ_OPTIONS) if option.argument
 }
-
-
-def help_of(argument: str, more: str = "") -> str:
-    """Return the line that a command shows for the option that stands for an argument.
-
-    Args:
-        argument: the argument of Python.
-        more: what it adds, such as that the option may be repeated.
-    """
-    doc = OPTION_OF_ARGUMENT[argument].doc.replace("`path`", "PATH").replace("`", "")
-    return f"{doc[0].upper()}{doc[1:]}{more and '; '}{more}."

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, Unpack, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from rmqstore.errors import (
     NotAStoreError,
@@ -53,62 +52,69 @@ Several: TypeAlias = (
 )
 
 
+class OpenTogether(TypedDict, total=False):
+    """The keyword arguments of :func:`open_for` for one store, and for several that are read."""
+
+    ignore_log_end: bool
+    storage_options: Mapping[str, object] | None
+
+
+class OpenToRead(OpenTogether, FolderArguments, total=False):
+    """Those for one store that is read."""
+
+    broker_name: str | None
+    storage: Storage
+    tiered: AnyPath | None
+    filesystem: object
+
+
+class OpenToAppend(FolderArguments, total=False):
+    """Those for one store that is appended to."""
+
+    spec: WriteSpec | None
+    config: StoreConfig | None
+    truncate: bool
+    check_log: bool
+    broker_stopped: bool
+
+
+class OpenArguments(OpenToRead, OpenToAppend, total=False):
+    """All of them."""
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(OpenArguments.__annotations__),
+    "ignore_log_end": False,
+    "storage": LOCAL,
+    "truncate": False,
+    "check_log": False,
+    "broker_stopped": False,
+    "commitlogs": (),
+    "dledger_logs": (),
+}
+
+
 @overload
 def open_for(
-    path: AnyPath | None = None,
-    mode: Literal["r"] = "r",
-    *,
-    broker_name: str | None = None,
-    ignore_log_end: bool = False,
-    storage: Storage = LOCAL,
-    tiered: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    filesystem: object = None,
-    **folders: Unpack[FolderArguments],
+    path: AnyPath | None = None, mode: Literal["r"] = "r", **arguments: Unpack[OpenToRead]
 ) -> MessageStore: ...
 
 
 @overload
 def open_for(
-    path: Several,
-    mode: Literal["r"] = "r",
-    *,
-    ignore_log_end: bool = False,
-    storage_options: Mapping[str, object] | None = None,
+    path: Several, mode: Literal["r"] = "r", **arguments: Unpack[OpenTogether]
 ) -> StoreCluster: ...
 
 
 @overload
 def open_for(
-    path: AnyPath | None,
-    mode: Literal["a"],
-    *,
-    spec: WriteSpec | None = None,
-    config: StoreConfig | None = None,
-    truncate: bool = False,
-    check_log: bool = False,
-    broker_stopped: bool = False,
-    **folders: Unpack[FolderArguments],
+    path: AnyPath | None, mode: Literal["a"], **arguments: Unpack[OpenToAppend]
 ) -> StoreWriter: ...
 
 
-@takes(FolderArguments, {"commitlogs": (), "dledger_logs": ()}, name="open")
+@takes(OpenArguments, _DEFAULTS, name="open")
 def open_for(
-    path: AnyPath | Several | None = None,
-    mode: str = "r",
-    *,
-    broker_name: str | None = None,
-    ignore_log_end: bool = False,
-    spec: WriteSpec | None = None,
-    config: StoreConfig | None = None,
-    truncate: bool = False,
-    check_log: bool = False,
-    broker_stopped: bool = False,
-    storage: Storage = LOCAL,
-    tiered: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    filesystem: object = None,
-    **folders: Unpack[FolderArguments],
+    path: AnyPath | Several | None = None, mode: str = "r", **arguments: Unpack[OpenArguments]
 ) -> object:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
@@ -153,48 +159,48 @@ def open_for(
         StoreLockedError: a broker or another writer holds the store that is to be written to.
         UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
-    require_arguments(folders, signature(open_for).parameters.keys() - {"folders"})
+    require_arguments(arguments, ["path", "mode", *OpenArguments.__annotations__])
+    given = {**_DEFAULTS, **arguments}
+    storage, storage_options = given["storage"], given["storage_options"]
+    asked = [name for name, value in arguments.items() if value and value is not LOCAL]
     if path is not None and not isinstance(path, (str, os.PathLike)):
-        of_one = {
-            "broker_name": broker_name, "spec": spec, "config": config, "tiered": tiered,
-            "filesystem": filesystem, "storage": storage is not LOCAL, **folders,
-        }  # fmt: skip
-        _require_reads(mode, [name for name, value in of_one.items() if value])
+        of_one = [name for name in asked if name not in OpenTogether.__annotations__]
+        _require_reads(mode, of_one)
+        ignore_log_end = given["ignore_log_end"]
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
     if path is not None and is_live(path):
-        return import_module(_BROKERS).open_brokers(path, mode, spec, storage_options, {
-            "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
-            "filesystem": filesystem, "config": config, "truncate": truncate,
-            "check_log": check_log, "broker_stopped": broker_stopped, **folders,
-        })  # fmt: skip
-    path = root_of(path, folders.get("conf"))
+        of_stores = [name for name in asked if name not in ("spec", "storage_options")]
+        opening = import_module(_BROKERS)
+        return opening.open_brokers(path, mode, given["spec"], storage_options, of_stores)
+    folders = {name: given[name] for name in FolderArguments.__annotations__}
+    path = root_of(path, given["conf"])
     if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         raise NotAStoreError(
             f"{path} is not a store but a pattern: in a list, [{str(path)!r}], it names the stores "
             "that it matches, which are read as one"
         )
     if mode != "r":
-        _require_appendable(path, mode, tiered)
+        _require_appendable(path, mode, given["tiered"])
     if storage is LOCAL:
-        path, storage = locate(path, storage_options, filesystem)
+        path, storage = locate(path, storage_options, given["filesystem"])
     if mode == "r":
         parts = open_parts(
             path,
-            broker_name=broker_name,
-            ignore_log_end=ignore_log_end,
+            broker_name=given["broker_name"],
+            ignore_log_end=given["ignore_log_end"],
             storage=storage,
-            tiered=tiered,
+            tiered=given["tiered"],
             **folders,
         )
         return MessageStore(parts)
     paths = find_store(path, storage=storage, **folders)
     return StoreWriter(
         paths,
-        config or sizes_of(paths.settings),
-        spec=spec,
-        truncate=truncate,
-        check_log=check_log,
-        broker_stopped=broker_stopped,
+        given["config"] or sizes_of(paths.settings),
+        spec=given["spec"],
+        truncate=given["truncate"],
+        check_log=given["check_log"],
+        broker_stopped=given["broker_stopped"],
     )
 
 
@@ -381,10 +387,15 @@ def expanded(
     """Return paths as text, patterns replaced by the folders that they match.
 
     Raises:
-        OptionError: a pattern matches none.
+        OptionError: it is not a path, or a pattern matches none.
     """
     expanded: list[str] = []
-    for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    if not isinstance(several, Iterable):
+        raise OptionError(f"`path` {several!r}: must be a path, or a list of paths")
+    for path in several:
+        if not isinstance(path, (str, os.PathLike)):
+            raise OptionError(f"`path` {path!r}: must be a path")
         text = os.fspath(path)
         if not is_pattern(text) or (not is_uri(text) and LOCAL.exists(text)):
             expanded.append(text)
