@@ -40,3 +40,14 @@ def interpreter(version: str) -> Path | None:
         if done.returncode == 0 and done.stdout.strip() == version:
             return candidate
     return None
+
+
+def fresh_environment(name: str, *requirements: str) -> Path:
+    """Return the Python of a new environment of this name, which has what is required."""
+    folder = FOLDER / name
+    run_command("python3", "-m", "venv", "--clear", folder)
+    python = folder / "bin" / "python"
+    if requirements:
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run_command(*pip, *requirements)
+    return python

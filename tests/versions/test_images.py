@@ -12,7 +12,7 @@ import pytest
 
 import goldens
 from connector.standalone import build_wheel, standalone_cluster, submit
-from versions.environments import FOLDER, ROOT, interpreter, run_command
+from versions.environments import ROOT, fresh_environment, interpreter, run_command
 from versions.images import Image
 
 pytestmark = pytest.mark.versions
@@ -42,16 +42,6 @@ print(json.dumps(answer))
 """
 
 
-def environment(name: str, *requirements: str) -> Path:
-    """Return the commands of a fresh environment of this name, which has what is required."""
-    folder = FOLDER / name
-    run_command("python3", "-m", "venv", "--clear", folder)
-    if requirements:
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-        run_command(*pip, "--disable-pip-version-check", *requirements)
-    return folder / "bin"
-
-
 def python_of(version: str) -> Path:
     """Return the folder of a Python: uv would fetch one, from where not every machine gets to."""
     found = interpreter(version)
@@ -67,7 +57,7 @@ def test_a_cluster_reads_with_what_the_image_for_spark_has(
     image.root.mkdir()
     (tool,) = re.findall(r"/uv:([0-9.]+) AS uv", "\n".join(rest for _, rest in image.steps))
     (minor,) = re.findall(r"--python (3\.\d+) ", image.only("RUN"))
-    image.build(environment("uv", f"uv=={tool}.*"), python_of(minor))
+    image.build(fresh_environment("uv", f"uv=={tool}.*").parent, python_of(minor))
     assert not (image.root / "build").exists()
     (packages,) = (image.root / "opt" / "rmqstore").glob("lib/python*/site-packages")
     with zipfile.ZipFile(build_wheel(tmp_path)) as whole:
@@ -76,8 +66,8 @@ def test_a_cluster_reads_with_what_the_image_for_spark_has(
     assert image.variables["PYSPARK_PYTHON"] == str(image.root / "opt" / "rmqstore/bin/python")
 
     (version,) = re.findall(r"SPARK=apache/spark:([0-9.]+)-scala2\.13-java17", image.only("ARG"))
-    spark = environment("spark-of-the-image", f"pyspark=={version}")
-    (home,) = spark.parent.glob("lib/python*/site-packages/pyspark")
+    spark = fresh_environment("spark-of-the-image", f"pyspark=={version}")
+    (home,) = spark.parents[1].glob("lib/python*/site-packages/pyspark")
     (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
     with standalone_cluster(tmp_path, home) as master:
         command = ["spark-submit", "--master", master, "job.py", str(golden_store("basic"))]
@@ -98,7 +88,7 @@ def test_a_cluster_reads_with_what_the_image_for_spark_has(
 def test_the_image_of_follow_has_what_its_command_needs(tmp_path: Path) -> None:
     image = Image(ROOT / "examples" / "follow" / "Containerfile", tmp_path / "root")
     image.root.mkdir()
-    tools = environment("image-of-follow")
+    tools = fresh_environment("image-of-follow").parent
     image.build(tools)
     program, *words = json.loads(image.only("ENTRYPOINT"))
     assert "--metrics" in run_command(tools / program, *words, "--help")
