@@ -31,6 +31,7 @@ html_theme = "furo"
 html_title = f"rmqstore {release}"
 html_static_path = ["_static"]
 html_css_files = ["manual.css", "notebook.css"]
+html_search_scorer = str(Path(__file__).parent / "_ext" / "scorer.js")
 
 # A notebook is shown as it was committed; tests/test_tour.py runs it.
 nb_execution_mode = "off"

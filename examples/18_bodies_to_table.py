@@ -72,7 +72,12 @@ def main(
         writer.trigger(availableNow=True).start().awaitTermination()
 
     # Offsets of a queue have no gaps, so the tables show that nothing is missing.
-    orders, bad = (spark.read.format(table_format).load(f"{lake}/{name}") for name in TABLES)
+    reader = spark.read.format(table_format)
+    orders, bad = (
+        # Parquet knows no columns of a table without rows.
+        (reader if table_format == "delta" else reader.schema(rows.schema)).load(f"{lake}/{name}")
+        for name, rows in zip(TABLES, orders_of(messages), strict=True)
+    )
     offsets = orders.select(*IDENTITY).unionByName(bad.select(*IDENTITY))
     queues = offsets.groupBy("queueId").agg(
         sf.count("*").alias("messages"),

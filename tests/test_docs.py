@@ -159,7 +159,8 @@ def test_the_answers_have_the_words_that_people_search_for() -> None:
     text = (DOCS / "faq.md").read_text(encoding="utf-8")
     for word in (
         "PyPI", "macOS", "Windows", "licence", "license", "memory", "fast", "security", "ACL",
-        "upgraded", "Docker", "Airflow", "Glue", "EMR", "Databricks", "Hudi", "Iceberg",
+        "upgraded", "Docker", "Airflow", "Glue", "EMR", "Databricks", "Hudi", "Iceberg", "laptop",
+        "yesterday", "password", "lag", "damaged",
     ):  # fmt: skip
         assert re.search(rf"\b{word}", text, flags=re.IGNORECASE), word
     questions = re.findall(r"^### (.+)$", text, flags=re.MULTILINE)

@@ -257,6 +257,10 @@ def test_example_keeps_bodies_in_a_table_and_bad_ones_in_another(
     assert set(orders["orderId"].to_pylist()) == {n for n in range(30) if n % 10}
     assert set(bad["body"].to_pylist()) == {b"no json", b"{}", b"\xff"}
     assert len(set(orders["day"].to_pylist())) == 1
+    with rmqstore.open(root, mode="a") as writer:
+        writer.append(pa.table({"topic": ["Texts"] * 4, "body": [b"no order"] * 4}))
+    shown = run_spark("18_bodies_to_table.py", root, "Texts", tmp_path / "none", "parquet")
+    assert "0 orders, 4 bad bodies, 0 queues with gaps or doubles" in shown
 
 
 @pytest.mark.spark

@@ -30,17 +30,19 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """Start a cluster that works below a folder; yield the URL of its master."""
+def standalone_cluster(folder: Path, home: Path = SPARK_HOME) -> Iterator[str]:
+    """Start a cluster of a Spark that works below a folder; yield the URL of its master."""
     with ExitStack() as stack:
         log = stack.enter_context(
-            _daemon(folder, "127.0.0.1", "master.Master", "--host", "127.0.0.1", "--port", "0")
+            _daemon(
+                home, folder, "127.0.0.1", "master.Master", "--host", "127.0.0.1", "--port", "0"
+            )
         )
         url = _wait_for(log, r"Starting Spark master at (spark://\S+)")
         for host in HOSTS:
             log = stack.enter_context(
                 _daemon(
-                    folder, host, "worker.Worker", "--host", host, "--cores", "1",
+                    home, folder, host, "worker.Worker", "--host", host, "--cores", "1",
                     "--memory", _EXECUTOR_MEMORY, "--work-dir", str(folder / host), url,
                 )
             )  # fmt: skip
@@ -49,11 +51,12 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _daemon(folder: Path, host: str, name: str, *arguments: str) -> Iterator[Path]:
+def _daemon(home: Path, folder: Path, host: str, name: str, *arguments: str) -> Iterator[Path]:
     """Run a daemon of Spark until the block is left; yield the file with its log."""
     log = folder / f"{name}-{host}.log"
-    command = [str(SPARK_HOME / "bin" / "spark-class"), f"{_DEPLOY}.{name}", *arguments]
+    command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{name}", *arguments]
     variables = environment(folder) | {
+        "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
         "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA_OPTIONS} -Dspark.master.rest.enabled=false "
@@ -107,7 +110,9 @@ def pack(folder: Path, archive: Path) -> Path:
     return archive
 
 
-def submit(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def submit(
+    command: list[str], folder: Path, home: Path = SPARK_HOME, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run ``spark-submit …`` in a folder with the limits of the cluster's executors."""
     settings = {
         "spark.driver.host": "127.0.0.1", "spark.driver.memory": "512m",
@@ -119,11 +124,11 @@ def submit(command: list[str], folder: Path, **variables: str) -> subprocess.Com
         "spark.executor.defaultJavaOptions": _JAVA_OPTIONS,
     }  # fmt: skip
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    inherited = environment(folder)
+    inherited = environment(folder) | {"SPARK_HOME": str(home)}
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         del inherited[name]
     return subprocess.run(
-        [str(SPARK_HOME / "bin" / command[0]), *given, *command[1:]],
+        [str(home / "bin" / command[0]), *given, *command[1:]],
         cwd=folder, env=inherited | variables, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip

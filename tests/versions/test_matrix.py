@@ -6,17 +6,13 @@ registry and kept.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import goldens
-from versions.environments import FOLDER, ROOT, run_command
+from versions.environments import FOLDER, ROOT, interpreter, run_command
 
 pytestmark = pytest.mark.versions
 
@@ -55,21 +51,6 @@ COMBINATIONS = (
     Combination("3.13", "==4.3.*"),
     Combination("3.14", "==4.3.*"),
 )
-
-
-@cache
-def interpreter(version: str) -> Path | None:
-    """Return a Python of a version, from PATH or pyenv; a shim without one does not count."""
-    found = shutil.which(f"python{version}")
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    candidates = [Path(found)] if found else []
-    candidates += sorted(pyenv.glob(f"{version}.*/bin/python"))
-    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
-    for candidate in candidates:
-        done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode == 0 and done.stdout.strip() == version:
-            return candidate
-    return None
 
 
 def environment(combination: Combination) -> Path:

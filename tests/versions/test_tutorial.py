@@ -12,7 +12,7 @@ import pytest
 import goldens
 import manual
 import rmqstore
-from versions.environments import FOLDER, ROOT, run_command
+from versions.environments import ROOT, fresh_environment, run_command
 
 pytestmark = pytest.mark.versions
 
@@ -24,12 +24,7 @@ def python() -> Path:
     """Return the Python of an environment that is made as the tutorial says."""
     install = re.search(r"^\$ pip install '\.\[(.+)\]' (\S+)$", PAGE.read_text(), re.MULTILINE)
     assert install is not None
-    folder = FOLDER / "tutorial"
-    python = folder / "bin" / "python"
-    run_command("python3", "-m", "venv", "--clear", folder)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run_command(*pip, f"{ROOT}[{install[1]}]", install[2])
-    return python
+    return fresh_environment("tutorial", f"{ROOT}[{install[1]}]", install[2])
 
 
 def test_the_tutorial_runs_as_it_is_written(python: Path, tmp_path: Path) -> None:
