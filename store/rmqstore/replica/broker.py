@@ -160,7 +160,7 @@ class Facts(NamedTuple):
         bounds: where its log begins and ends; asked for after the tables, so a copy that has come
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.
-        told_at: monotonic time after the last answer.
+        reported_at: monotonic time after the last answer.
         kinds: of the topics in the tables.
     """
 
@@ -168,10 +168,10 @@ class Facts(NamedTuple):
     tables: dict[str, HeldTable]
     bounds: LogBounds
     asked_at: float
-    told_at: float
+    reported_at: float
     kinds: TopicKinds = TopicKinds()
 
-    def held_once(self, before: Facts | None) -> Facts:
+    def kept_once(self, before: Facts | None) -> Facts:
         """Return the same, with the tables of the time before where these did not change."""
         old = {} if before is None else before.tables
         tables = {
@@ -295,11 +295,11 @@ def batch_topics_of(content: bytes) -> dict[str, bool]:
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
     """Yield the topics of a table and their entries, one by one, as far as it is valid."""
     table = _TOPIC_TABLE.search(text)
-    place = table.end() if table else len(text)
+    position = table.end() if table else len(text)
     decoder = json.JSONDecoder()
-    while (name := _NEXT_NAME.match(text, place)) is not None:
+    while (name := _NEXT_NAME.match(text, position)) is not None:
         try:
-            entry, place = decoder.raw_decode(text, name.end())
+            entry, position = decoder.raw_decode(text, name.end())
         except (ValueError, RecursionError):
             return
         yield name[1], entry

@@ -256,7 +256,7 @@ def boundary_from(log: CommitLog, physical_offset: int, end: int) -> int:
 
 
 def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
-    """Return the last place up to a physical offset where a record begins or would begin.
+    """Return the last offset up to a physical offset where a record begins or would begin.
 
     Args:
         log: the log of a copy.
@@ -330,7 +330,7 @@ class Worker:
             if self.failed is not None:
                 return
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Wait until it has performed all orders."""
         is_done = threading.Event()
         self._orders.put(is_done)
@@ -506,7 +506,7 @@ class CopyStore:
         self._parts.append(log)
         self._aside = cut_folder(paths.root, int(time.time() * 1000))
         log.cut(end, "what follows may not be whole", self._aside)
-        log.doubt(saved.end)  # until it is compared
+        log.flush_again(saved.end)  # once it is compared
         stored = noted_epochs(paths)
         epochs = epochs_within(stored, begin, saved.end)
         if epochs != stored:
@@ -557,12 +557,12 @@ class CopyStore:
         elif isinstance(event, events.StateWritten):
             self._drop_fetched(event.saved)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Wait until the threads have performed all orders."""
         for worker in self._workers:
-            worker.settle()
+            worker.finish()
 
-    def _find_place(self, action: events.FindPlace) -> events.PlaceFound:
+    def _find_start(self, action: events.FindStart) -> events.StartFound:
         """Find where a record of the copy begins, from which on the logs are compared."""
         wanted, begin, high = action
         copy = self.log
@@ -572,26 +572,26 @@ class CopyStore:
             compared = boundary_before(copy.log, begin, wanted)
         compared = max(compared, begin)
         agreed_from = copy.record_end(compared) if compared < copy.end else None
-        return events.PlaceFound(compared, agreed_from)
+        return events.StartFound(compared, agreed_from)
 
-    def boundary(self, place: int, compared: int) -> int:
-        """Return the last place up to a physical offset where a record begins."""
-        return boundary_before(self.log.log, compared, place)
+    def differed(self, differs_at: int, compared_from: int, reason: str) -> events.Differed:
+        """Return a difference, with the last offset up to there where a record begins."""
+        boundary = boundary_before(self.log.log, compared_from, differs_at)
+        return events.Differed(differs_at, boundary, reason)
 
     def _forget_begun(self, _action: events.ForgetBegun) -> None:
         self.log.forget_begun()
 
     def _cut(self, action: events.Cut) -> events.LogCut:
-        """Cut the log; what is cut is kept, and what agrees of a record stays held."""
-        end, place, reason, folder, begins_at = action
+        """Cut the log; what is cut is kept, and what agrees of a record is buffered."""
+        end, differs_at, reason, folder, begins_at = action
         copy = self.log
         if begins_at is None:
             warn_of_cut(self.paths.root, copy.log, (end, copy.end), reason, folder)
-        held = copy.read(end, place - end).tobytes() if place > end else b""
+        agreed = copy.read(end, differs_at - end).tobytes() if differs_at > end else b""
         copy.cut(end, reason, folder)
         copy.read_last_time()
-        if held:
-            copy.hold(held)
+        copy.buffer(agreed)
         if begins_at is not None:
             copy.begin_again(begins_at)
             self._aside = None
@@ -676,7 +676,7 @@ class CopyStore:
     # Everything else is an order for one of the threads.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
         events.Open: _open,
-        events.FindPlace: _find_place,
+        events.FindStart: _find_start,
         events.ForgetBegun: _forget_begun,
         events.Cut: _cut,
         events.FindOldFiles: _find_old_files,
