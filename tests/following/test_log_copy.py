@@ -46,7 +46,7 @@ def sync(copy: LogCopy) -> None:
     flush, disk = copy.begin_flush(copy.end), Disk()
     with closing(disk):
         flush.perform(disk)
-    copy.note_flushed(flush.number)
+    copy.unflushed.forget(flush.number)
 
 
 def files(root: Path) -> dict[str, bytes]:

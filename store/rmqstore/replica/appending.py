@@ -27,9 +27,6 @@ from rmqstore.replica.live_state import (
     Phase,
     ReplicaState,
     Retaining,
-    has_arrived,
-    is_behind,
-    seconds_behind,
 )
 from rmqstore.replica.phases import STALLED, agree, ask, end_with, lose
 from rmqstore.replica.state import epochs_within
@@ -64,7 +61,7 @@ def on_written(state: ReplicaState, event: events.Written) -> Decision:
         return state, []
     waiting = state.link.waiting
     state, actions = state.with_link(waiting=None), list[Action]()
-    if has_arrived(state):
+    if state.has_arrived:
         return end_with(state, None)
     if event.seconds > state.link.timing.stall:
         return lose(state, STALLED)
@@ -105,8 +102,8 @@ def flush_if_due(state: ReplicaState) -> Decision:
         is_due = since >= settings.sync_seconds or (
             state.link.position - copy.durable >= settings.sync_bytes
         )
-        is_near = not is_behind(state) and state.link.is_drained
-        is_due |= has_arrived(state) or (is_near and since >= work.sync_rest)
+        is_near = not state.is_behind and state.link.is_drained
+        is_due |= state.has_arrived or (is_near and since >= work.sync_rest)
         if not is_due:
             return state, []
     return flush(state)
@@ -138,7 +135,7 @@ def write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
         is_closed=is_closed,
         source_end=link.bounds.high,
         source_at=link.answered_at or saved.source_at,
-        behind_seconds=seconds_behind(state),
+        behind_seconds=state.seconds_behind,
         updated_at=state.epoch_ms,
         epoch=epochs[-1].number if epochs else -1,
     )

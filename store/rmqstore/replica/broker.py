@@ -22,12 +22,7 @@ from rmqstore.replica.broker_requests import (
     LogBounds,
     ServedSettings,
 )
-from rmqstore.storage.broker.config_files import (
-    BATCH_QUEUES,
-    MAX_TABLE_BYTES,
-    QUEUE_TYPE,
-    table_of,
-)
+from rmqstore.storage.broker.config_files import BATCH_QUEUES, MAX_TABLE_BYTES, QUEUE_TYPE, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.broker.store_config import StoreConfig
 

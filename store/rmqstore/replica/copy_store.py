@@ -312,23 +312,18 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            self._perform_all()
+            while self.failed is None and (order := self._orders.get()) is not None:
+                if isinstance(order, threading.Event):  # all orders before are performed
+                    order.set()
+                    continue
+                try:
+                    event = self._perform(order)
+                except BaseException as err:  # noqa: BLE001 - raised by the loop
+                    self.failed = order, err
+                    event = events.Failed(err, is_whole=False)
+                self._put(event)
         finally:
             self._has_ended.set()
-
-    def _perform_all(self) -> None:
-        while (order := self._orders.get()) is not None:
-            if isinstance(order, threading.Event):  # all orders before are performed
-                order.set()
-                continue
-            try:
-                event = self._perform(order)
-            except BaseException as err:  # noqa: BLE001 - raised by the loop
-                self.failed = order, err
-                event = events.Failed(err, is_whole=False)
-            self._put(event)
-            if self.failed is not None:
-                return
 
     def finish(self) -> None:
         """Wait until it has performed all orders."""
@@ -462,22 +457,6 @@ class CopyStore:
         assert self._log is not None
         return self._log
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether no change of the log is under way, and none has failed."""
-        is_log_whole = self._log is None or self._log.is_whole
-        return is_log_whole and all(worker.failed is None for worker in self._workers)
-
-    @property
-    def end(self) -> int:
-        """Physical offset after the last whole record in the files."""
-        return 0 if self._log is None else self._log.end
-
-    @property
-    def last_time(self) -> int:
-        """When the last record before the end was stored, epoch ms; 0 if unknown."""
-        return 0 if self._log is None else self._log.last_store_timestamp
-
     def perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
         perform = self._PERFORMED.get(type(action), CopyStore._give)
@@ -551,16 +530,20 @@ class CopyStore:
     def note(self, event: Event) -> None:
         """Take note of what a thread has done."""
         if isinstance(event, events.Flushed):
-            self.log.note_flushed(event.number)
+            self.log.unflushed.forget(event.number)
         elif isinstance(event, events.Built):
             self.log.starts.forget_before(event.written)
         elif isinstance(event, events.StateWritten):
             self._drop_fetched(event.saved)
 
-    def finish(self) -> None:
-        """Wait until the threads have performed all orders."""
+    def failure(self, error: BaseException) -> events.Failed:
+        """Return an error as an event, after the threads have performed all orders."""
         for worker in self._workers:
             worker.finish()
+        are_whole, log = all(worker.failed is None for worker in self._workers), self._log
+        if log is None:
+            return events.Failed(error, are_whole)
+        return events.Failed(error, are_whole and log.is_whole, log.end, log.last_store_timestamp)
 
     def _find_start(self, action: events.FindStart) -> events.StartFound:
         """Find where a record of the copy begins, from which on the logs are compared."""

@@ -21,17 +21,7 @@ from rmqstore.replica.appending import (
 )
 from rmqstore.replica.events import Action, Question
 from rmqstore.replica.heartbeats import ask_for_end, is_end_asked
-from rmqstore.replica.live_state import (
-    Decision,
-    Ending,
-    Phase,
-    ReplicaState,
-    Retaining,
-    has_arrived,
-    is_stalled,
-    is_write_due,
-    patience,
-)
+from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, Retaining
 from rmqstore.replica.phases import STALLED, ask, begin, end_with, lose
 
 _PROGRESS_SECONDS: Final = 1.0
@@ -40,7 +30,7 @@ _STATE_SECONDS: Final = 10.0
 
 def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
     """Do what is due: of the phase first, then all that is looked at now and then."""
-    was_stalled, rate = is_stalled(state), state.settings.max_rate
+    was_stalled, rate = state.is_stalled, state.settings.max_rate
     state = state.with_link(is_drained=event.is_drained)
     if rate is not None:  # a rest earns no more than one second's bytes
         earned = max(state.link.rate_due, state.now - 1.0)
@@ -67,14 +57,14 @@ def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
 
 def _stream_on(state: ReplicaState) -> Decision:
     """Write, flush and report, if it is time; notice silence, and the end that was asked for."""
-    link, most, actions = state.link, patience(state), list[Action]()
-    if has_arrived(state):
+    link, most, actions = state.link, state.patience, list[Action]()
+    if state.has_arrived:
         return end_with(state, None)
     if link.pending is None and state.now - link.received_at > most:
         return lose(state, f"nothing came for {most:.0f} s")
     if link.pending is not None and not is_end_asked(state):  # the answer came during a change
         state, actions = ask_for_end(state, link.position)
-    elif state.copy.n_buffered and state.phase is Phase.APPENDING and is_write_due(state):
+    elif state.copy.n_buffered and state.phase is Phase.APPENDING and state.is_write_due:
         actions = [events.Write()]  # then the flush is looked at again
     else:
         state, actions = flush_if_due(state)

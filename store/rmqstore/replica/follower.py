@@ -21,10 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from rmqstore.errors import (
-    CorruptRecordError,
-    MalformedBytesError,
-)
+from rmqstore.errors import CorruptRecordError, MalformedBytesError
 from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
 from rmqstore.replica.appending import state_to_leave
@@ -285,12 +282,11 @@ class Follower:
 
         What they have done is seen from the files. What is asked is asked again if it is needed.
         """
-        self._store.finish()
+        failed = self._store.failure(error)
         self._take_mail()
         self._found.clear()
         self._backlog.clear()
-        store = self._store
-        return events.Failed(error, store.is_whole, store.end, store.last_time)
+        return failed
 
     def _next(self) -> Happened:
         """Return the next event: of what came already, or after a wait.
@@ -376,7 +372,7 @@ class Follower:
             found.append((events.Received(stream.position, stream.position), []))
         return found
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, _action: events.Disconnect | None = None) -> None:
         self._backlog.clear()
         if self._made is not None:
             self._mail.watch(None)
@@ -399,9 +395,6 @@ class Follower:
         threading.Thread(
             target=lambda: self._mail.put(work()), name="follow-question", daemon=True
         ).start()
-
-    def _close(self, _action: events.Disconnect) -> None:
-        self._disconnect()
 
     def _report_progress(self, _action: events.ReportProgress) -> None:
         self._progress(self._now())
@@ -437,15 +430,12 @@ class Follower:
         self._made = self._made._replace(stream=stream)
         if has_zero:
             self._store.log.buffer(b"\0")
-        return self._send(position)
+        return self._report(events.Report(position))
 
     def _report(self, action: events.Report) -> events.Lost | None:
-        return self._send(action.offset)
-
-    def _send(self, offset: int) -> events.Lost | None:
         assert self._made is not None
         try:
-            self._made.connection.send(self._made.stream.report(offset))
+            self._made.connection.send(self._made.stream.report(action.offset))
         except ConnectionEndedError as err:
             return events.Lost(str(err))
         return None
@@ -505,7 +495,7 @@ class Follower:
         events.Request: _request,
         events.Ask: _ask,
         events.Connect: _connect,
-        events.Disconnect: _close,
+        events.Disconnect: _disconnect,
         events.ReportProgress: _report_progress,
         events.Log: _log,
         events.MoveAside: _set_aside,

@@ -11,7 +11,7 @@ from typing import Final
 from rmqstore.errors import CorruptRecordError
 from rmqstore.replica import events
 from rmqstore.replica.events import Asked, Question
-from rmqstore.replica.live_state import Decision, Phase, ReplicaState, patience
+from rmqstore.replica.live_state import Decision, Phase, ReplicaState
 from rmqstore.replica.phases import agree, ask, end_with, lose
 
 _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
@@ -36,7 +36,7 @@ def take_heartbeat(state: ReplicaState, position: int) -> Decision:
         text = f"the broker continues at {position}, and its log now begins at {low}"
         return lose(state, text)
     seconds = state.now - state.link.data_at
-    if position < high and seconds > patience(state):
+    if position < high and seconds > state.patience:
         text = (
             f"the broker has its log up to {high}, and sent nothing after {position} for "
             f"{seconds:.0f} s"

@@ -275,6 +275,57 @@ class ReplicaState:
         """Whether it can be decided about the next bytes that came."""
         return not self.is_held_up and self.link.pending is None
 
+    @property
+    def patience(self) -> float:
+        """Seconds that may pass without a byte."""
+        timing = self.link.timing
+        return timing.silence if self.link.has_begun else timing.first_header
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a flush takes too long: a broker keeps files for whoever reports.
+
+        The log may take its time to come to the disk while there is much to copy.
+        """
+        work, stall = self.work, self.link.timing.stall
+        return work.flushing and self.now - work.ordered_at > stall and not self.is_behind
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is so much to copy that nobody waits for a part of it."""
+        return self.is_streaming and self.link.bounds.high - self.link.position > BATCH_BYTES
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the copy is as far as was asked for."""
+        copy, is_idle = self.copy, self.link.is_idle and self.settings.once
+        is_far_enough = copy.goal is not None and copy.end >= copy.goal
+        return self.phase is Phase.APPENDING and (is_far_enough or is_idle)
+
+    @property
+    def seconds_behind(self) -> float:
+        """How old the newest record is, 0 if the broker is not known to have more."""
+        last = self.copy.last_time
+        if self.copy.durable >= self.link.bounds.high or not last:
+            return 0.0
+        return round(max((self.epoch_ms - last) / 1000, 0.0), 3)
+
+    @property
+    def linger(self) -> float:
+        """How long bytes wait for others; producers wait for what is acknowledged."""
+        return _LINGER_SECONDS if self.settings.acknowledge == "never" else 0.0
+
+    @property
+    def is_write_due(self) -> bool:
+        """Whether the buffer is written: together with what comes within a moment."""
+        copy, link = self.copy, self.link
+        waited = self.now - copy.buffered_at
+        is_enough = copy.goal is not None and link.position >= copy.goal
+        if is_enough or waited >= self.settings.sync_seconds or copy.n_buffered >= BATCH_BYTES:
+            return True
+        # While much is missing, more comes soon: each write costs some time of its own.
+        return link.is_drained and waited >= self.linger and not self.is_behind
+
 
 Decision = tuple[ReplicaState, list[Action]]
 
@@ -294,41 +345,6 @@ def first_replica_state(
     return ReplicaState(settings, root, address, now, epoch_ms, copy, link, work)
 
 
-def patience(state: ReplicaState) -> float:
-    """Return how many seconds may pass without a byte."""
-    timing = state.link.timing
-    return timing.silence if state.link.has_begun else timing.first_header
-
-
-def is_stalled(state: ReplicaState) -> bool:
-    """Return whether a flush takes too long: a broker keeps files for whoever reports.
-
-    The log may take its time to come to the disk while there is much to copy.
-    """
-    work, stall = state.work, state.link.timing.stall
-    return work.flushing and state.now - work.ordered_at > stall and not is_behind(state)
-
-
-def is_behind(state: ReplicaState) -> bool:
-    """Return whether there is so much to copy that nobody waits for a part of it."""
-    return state.is_streaming and state.link.bounds.high - state.link.position > BATCH_BYTES
-
-
-def has_arrived(state: ReplicaState) -> bool:
-    """Return whether the copy is as far as was asked for."""
-    copy, is_idle = state.copy, state.link.is_idle and state.settings.once
-    is_far_enough = copy.goal is not None and copy.end >= copy.goal
-    return state.phase is Phase.APPENDING and (is_far_enough or is_idle)
-
-
-def seconds_behind(state: ReplicaState) -> float:
-    """Return how old the newest record is, 0 if the broker is not known to have more."""
-    last = state.copy.last_time
-    if state.copy.durable >= state.link.bounds.high or not last:
-        return 0.0
-    return round(max((state.epoch_ms - last) / 1000, 0.0), 3)
-
-
 def progress_of(state: ReplicaState) -> FollowProgress:
     """Return how far a copy is."""
     copy, link, saved = state.copy, state.link, state.copy.noted
@@ -342,15 +358,10 @@ def progress_of(state: ReplicaState) -> FollowProgress:
         )  # fmt: skip
     end, high = copy.durable, max(link.bounds.high, copy.end)
     return FollowProgress(
-        saved.begin, end, high, high - end, seconds_behind(state), copy.built,
+        saved.begin, end, high, high - end, state.seconds_behind, copy.built,
         saved.n_connections, saved.n_cuts, link.answered_at,
         state.is_streaming and link.is_confirmed,
     )  # fmt: skip
-
-
-def linger(state: ReplicaState) -> float:
-    """Return how long bytes wait for others; producers wait for what is acknowledged."""
-    return _LINGER_SECONDS if state.settings.acknowledge == "never" else 0.0
 
 
 def wait_of(state: ReplicaState) -> events.Wait:
@@ -360,8 +371,8 @@ def wait_of(state: ReplicaState) -> events.Wait:
         return events.Wait(timing.poll, reads=False)
     if rest > 0 or state.link.pending is not None:
         return events.Wait(min(max(rest, 0.01), timing.report / 4, timing.poll), reads=False)
-    is_soon = bool(state.copy.n_buffered) and not is_behind(state)
-    seconds = linger(state) if is_soon else timing.poll
+    is_soon = bool(state.copy.n_buffered) and not state.is_behind
+    seconds = state.linger if is_soon else timing.poll
     return events.Wait(max(min(seconds, _next_due(state) - state.now), 0.0), reads=True)
 
 
@@ -370,19 +381,8 @@ def _next_due(state: ReplicaState) -> float:
     copy, work, due = state.copy, state.work, float("inf")
     # Others are flushed with what comes next: nobody waits for them.
     waits = state.settings.acknowledge == "synced"
-    if waits and not work.flushing and copy.confirmed_end > copy.durable and not is_behind(state):
+    if waits and not work.flushing and copy.confirmed_end > copy.durable and not state.is_behind:
         due = work.synced_at + work.sync_rest
     if not work.building and copy.built < copy.saved_end and work.written < copy.saved_end:
         due = min(due, work.next_build_at)
     return due if due > state.now else float("inf")
-
-
-def is_write_due(state: ReplicaState) -> bool:
-    """Return whether the buffer is written: together with what comes within a moment."""
-    copy, link = state.copy, state.link
-    waited = state.now - copy.buffered_at
-    is_enough = copy.goal is not None and link.position >= copy.goal
-    if is_enough or waited >= state.settings.sync_seconds or copy.n_buffered >= BATCH_BYTES:
-        return True
-    # While much is missing, more comes soon: each write costs some time of its own.
-    return link.is_drained and waited >= linger(state) and not is_behind(state)

@@ -430,10 +430,6 @@ class LogCopy:
             self.log.refresh()
         return self.unflushed.begin(end)
 
-    def note_flushed(self, number: int) -> None:
-        """Take note that a flush has brought to the disk what it was to."""
-        self.unflushed.forget(number)
-
     def read(self, start: int, size: int) -> Bytes:
         """Return bytes of the copy, all of which lie in one file and before the end."""
         return self.log.read(*self.log.locate(start), size)
@@ -481,10 +477,7 @@ class LogCopy:
         self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
-        self.unflushed.clear()
-        self._disk.flush_folder(self.unflushed.folder)
-        self.log.close()
-        self.log = CommitLog([self.unflushed.folder])  # files of the same names are made again
+        self._reopen()
         self.is_whole = True
 
     def begin_again(self, begin: int) -> None:
@@ -493,12 +486,16 @@ class LogCopy:
         self.log.refresh()
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
+        self._reopen()
+        self.end = begin
+        self.is_whole = True
+
+    def _reopen(self) -> None:
+        """Open the log after files were deleted, those of whose names are made again."""
         self.unflushed.clear()
         self._disk.flush_folder(self.unflushed.folder)
         self.log.close()
         self.log = CommitLog([self.unflushed.folder])
-        self.end = begin
-        self.is_whole = True
 
     def delete_before(self, begin: int) -> int:
         """Delete the files that end at or before a physical offset; return how many.

@@ -12,14 +12,7 @@ from rmqstore.errors import BrokerUnreachableError
 from rmqstore.replica import events
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Question
-from rmqstore.replica.live_state import (
-    Decision,
-    Ending,
-    Phase,
-    ReplicaState,
-    Retaining,
-    has_arrived,
-)
+from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, Retaining
 
 STALLED: Final = "the copy takes too long for what came"
 _MOST_REASONS: Final = 100
@@ -75,7 +68,7 @@ def lose(state: ReplicaState, reason: str) -> Decision:
     """End the connection, and make another one after a pause, unless what came is all."""
     if state.copy.n_buffered and state.phase is Phase.APPENDING:
         return state.with_link(waiting=events.Lost(reason)), [events.Write()]
-    if has_arrived(state):
+    if state.has_arrived:
         return end_with(state, None)
     if state.is_streaming:
         state = state.with_link(overlap=state.settings.overlap)
