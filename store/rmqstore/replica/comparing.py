@@ -40,15 +40,15 @@ def on_received(state: ReplicaState, event: events.Received) -> Decision:
     start, stop = event
     if not state.is_streaming:
         return state, []
-    state = state.with_link(received_at=state.now)
     if stop == start:  # a part of a header
-        return state, []
-    state = state.with_link(position=stop, data_at=state.now, has_begun=True)
+        return state.with_link(received_at=state.now), []
+    state = state.with_link(
+        position=stop, received_at=state.now, data_at=state.now, has_begun=True, is_idle=False
+    )
     link = state.link
     if state.phase is Phase.COMPARING:
         until = min(stop, state.copy.end)
         return state, [events.Compare(start, until, link.compared_from)]
-    state = state.with_link(is_idle=False)
     if link.first_record.has_come:
         return buffer(state, start, stop)
     expected = link.first_record.expected(start, stop)

@@ -42,7 +42,7 @@ def decide(state: ReplicaState, happened: Happened) -> Decision:
         RmqStoreError: during a change of several steps. The loop makes an event of it.
     """
     at, epoch_ms, event, asked = happened
-    state = state.at(at, epoch_ms)
+    state = state._replace(now=at, epoch_ms=epoch_ms)
     try:
         if asked is None:
             state, actions = HANDLERS[type(event)](state, event)

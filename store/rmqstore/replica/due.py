@@ -31,7 +31,8 @@ _STATE_SECONDS: Final = 10.0
 def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
     """Do what is due: of the phase first, then all that is looked at now and then."""
     was_stalled, rate = state.is_stalled, state.settings.max_rate
-    state = state.with_link(is_drained=event.is_drained)
+    if event.is_drained != state.link.is_drained:
+        state = state.with_link(is_drained=event.is_drained)
     if rate is not None:  # a rest earns no more than one second's bytes
         earned = max(state.link.rate_due, state.now - 1.0)
         state = state.with_link(rate_due=earned + event.n_bytes / rate)

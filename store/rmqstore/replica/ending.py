@@ -5,7 +5,6 @@ The same steps complete a copy that is set aside, in whose place a new one begin
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from rmqstore.errors import RmqStoreError
@@ -115,7 +114,7 @@ def on_set_aside(state: ReplicaState, event: events.SetAside) -> Decision:
         f"{bounds.low}: it is now {event.path}, and a new copy begins"
     )
     new = Copy(None, copy.goal, replaces_another=True)
-    state = replace(state.with_work(change=None), copy=new, phase=Phase.CONNECTING)
+    state = state.with_work(change=None)._replace(copy=new, phase=Phase.CONNECTING)
     try:
         state, actions = open_copy(state, bounds, is_new=False)
     except RmqStoreError as err:  # there is no copy now

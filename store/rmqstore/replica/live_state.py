@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
@@ -229,14 +228,13 @@ def _with(
         state: ReplicaState, /, *args: _Fields.args, **fields: _Fields.kwargs
     ) -> ReplicaState:
         group: dict[str, Any] = {name: replaced(getattr(state, name), *args, **fields)}
-        return replace(state, **group)
+        return state._replace(**group)
 
     return updated
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
-    """All that a replica knows; every event replaces it."""
+class _Groups(NamedTuple):
+    """The fields of a state."""
 
     settings: FollowSettings
     root: Path  # the folder of the copy
@@ -248,17 +246,19 @@ class ReplicaState:
     work: Work
     phase: Phase = Phase.ASKING
 
+
+class ReplicaState(_Groups):
+    """All that a replica knows; every event replaces it."""
+
+    __slots__ = ()
+
     with_link = _with("link", Link._replace)
     with_copy = _with("copy", Copy._replace)
     with_work = _with("work", Work._replace)
 
-    def at(self, now: float, epoch_ms: int) -> ReplicaState:
-        """Return the state at a later time."""
-        return replace(self, now=now, epoch_ms=epoch_ms)
-
     def in_phase(self, phase: Phase) -> ReplicaState:
         """Return the state in another phase."""
-        return replace(self, phase=phase)
+        return self._replace(phase=phase)
 
     @property
     def is_streaming(self) -> bool:

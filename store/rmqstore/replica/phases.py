@@ -91,7 +91,7 @@ def pause(state: ReplicaState, reason: str | None) -> Decision:
             actions = [events.Log(f"{reason}; connecting again and again")]
         reasons = (reasons if len(reasons) < _MOST_REASONS else frozenset()) | {reason}
     link = link.disconnected()._replace(next_at=next_at, reasons=reasons)
-    return replace(state, link=link, phase=Phase.PAUSING), actions
+    return state._replace(link=link, phase=Phase.PAUSING), actions
 
 
 def end_with(
@@ -112,7 +112,7 @@ def end_with(
     if state.copy.is_open:
         actions.append(events.ForgetBegun())
     change, ending = state.work.change, Ending(error, sets_aside)
-    state = replace(state, link=state.link.disconnected(), phase=Phase.CLOSING)
+    state = state._replace(link=state.link.disconnected(), phase=Phase.CLOSING)
     if isinstance(change, Retaining):  # which is done before
         return state.with_work(change=change._replace(then=ending)), actions
     return state.with_work(change=ending), actions
