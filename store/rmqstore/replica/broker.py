@@ -43,7 +43,7 @@ _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an 
 Mode = Literal["default", "controller"]
 
 
-class OrdinaryPort:
+class ListenPort:
     """The listen port of a broker.
 
     All questions raise BrokerUnreachableError if the broker does not answer, and BrokerRefusedError

@@ -25,7 +25,7 @@ from rmqstore.errors import CorruptRecordError, MalformedBytesError
 from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
 from rmqstore.replica.appending import state_to_leave
-from rmqstore.replica.broker import OrdinaryPort
+from rmqstore.replica.broker import ListenPort
 from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.dispatch import decide
 from rmqstore.replica.events import Action, Event, Happened, Question, happened
@@ -125,7 +125,7 @@ class Mail:
         self._writer.close()
 
 
-def answer_to(action: events.Ask, port: OrdinaryPort) -> Happened:
+def answer_to(action: events.Ask, port: ListenPort) -> Happened:
     """Ask the broker; return its answer as an event."""
     asked, position, known = action
     question = asked.question
@@ -145,7 +145,7 @@ def answer_to(action: events.Ask, port: OrdinaryPort) -> Happened:
 
 
 def connect(
-    action: events.Connect, port: OrdinaryPort, gives_up: Callable[[], bool]
+    action: events.Connect, port: ListenPort, gives_up: Callable[[], bool]
 ) -> _Made | Happened:
     """Connect to the HA port, and shake hands with the master if that is asked for."""
     asked, source, seconds, learner_id = action
@@ -193,7 +193,7 @@ class Follower:
     ) -> None:
         self._stop, self._progress = stop, progress
         root = LOCAL.full_path(target)
-        self._port = OrdinaryPort(
+        self._port = ListenPort(
             endpoint,
             settings.ha_address,
             allow_sync_master=settings.allow_sync_master,
