@@ -221,9 +221,9 @@ def slave(real: RocketMQ, store: Path, folder: Path) -> dict[str, float]:
 
 def ha_address(address: str) -> str:
     """Return the port for replicas of a master."""
-    from rmqstore.replica.broker import OrdinaryPort
+    from rmqstore.replica.broker import ListenPort
 
-    settings = OrdinaryPort(Endpoint(Address.parse(address))).ask(with_tables=False).settings
+    settings = ListenPort(Endpoint(Address.parse(address))).ask(with_tables=False).settings
     return f"127.0.0.1:{settings.number('haListenPort')}"
 
 

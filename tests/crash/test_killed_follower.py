@@ -18,7 +18,7 @@ from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, follower, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address, Endpoint
-from rmqstore.replica import maintenance, queue_builder, replica_state
+from rmqstore.replica import appending, live_state, queue_builder
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
@@ -122,8 +122,8 @@ def test_whatever_a_dead_follower_leaves_becomes_an_exact_copy(
 def is_far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether a follower syncs its log in a thread, and flushes queues less often."""
     if request.param:
-        monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)
-        monkeypatch.setattr(maintenance, "FAR_BYTES", 5000)
+        monkeypatch.setattr(live_state, "BATCH_BYTES", 1000)
+        monkeypatch.setattr(appending, "FAR_BYTES", 5000)
         monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
         monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 6000)
     return bool(request.param)

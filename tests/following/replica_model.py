@@ -27,18 +27,16 @@ from rmqstore.errors import (
     RmqStoreError,
     StoreStateError,
 )
-from rmqstore.replica import decisions, events
+from rmqstore.replica import dispatch, events
+from rmqstore.replica.appending import state_to_leave
 from rmqstore.replica.broker import Facts, TopicKinds
 from rmqstore.replica.broker_requests import LogBounds, ServedSettings
 from rmqstore.replica.events import Action, Asked, Event, Happened, Question
 from rmqstore.replica.ha import NEVER, Handshake
-from rmqstore.replica.maintenance import state_to_leave
-from rmqstore.replica.replica_state import (
-    STREAMING,
+from rmqstore.replica.live_state import (
     Cutting,
     Ending,
     Phase,
-    Place,
     ReplicaState,
     first_replica_state,
     wait_of,
@@ -315,9 +313,8 @@ class World:
         self.is_over = self.is_abandoned = False
         self.faults = frozenset()
         self.durable = min(self.durable, self.end)
-        place = Place(ROOT, "127.0.0.1:1")
         self.state = first_replica_state(
-            self.settings, place, self.saved, now=self.now, epoch_ms=self.epoch_ms
+            self.settings, ROOT, "127.0.0.1:1", self.saved, now=self.now, epoch_ms=self.epoch_ms
         )
         self.todo = (self._happened(events.Started()),)
 
@@ -447,7 +444,7 @@ class World:
         """Require that the replica waits for what will come, and that nothing will come twice."""
         state, work = self.state, self.state.work
         asked = {each.asked for each in self.asked}
-        require(state.broker.asking <= asked, "an answer is awaited that cannot come")
+        require(state.link.asking <= asked, "an answer is awaited that cannot come")
         has_mail = [found.event for found in self.mail]
         is_flushing = bool(self.flushes) or any(isinstance(each, _FLUSHED) for each in has_mail)
         is_building = bool(self.builds) or any(isinstance(each, _BUILT) for each in has_mail)
@@ -455,20 +452,20 @@ class World:
         builds = work.building or work.takes_tables or work.changes_queues
         require(work.flushing == is_flushing or is_failed, "a flush is awaited that is not ordered")
         require(builds == is_building or is_failed, "queues are awaited that are not ordered")
-        if state.phase in STREAMING and not isinstance(state.change, Cutting):
+        if state.is_streaming and not isinstance(state.work.change, Cutting):
             require(self.connection is not None or self.reads, "a stream without a connection")
-            is_read = wait_of(state).reads or state.connection.pending is not None
-            require(is_read or state.timers.rate_due > state.now, "a stream that nobody reads")
+            is_read = wait_of(state).reads or state.link.pending is not None
+            require(is_read or state.link.rate_due > state.now, "a stream that nobody reads")
             is_ordered = bool(self.flushes or self.mail) or state.phase is Phase.COMPARING
             is_late = state.now - self.flushed_at > self.settings.sync_seconds + 1
             require(self.end <= self.durable or is_ordered or not is_late, "a flush is too late")
-        if state.change is not None:
-            is_asked = isinstance(state.change, Ending) and bool(work.unknown)
+        if state.work.change is not None:
+            is_asked = isinstance(state.work.change, Ending) and bool(work.unknown)
             require(work.is_busy or is_asked, "a change waits for nothing")
         elif state.phase in (Phase.ASKING, Phase.CONNECTING):
-            present = {each for each in asked if each.connection == state.attempts.number}
+            present = {each for each in asked if each.connection == state.link.number}
             kinds = {each.question for each in present} - {Question.TABLES, Question.BOUNDS}
-            require(kinds or state.attempts.is_stopping, f"{state.phase} waits for nothing")
+            require(kinds or state.work.is_stopping, f"{state.phase} waits for nothing")
 
     def settle(self) -> None:
         """Let nothing else happen: the copy has to become the master's log, or to end by name.
@@ -487,16 +484,16 @@ class World:
                 self.start()
             for name in ("flush", "build", "flush", "build", "wait"):
                 self.happen(name)
-            if self._is_exact() and self.state.change is None:
+            if self._is_exact() and self.state.work.change is None:
                 return
-        raise ViolatedError(f"no progress: {self.state.phase}, {self.state.change}")
+        raise ViolatedError(f"no progress: {self.state.phase}, {self.state.work.change}")
 
     def _may_continue(self) -> bool:
         """Return whether the same call continues a copy, which has to have ended by name."""
         error, state = self.error, self.state
         is_ours = error is None or isinstance(error, RmqStoreError)
         require(is_ours or isinstance(error, (OSError, KeyboardInterrupt)), f"it ends: {error!r}")
-        is_left = self.is_abandoned or state.copy.doubted_from is not None or self.is_new_topic
+        is_left = self.is_abandoned or state.copy.unconfirmed_from is not None or self.is_new_topic
         require(self.is_closed or is_left or self.saved is None, "it ends, and is not closed")
         require(not (self.connection and self.is_closed), "a connection is left open")
         return self.is_abandoned
@@ -543,7 +540,7 @@ class World:
                 self.is_lost = True
             self._meet("flush", OSError(5, "Input/output error"))
             require(order.end <= self.end, "a flush of more than there is")
-            self.durable = end  # of all that was written, also of what is in doubt
+            self.durable = end  # of all that was written, also of what is not confirmed
             return events.Flushed(order.end, 0)
         self._meet("state", OSError(28, "No space left on device"))
         self._write_state(order)
@@ -572,7 +569,7 @@ class World:
         is_empty = saved.begin == saved.end  # and its next record may be of the epoch
         require(noted <= numbers or is_empty, "an epoch is noted that no record has")
         # What was only found when the copy was opened has its epochs once it is compared.
-        is_sure = self.state.attempts.is_confirmed and self.state.change is None
+        is_sure = self.state.link.is_confirmed and self.state.work.change is None
         require(noted == numbers or not is_sure, "an epoch is not noted")
 
     def _changed(self, order: Action) -> Event:
@@ -648,15 +645,15 @@ class World:
         self.files = self.files[:left]
         require(self.kept >= {*gone}, "bytes are thrown away")
 
-    def _on_FindPlace(self, action: events.FindPlace) -> Event:  # noqa: N802
+    def _on_FindStart(self, action: events.FindStart) -> Event:  # noqa: N802
         wanted, begin, _ = action
         compared = max(min(wanted - -wanted % -RECORD, self.end), begin)
         is_record = compared < self.end
-        return events.PlaceFound(compared, compared + RECORD if is_record else None)
+        return events.StartFound(compared, compared + RECORD if is_record else None)
 
     def _on_Request(self, action: events.Request) -> None:  # noqa: N802
         self.connection = Connection(action.position, action.position, self.n_greeted)
-        if action.holds_zero:
+        if action.has_zero:
             self.held += 1
 
     def _on_Report(self, action: events.Report) -> None:  # noqa: N802
@@ -681,11 +678,10 @@ class World:
         return events.Agreed(start, stop)
 
     def _on_FindBoundary(self, action: events.FindBoundary) -> Event:  # noqa: N802
-        place = action.place
-        boundary = place - place % RECORD
-        return events.Differed(place, boundary, action.reason)
+        position = action.position
+        return events.Differed(position, position - position % RECORD, action.reason)
 
-    def _on_Hold(self, action: events.Hold) -> Event | None:  # noqa: N802
+    def _on_Buffer(self, action: events.Buffer) -> Event | None:  # noqa: N802
         require(action.start == self.end + self.held, "other bytes than those that follow")
         self.held, self.held_of = self.held + action.stop - action.start, self.sent
         return self._on_Write(events.Write()) if self.held >= BUFFER else None
@@ -714,7 +710,7 @@ class World:
             require(is_other, "a record is cut that the master has")
         self._meet("cut", OSError(5, "Input/output error"))
         self._cut_files(action.end, is_kept=action.kept_in is not None)
-        self.durable, self.held = min(self.durable, self.end), action.place - action.end
+        self.durable, self.held = min(self.durable, self.end), action.differs_at - action.end
         if action.begins_at is not None:
             require(not self.files, "a log with records begins again")
             self.begin = self.durable = action.begins_at
@@ -756,10 +752,10 @@ class World:
 
     def _on_End(self, action: events.End) -> None:  # noqa: N802
         self.error, self.is_abandoned = action.error, not action.is_whole
-        attempts = self.state.attempts
-        is_complete = attempts.goal is not None and self.end >= attempts.goal
+        goal = self.state.copy.goal
+        is_complete = goal is not None and self.end >= goal
         is_unreachable = isinstance(self.error, BrokerUnreachableError)
-        is_wrong = is_complete and is_unreachable and attempts.is_confirmed
+        is_wrong = is_complete and is_unreachable and self.state.link.is_confirmed
         require(not is_wrong, "an error of a copy that is complete")
         if self.is_abandoned and self.state.copy.is_open and not self.is_lost:
             self.durable = self.end
@@ -779,4 +775,4 @@ class ControlledWorld(World):
 
 def decide_as_it_is(state: ReplicaState, found: Happened) -> tuple[ReplicaState, list[Action]]:
     """Decide, also after a step was exchanged for another one."""
-    return decisions.decide(state, found)
+    return dispatch.decide(state, found)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rmqstore.remoting import Address
-from rmqstore.replica import decisions, events
+from rmqstore.replica import dispatch, events
 from rmqstore.replica.broker import Facts, Source
 from rmqstore.replica.broker_requests import LogBounds, ServedSettings
 from rmqstore.replica.events import Asked, Event, Happened, Question
-from rmqstore.replica.replica_state import Decision, Place, ReplicaState, first_replica_state
+from rmqstore.replica.live_state import Decision, ReplicaState, first_replica_state
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.broker.store_config import StoreConfig
 
@@ -24,26 +24,27 @@ def decide(
     state: ReplicaState, now: float, event: Event, question: Question | None = None
 ) -> Decision:
     """Decide about an event at a time, which answers a question of the present connection."""
-    asked = None if question is None else Asked(question, state.attempts.number)
-    return decisions.decide(state, Happened(now, int(now * 1000), event, asked))
+    asked = None if question is None else Asked(question, state.link.number)
+    return dispatch.decide(state, Happened(now, int(now * 1000), event, asked))
 
 
 def asking(state: ReplicaState, question: Question) -> ReplicaState:
     """Return a state in which the broker is asked something for the present connection."""
-    asked = Asked(question, state.attempts.number)
-    return state._replace(broker=state.broker._replace(asking=state.broker.asking | {asked}))
+    asked = Asked(question, state.link.number)
+    return state.with_link(asking=state.link.asking | {asked})
 
 
 def streaming(*, now: float = 0.0, **settings: Any) -> ReplicaState:
     """Return a new replica that has asked for an empty log, and will append what comes."""
-    place = Place(Path("/copy"), "127.0.0.1:1")
-    state = first_replica_state(FollowSettings(**settings), place, None, now=now, epoch_ms=0)
+    state = first_replica_state(
+        FollowSettings(**settings), Path("/copy"), "127.0.0.1:1", None, now=now, epoch_ms=0
+    )
     facts = Facts(ServedSettings({}, ()), {}, LogBounds(0, 0), now, now)
     state, _ = decide(state, now, events.Started())
     state, actions = decide(state, now, events.Answered(facts, SOURCE), Question.FACTS)
     (opening,) = actions
     state, _ = decide(state, now, events.Opened(opening.saved, 0, 0, ()))
-    state, _ = decide(state, now, events.PlaceFound(0, None))
+    state, _ = decide(state, now, events.StartFound(0, None))
     connected = events.Connected(None, is_public=False)
     state, _ = decide(state, now, connected, Question.CONNECTION)
     return state

@@ -21,7 +21,7 @@ from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more,
 from following.followers import TIMING, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address, Endpoint
-from rmqstore.replica import replica_state
+from rmqstore.replica import live_state
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
@@ -93,9 +93,9 @@ class InterruptedDisk(Disk):
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), StoreStateError("a link")]
 )
 @pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize("is_doubted", [False, True])
+@pytest.mark.parametrize("is_unconfirmed", [False, True])
 def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_open(
-    change: str, error: BaseException, is_late: bool, is_doubted: bool, tmp_path: Path
+    change: str, error: BaseException, is_late: bool, is_unconfirmed: bool, tmp_path: Path
 ) -> None:
     target, common = tmp_path / "copy", log_of(100)
     longer, other = copy.deepcopy(common), copy.deepcopy(common)
@@ -103,7 +103,7 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
     more(other, 20, mark=b"other", time_ms=10_000)
     with FakeMaster(longer) as master:
         follow_once(master, target)
-    if is_doubted:  # killed before the state covered the last records
+    if is_unconfirmed:  # killed before the state covered the last records
         paths = copy_paths(target)
         end = longer.placed[300].physical_offset
         state = replace(follow_status(target)[0], end=end, built=end, is_closed=False)
@@ -321,7 +321,7 @@ class SlowStates(Disk):
 def test_nothing_is_acknowledged_that_the_state_does_not_vouch_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)  # so that the thread syncs
+    monkeypatch.setattr(live_state, "BATCH_BYTES", 1000)  # so that the thread syncs
     log, target = log_of(1000), tmp_path / "copy"
     ahead: list[int] = []
 

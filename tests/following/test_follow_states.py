@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqstore.replica import decisions, events, maintenance
-from rmqstore.replica.replica_state import Phase
+from rmqstore.replica import comparing, dispatch, due, ending, events
+from rmqstore.replica.live_state import Phase
 
 PAGE = Path(__file__).parents[2] / "docs" / "follow-states.md"
 
@@ -29,11 +29,11 @@ def tables() -> dict[str, list[str]]:
     """Return the tables of the page, by their headings."""
     happen, done = classes()
     changes = {
-        "an end is cut": (*maintenance.CUT, decisions._end_cut),
-        "a copy without a record begins elsewhere": (*maintenance.BEGIN_AGAIN, decisions._end_cut),
-        "old files are deleted": maintenance.RETAIN,
-        "the same where queues are not built": maintenance.RETAIN_UNBUILT,
-        "the end": maintenance.COMPLETE,
+        "an end is cut": comparing.CUT,
+        "a copy without a record begins elsewhere": comparing.BEGIN_AGAIN,
+        "old files are deleted": due.RETAIN,
+        "the same where queues are not built": due.RETAIN_UNBUILT,
+        "the end": ending.COMPLETE,
     }
     steps = {name: [step.__name__.lstrip("_") for step in each] for name, each in changes.items()}
     return {
@@ -62,4 +62,4 @@ def test_the_page_has_all_of_them() -> None:
 
 def test_every_event_is_decided_about() -> None:
     happen, _ = classes()
-    assert set(happen) == set(decisions._HANDLERS) | set(decisions._ANSWERS)
+    assert set(happen) == set(dispatch.HANDLERS) | set(dispatch.ANSWERS)

@@ -19,7 +19,7 @@ from following.followers import (
 )
 from following.test_follower import FILE_BYTES, log_of
 from rmqstore.errors import StoreStateError
-from rmqstore.replica import maintenance
+from rmqstore.replica import due
 from rmqstore.replica.state import (
     FollowState,
     copy_paths,
@@ -98,7 +98,7 @@ def test_found_records_that_the_master_does_not_have_are_cut_and_kept(
 def test_found_records_are_not_vouched_for_before_they_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_STATE_SECONDS", 0.0)
+    monkeypatch.setattr(due, "_STATE_SECONDS", 0.0)
     target, log = tmp_path / "copy", log_of(300)
     sure = log.placed[200].physical_offset
     killed(target, log, sure)

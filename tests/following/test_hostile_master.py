@@ -175,7 +175,7 @@ def test_an_unexpected_error_of_the_questions_ends_the_call(
     def fail(*_: object) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(ports.OrdinaryPort, "bounds", fail)
+    monkeypatch.setattr(ports.ListenPort, "bounds", fail)
     with FakeMaster(log_of(50)) as master:
         run = Following(master.address, tmp_path / "copy")
         with pytest.raises(RuntimeError, match="unexpected"):

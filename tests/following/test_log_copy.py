@@ -45,7 +45,7 @@ def sync(copy: LogCopy) -> None:
     flush, disk = copy.begin_flush(copy.end), Disk()
     with closing(disk):
         flush.perform(disk)
-    copy.note_flushed(flush.number)
+    copy.unflushed.forget(flush.number)
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -60,9 +60,9 @@ def test_bytes_that_have_no_place_leave_nothing_whole_to_be_written(
     log = log_of(2)
     data = joined(log)
     with open_copy(tmp_path / "copy") as copy:
-        copy.hold(data[:4900])
+        copy.buffer(data[:4900])
         assert copy.end == 0
-        copy.hold(data[4900:])
+        copy.buffer(data[4900:])
         assert copy.end == log.end
 
 
@@ -74,8 +74,8 @@ def test_a_blank_of_which_a_part_came_leaves_nothing(tmp_path: Path) -> None:
     assert end + 40 < FILE_BYTES
     data[end + 8 : FILE_BYTES] = b"\xff" * (FILE_BYTES - end - 8)
     with open_copy(tmp_path) as copy:
-        copy.hold(data[: end + 40])
-        copy.write_held()
+        copy.buffer(data[: end + 40])
+        copy.write_buffer()
         copy.forget_begun()
         assert copy.end == end
         (written,) = files(tmp_path).values()
@@ -96,12 +96,12 @@ def test_any_portions_give_the_same_files(
         done = 0
         while done < len(data):
             count = dice.choice([1, 7, 100, 3000, 50_000])
-            copy.hold(data[done : done + count])
+            copy.buffer(data[done : done + count])
             done = min(done + count, len(data))
             if dice.random() < 0.5:
-                copy.write_held()
+                copy.write_buffer()
                 assert done - 4000 < copy.end <= done or copy.end % FILE_BYTES
-        copy.write_held()
+        copy.write_buffer()
         assert copy.end == log.end
         assert copy.last_store_timestamp == 1_700_000_000_000 + len(log.placed) - 1
         sync(copy)
@@ -114,14 +114,14 @@ def test_what_is_valid_before_a_wrong_record_is_written(tmp_path: Path) -> None:
     data = bytearray(joined(log))
     data[bad + 28 + 7] ^= 1
     with open_copy(tmp_path) as copy:
-        copy.hold(bytes(data))
+        copy.buffer(bytes(data))
         with pytest.raises(CorruptRecordError, match=f"says that it is at {bad ^ 1}"):
-            copy.write_held()
+            copy.write_buffer()
         assert copy.end == bad
         assert copy.is_whole
         copy.forget_begun()
-        copy.hold(joined(log)[bad:])
-        copy.write_held()
+        copy.buffer(joined(log)[bad:])
+        copy.write_buffer()
         sync(copy)
     assert files(tmp_path) == content(log)
 
@@ -138,8 +138,8 @@ def test_known_starts_are_those_of_a_walk(
         done = 0
         while done < len(data):
             count = dice.choice([700, 3000, 9000])
-            copy.hold(data[done : done + count])
-            copy.write_held()
+            copy.buffer(data[done : done + count])
+            copy.write_buffer()
             done += count
         sync(copy)
         assert (copy.starts.boundary(0, log.end) is not None) == bool(most)
@@ -166,8 +166,8 @@ def test_known_starts_are_those_of_a_walk(
 def test_a_cut_forgets_where_records_begin(tmp_path: Path) -> None:
     log = log_of(20)
     with open_copy(tmp_path) as copy:
-        copy.hold(joined(log))
-        copy.write_held()
+        copy.buffer(joined(log))
+        copy.write_buffer()
         sync(copy)
         copy.cut(log.placed[10].physical_offset, "lost", tmp_path / "cut")
         assert copy.starts.boundary(0, log.end) is None

@@ -39,7 +39,7 @@ from rmqstore.replica.events import (
     WriteState,
     Written,
 )
-from rmqstore.replica.replica_state import wait_of
+from rmqstore.replica.live_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record, Store
@@ -47,20 +47,20 @@ from store_builder import Record, Store
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     state = asking(streaming(now=1.0), Question.BOUNDS)
-    assert state.broker.agreed_low == 0
+    assert state.link.agreed_low == 0
     reported = BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
     state, _ = decide(state, 2.0, reported, Question.BOUNDS)
-    assert state.broker.agreed_low == 0  # of the same broker, whoever has answered since
+    assert state.link.agreed_low == 0  # of the same broker, whoever has answered since
     state, _ = decide(state, 3.0, Received(0, 100))
-    assert state.broker.agreed_low == 1 << 14
+    assert state.link.agreed_low == 1 << 14
     state, _ = decide(state, 4.0, Lost("closed"))
     state, _ = decide(state, 4.0, Written(100, 0))
     state, _ = decide(state, 99.0, Ticked(is_drained=True))
-    facts = state.broker.newest
+    facts = state.link.newest
     assert facts is not None
-    answered = Answered(facts, state.broker.source)
+    answered = Answered(facts, state.link.source)
     state, _ = decide(state, 100.0, answered, Question.FACTS)
-    assert state.broker.agreed_low is None
+    assert state.link.agreed_low is None
 
 
 def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
     asked = [each.asked.question for each in actions if isinstance(each, Ask)]
     assert asked == [Question.TABLES]
     save(200, 4.0)
-    facts = state.broker.newest
+    facts = state.link.newest
     assert facts is not None
     answer = Answered(facts._replace(asked_at=3.0), None)
     state, (again,) = decide(state, 5.0, answer, Question.TABLES)
@@ -249,7 +249,7 @@ def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
     state, _ = decide(streaming(acknowledge=acknowledge), 1.0, Received(0, 100))
     assert wait_of(state).seconds <= 0.005  # nobody has to wait for these
     bounds = LogBounds(0, 1 << 30)
-    state = state._replace(broker=state.broker._replace(bounds=bounds))
+    state = state.with_link(bounds=bounds)
     assert wait_of(state).seconds == Timing().poll
 
 

@@ -61,7 +61,7 @@ def test_a_rest_earns_one_second_of_bytes() -> None:
         state, pauses = streaming(max_rate=max_rate), []
         for count, now in came:
             state, _ = decide(state, now, Ticked(is_drained=True, n_bytes=count))
-            pauses.append(max(state.timers.rate_due - now, 0.0))
+            pauses.append(max(state.link.rate_due - now, 0.0))
         return pauses
 
     came = [(500, 0.0), (500, 0.5), (500, 3600.0), (500, 3600.0), (500, 3600.0)]

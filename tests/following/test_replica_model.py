@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ from following.replica_model import (
     World,
     decide_as_it_is,
 )
-from rmqstore.replica import decisions, events, maintenance
+from rmqstore.replica import comparing, due, ending, events
 from rmqstore.replica.events import Question
-from rmqstore.replica.replica_state import Phase, ReplicaState
+from rmqstore.replica.live_state import Phase, ReplicaState
 
 # What may happen, each at most once, in all orders.
 SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
@@ -179,12 +180,11 @@ def on_event(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decid
 def tables_at_once(decide: Decide) -> Decide:
     def decide_wrongly(state: Any, found: Any) -> Any:
         state, actions = decide(state, found)
-        facts, work = state.broker.untaken, state.work
-        if isinstance(found.event, events.Answered) and facts and not work.takes_tables:
-            broker = state.broker._replace(untaken=None)
-            if state.copy.is_open and state.change is None:
-                state = state._replace(broker=broker, work=work._replace(takes_tables=True))
-                actions = [*actions, events.TakeTables(facts)]
+        facts, work = state.link.untaken, state.work
+        may_take = state.copy.is_open and work.change is None and not work.takes_tables
+        if isinstance(found.event, events.Answered) and facts and may_take:
+            state = state.with_link(untaken=None).with_work(takes_tables=True)
+            actions = [*actions, events.TakeTables(facts)]
         return state, actions
 
     return decide_wrongly
@@ -197,17 +197,17 @@ def swapped(steps: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
 
 
 def state_of_all(state: Any, action: Any) -> Any:
-    if state.change is not None:
+    if state.work.change is not None:
         return action
-    return action._replace(saved=maintenance.replace(action.saved, end=state.copy.end))
+    return action._replace(saved=replace(action.saved, end=state.copy.end))
 
 
 def late_answers_taken(decide: Decide) -> Decide:
     def decide_wrongly(state: Any, found: Any) -> Any:
-        if found.asked is not None and found.asked not in state.broker.asking:
-            found = found._replace(asked=found.asked._replace(connection=state.attempts.number))
-            asking = state.broker.asking | {found.asked}
-            state = state._replace(broker=state.broker._replace(asking=asking))
+        if found.asked is not None and found.asked not in state.link.asking:
+            found = found._replace(asked=found.asked._replace(connection=state.link.number))
+            asking = state.link.asking | {found.asked}
+            state = state.with_link(asking=asking)
         return decide(state, found)
 
     return decide_wrongly
@@ -231,11 +231,11 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
         events.OldFilesFound, lambda _, it: it._replace(needed=1 << 40)
     ),
     "append without comparing": on_event(
-        events.PlaceFound,
-        lambda state, it: it._replace(compared=state.copy.end, agreed_from=None),
+        events.StartFound,
+        lambda state, it: it._replace(compared_from=state.copy.end, agreed_from=None),
     ),
     "cut inside a record": on_event(
-        events.Differed, lambda _, it: it._replace(boundary=it.place)
+        events.Differed, lambda _, it: it._replace(boundary=it.differs_at)
     ),
     "queues before state": on_action(
         events.Build, lambda state, it: it._replace(end=state.copy.end)
@@ -257,12 +257,12 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
 }  # fmt: skip
 # The same by an exchange of steps, which no wrapper can make.
 EXCHANGED = {
-    "log cut before state": (decisions, "CUT", maintenance._note_cut, maintenance._cut_log),
+    "log cut before state": (comparing, "CUT", comparing._note_cut, comparing._cut_log),
     "files deleted before state": (
-        decisions, "RETAIN", maintenance._note_retention, maintenance._delete_old_files
+        due, "RETAIN", due._note_retention, due._delete_old_files
     ),
     "closed before the state says so": (
-        decisions, "COMPLETE", maintenance._close_state, maintenance._mark_closed
+        ending, "COMPLETE", ending._close_state, ending._mark_closed
     ),
 }  # fmt: skip
 
@@ -320,7 +320,7 @@ def state_taken_for_a_flush(decide: Decide) -> Decide:
     def decide_wrongly(state: Any, found: Any) -> Any:
         state, actions = decide(state, found)
         if isinstance(found.event, events.StateWritten):
-            state = state._replace(work=state.work._replace(synced_at=state.now))
+            state = state.with_work(synced_at=state.now)
         return state, actions
 
     return decide_wrongly
@@ -328,22 +328,22 @@ def state_taken_for_a_flush(decide: Decide) -> Decide:
 
 def goal_looked_at_by_time(decide: Decide) -> Decide:
     def decide_wrongly(state: Any, found: Any) -> Any:
-        goal = state.attempts.goal
+        goal = state.copy.goal
         if isinstance(found.event, (events.Written, events.Lost)):
-            state = state._replace(attempts=state.attempts._replace(goal=None))
+            state = state.with_copy(goal=None)
         state, actions = decide(state, found)
-        return state._replace(attempts=state.attempts._replace(goal=goal)), actions
+        return state.with_copy(goal=goal), actions
 
     return decide_wrongly
 
 
 class HalfWritten(World):
-    """What is written because there is no place for all leaves a record, of which nobody knows."""
+    """What is written because the buffer is full leaves a record, of which nobody knows."""
 
-    def _on_Hold(self, action: Any) -> Any:  # noqa: N802
-        place = max(action.start, action.stop - RECORD)
-        event = super()._on_Hold(action._replace(stop=place))
-        self.held += action.stop - place
+    def _on_Buffer(self, action: Any) -> Any:  # noqa: N802
+        stop = max(action.start, action.stop - RECORD)
+        event = super()._on_Buffer(action._replace(stop=stop))
+        self.held += action.stop - stop
         return event
 
 
@@ -377,7 +377,7 @@ def test_the_model_finds_an_error_of_a_copy_that_is_complete() -> None:
 
 def test_the_model_finds_a_stream_that_waits_for_old_files(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, names = SCENARIOS["old"]
-    is_changed = property(lambda state: state.change is not None)
+    is_changed = property(lambda state: state.work.change is not None)
     monkeypatch.setattr(ReplicaState, "is_held_up", is_changed)
     with pytest.raises(ViolatedError, match="nobody reads"):
         explore(begin(kind, decide_as_it_is, is_complete=True), names, FAST)

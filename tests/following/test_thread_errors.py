@@ -28,11 +28,11 @@ from following.followers import (
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
-from rmqstore.replica import copy_store, decisions, events, follower
+from rmqstore.replica import copy_store, dispatch, events, follower
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Asked, Happened, Question
 from rmqstore.replica.ha import Handshake
-from rmqstore.replica.replica_state import Decision, Ending, Phase, ReplicaState, wait_of
+from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.files.disk import Disk
@@ -189,7 +189,7 @@ def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(
 def test_a_slow_flush_ends_no_connection_while_there_is_much_to_copy(n_missing: int) -> None:
     state, _ = decide(streaming(), 1.0, events.Received(0, 100))
     bounds = LogBounds(0, n_missing)
-    state = state._replace(broker=state.broker._replace(bounds=bounds))
+    state = state.with_link(bounds=bounds)
     state, actions = decide(state, 1.0, events.Written(100, 0))
     assert actions == [events.Flush(100)]
     for now in range(2, 13):
@@ -367,8 +367,8 @@ def test_an_interrupt_after_a_write_leaves_a_note_of_the_last_record(
 
 def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> None:
     state, asked = idle(once=True, tables_seconds=5.0), list[Question]()
-    state = state._replace(attempts=state.attempts._replace(goal=None))
-    position = state.connection.position
+    state = state.with_copy(goal=None)
+    position = state.link.position
     reported = events.BoundsReported(LogBounds(0, 1 << 17), position)
     for now in range(1, 10):
         state, actions = decide(state, now, events.HeartbeatCame(position))
@@ -415,15 +415,14 @@ def idle(**settings: Any) -> ReplicaState:
     """Return a replica that has all of a log of four files, and whose broker has more."""
     end = 4 * FILE_BYTES
     state = streaming(**settings)
-    copy = state.copy._replace(end=end, durable=end, saved_end=end, built=end)
-    broker = state.broker._replace(bounds=LogBounds(0, 2 * end), agreed_low=0)
-    stream = state.connection._replace(position=end, has_begun=True)
-    return state._replace(copy=copy, broker=broker, stream=stream)
+    state = state.with_copy(end=end, durable=end, saved_end=end, built=end)
+    bounds = LogBounds(0, 2 * end)
+    return state.with_link(bounds=bounds, agreed_low=0, position=end, has_begun=True)
 
 
 def test_old_files_stay_while_an_answer_decides_about_the_connection() -> None:
     state = idle(retention=Retention(max_bytes=1))
-    position = state.connection.position
+    position = state.link.position
     state, actions = decide(state, 30.0, events.HeartbeatCame(position))
     assert [each.asked.question for each in actions] == [Question.END]
     state, actions = decide(state, 30.01, events.Ticked(is_drained=True))
@@ -490,7 +489,7 @@ def test_no_connection_begins_before_old_files_are_deleted() -> None:
 
 def test_an_answer_that_decides_about_the_connection_is_asked_for_again_if_it_is_lost() -> None:
     state = idle()
-    state = state._replace(stream=state.connection._replace(pending="nothing came"))
+    state = state.with_link(pending="nothing came")
     state, actions = decide(state, 1.0, events.Ticked(is_drained=True))
     assert Question.END in [each.asked.question for each in actions if isinstance(each, events.Ask)]
     state, _ = decide(state, 2.0, events.BoundsReported(LogBounds(0, 9), 0), Question.END)
@@ -516,7 +515,7 @@ def test_an_answer_decides_nothing_while_the_copy_is_completed(
     assert state.phase is Phase.CLOSING
     after, actions = decide(state, 2.0, answer, question)
     assert not actions
-    assert (after.phase, after.change) == (Phase.CLOSING, state.change)
+    assert (after.phase, after.work.change) == (Phase.CLOSING, state.work.change)
 
 
 @pytest.mark.parametrize(("question", "answer"), ANSWERS)
@@ -524,35 +523,35 @@ def test_an_answer_decides_nothing_while_the_copy_is_completed(
 def test_an_answer_for_an_earlier_connection_decides_nothing(
     is_awaited: bool, question: Question, answer: Any
 ) -> None:
-    state = streaming()._replace(phase=Phase.COMPARING)
+    state = streaming().in_phase(Phase.COMPARING)
     if is_awaited:
         state = asking(state, question)
-    number = state.attempts.number
-    state = state._replace(attempts=state.attempts._replace(number=number + 1))
+    number = state.link.number
+    state = state.with_link(number=number + 1)
     late = Happened(1.0, 1000, answer, Asked(question, number))
-    after, actions = decisions.decide(state, late)
+    after, actions = dispatch.decide(state, late)
     assert not actions
-    assert (after.phase, after.stream) == (Phase.COMPARING, state.stream)
-    assert not after.broker.asking
+    assert (after.phase, after.copy) == (Phase.COMPARING, state.copy)
+    assert after.link == state.link._replace(asking=frozenset())
 
 
 @pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.COMPARING])
 def test_a_second_answer_decides_nothing(phase: Phase) -> None:
-    state = asking(streaming()._replace(phase=phase), Question.END)
+    state = asking(streaming().in_phase(phase), Question.END)
     answer = events.Unanswered(CorruptRecordError("x", 0, "y"))
     state, _ = decide(state, 1.0, answer, Question.END)
-    assert state.attempts.is_stopping
-    state = state._replace(attempts=state.attempts._replace(is_stopping=False))
+    assert state.work.is_stopping
+    state = state.with_work(is_stopping=False)
     state, _ = decide(state, 1.0, answer, Question.END)
-    assert not state.attempts.is_stopping
+    assert not state.work.is_stopping
 
 
 # ---- the end
 
 
 def ending_of(state: ReplicaState) -> Ending:
-    assert isinstance(state.change, Ending)
-    return state.change
+    assert isinstance(state.work.change, Ending)
+    return state.work.change
 
 
 def test_what_came_before_the_connection_ended_is_in_a_copy_that_is_closed() -> None:
@@ -588,7 +587,7 @@ def test_what_takes_too_long_ends_the_connection() -> None:
     for seconds, phase in ((9.0, Phase.APPENDING), (11.0, Phase.PAUSING)):
         then, _ = decide(state, 1.0 + seconds, events.Written(100, 0, seconds=seconds))
         assert then.phase is phase
-    comparing = state._replace(phase=Phase.COMPARING)
+    comparing = state.in_phase(Phase.COMPARING)
     then, _ = decide(comparing, 12.0, events.Agreed(0, 0, seconds=11.0))
     assert then.phase is Phase.PAUSING
 

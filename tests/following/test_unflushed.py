@@ -14,7 +14,7 @@ from following.fake_master import FakeMaster, log_of, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address, Endpoint
-from rmqstore.replica import maintenance, queue_builder, replica_state
+from rmqstore.replica import appending, live_state, queue_builder
 from rmqstore.replica.copy_store import Worker
 from rmqstore.replica.events import Event, Failed
 from rmqstore.replica.follower import Follower
@@ -88,8 +88,8 @@ def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a follower do for a small log what it does for a large one that it is far behind of."""
-    monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(maintenance, "FAR_BYTES", 5000)
+    monkeypatch.setattr(live_state, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(appending, "FAR_BYTES", 5000)
     monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
     monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 12_000)
 

@@ -22,12 +22,7 @@ from rmqstore.replica.broker_requests import (
     LogBounds,
     ServedSettings,
 )
-from rmqstore.storage.broker.config_files import (
-    BATCH_QUEUES,
-    MAX_TABLE_BYTES,
-    QUEUE_TYPE,
-    table_of,
-)
+from rmqstore.storage.broker.config_files import BATCH_QUEUES, MAX_TABLE_BYTES, QUEUE_TYPE, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.broker.store_config import StoreConfig
 
@@ -48,7 +43,7 @@ _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an 
 Mode = Literal["default", "controller"]
 
 
-class OrdinaryPort:
+class ListenPort:
     """The listen port of a broker.
 
     All questions raise BrokerUnreachableError if the broker does not answer, and BrokerRefusedError
@@ -160,7 +155,7 @@ class Facts(NamedTuple):
         bounds: where its log begins and ends; asked for after the tables, so a copy that has come
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.
-        told_at: monotonic time after the last answer.
+        reported_at: monotonic time after the last answer.
         kinds: of the topics in the tables.
     """
 
@@ -168,10 +163,10 @@ class Facts(NamedTuple):
     tables: dict[str, HeldTable]
     bounds: LogBounds
     asked_at: float
-    told_at: float
+    reported_at: float
     kinds: TopicKinds = TopicKinds()
 
-    def held_once(self, before: Facts | None) -> Facts:
+    def kept_once(self, before: Facts | None) -> Facts:
         """Return the same, with the tables of the time before where these did not change."""
         old = {} if before is None else before.tables
         tables = {
@@ -295,11 +290,11 @@ def batch_topics_of(content: bytes) -> dict[str, bool]:
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
     """Yield the topics of a table and their entries, one by one, as far as it is valid."""
     table = _TOPIC_TABLE.search(text)
-    place = table.end() if table else len(text)
+    position = table.end() if table else len(text)
     decoder = json.JSONDecoder()
-    while (name := _NEXT_NAME.match(text, place)) is not None:
+    while (name := _NEXT_NAME.match(text, position)) is not None:
         try:
-            entry, place = decoder.raw_decode(text, name.end())
+            entry, position = decoder.raw_decode(text, name.end())
         except (ValueError, RecursionError):
             return
         yield name[1], entry

@@ -29,12 +29,7 @@ from rmqstore.errors import (
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import RegisteredBroker, registered_brokers
 from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_progress
-from rmqstore.replica.settings import (
-    FollowArguments,
-    FollowSettings,
-    credentials_of,
-    settings_of,
-)
+from rmqstore.replica.settings import FollowArguments, FollowSettings, credentials_of, settings_of
 from rmqstore.replica.state import FollowProgress, follow_status
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL

@@ -256,7 +256,7 @@ def boundary_from(log: CommitLog, physical_offset: int, end: int) -> int:
 
 
 def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
-    """Return the last place up to a physical offset where a record begins or would begin.
+    """Return the last offset up to a physical offset where a record begins or would begin.
 
     Args:
         log: the log of a copy.
@@ -312,25 +312,20 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            self._perform_all()
+            while self.failed is None and (order := self._orders.get()) is not None:
+                if isinstance(order, threading.Event):  # all orders before are performed
+                    order.set()
+                    continue
+                try:
+                    event = self._perform(order)
+                except BaseException as err:  # noqa: BLE001 - raised by the loop
+                    self.failed = order, err
+                    event = events.Failed(err, is_whole=False)
+                self._put(event)
         finally:
             self._has_ended.set()
 
-    def _perform_all(self) -> None:
-        while (order := self._orders.get()) is not None:
-            if isinstance(order, threading.Event):  # all orders before are performed
-                order.set()
-                continue
-            try:
-                event = self._perform(order)
-            except BaseException as err:  # noqa: BLE001 - raised by the loop
-                self.failed = order, err
-                event = events.Failed(err, is_whole=False)
-            self._put(event)
-            if self.failed is not None:
-                return
-
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Wait until it has performed all orders."""
         is_done = threading.Event()
         self._orders.put(is_done)
@@ -462,22 +457,6 @@ class CopyStore:
         assert self._log is not None
         return self._log
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether no change of the log is under way, and none has failed."""
-        is_log_whole = self._log is None or self._log.is_whole
-        return is_log_whole and all(worker.failed is None for worker in self._workers)
-
-    @property
-    def end(self) -> int:
-        """Physical offset after the last whole record in the files."""
-        return 0 if self._log is None else self._log.end
-
-    @property
-    def last_time(self) -> int:
-        """When the last record before the end was stored, epoch ms; 0 if unknown."""
-        return 0 if self._log is None else self._log.last_store_timestamp
-
     def perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
         perform = self._PERFORMED.get(type(action), CopyStore._give)
@@ -506,7 +485,7 @@ class CopyStore:
         self._parts.append(log)
         self._aside = cut_folder(paths.root, int(time.time() * 1000))
         log.cut(end, "what follows may not be whole", self._aside)
-        log.doubt(saved.end)  # until it is compared
+        log.flush_again(saved.end)  # once it is compared
         stored = noted_epochs(paths)
         epochs = epochs_within(stored, begin, saved.end)
         if epochs != stored:
@@ -551,18 +530,22 @@ class CopyStore:
     def note(self, event: Event) -> None:
         """Take note of what a thread has done."""
         if isinstance(event, events.Flushed):
-            self.log.note_flushed(event.number)
+            self.log.unflushed.forget(event.number)
         elif isinstance(event, events.Built):
             self.log.starts.forget_before(event.written)
         elif isinstance(event, events.StateWritten):
             self._drop_fetched(event.saved)
 
-    def settle(self) -> None:
-        """Wait until the threads have performed all orders."""
+    def failure(self, error: BaseException) -> events.Failed:
+        """Return an error as an event, after the threads have performed all orders."""
         for worker in self._workers:
-            worker.settle()
+            worker.finish()
+        are_whole, log = all(worker.failed is None for worker in self._workers), self._log
+        if log is None:
+            return events.Failed(error, are_whole)
+        return events.Failed(error, are_whole and log.is_whole, log.end, log.last_store_timestamp)
 
-    def _find_place(self, action: events.FindPlace) -> events.PlaceFound:
+    def _find_start(self, action: events.FindStart) -> events.StartFound:
         """Find where a record of the copy begins, from which on the logs are compared."""
         wanted, begin, high = action
         copy = self.log
@@ -572,26 +555,26 @@ class CopyStore:
             compared = boundary_before(copy.log, begin, wanted)
         compared = max(compared, begin)
         agreed_from = copy.record_end(compared) if compared < copy.end else None
-        return events.PlaceFound(compared, agreed_from)
+        return events.StartFound(compared, agreed_from)
 
-    def boundary(self, place: int, compared: int) -> int:
-        """Return the last place up to a physical offset where a record begins."""
-        return boundary_before(self.log.log, compared, place)
+    def differed(self, differs_at: int, compared_from: int, reason: str) -> events.Differed:
+        """Return a difference, with the last offset up to there where a record begins."""
+        boundary = boundary_before(self.log.log, compared_from, differs_at)
+        return events.Differed(differs_at, boundary, reason)
 
     def _forget_begun(self, _action: events.ForgetBegun) -> None:
         self.log.forget_begun()
 
     def _cut(self, action: events.Cut) -> events.LogCut:
-        """Cut the log; what is cut is kept, and what agrees of a record stays held."""
-        end, place, reason, folder, begins_at = action
+        """Cut the log; what is cut is kept, and what agrees of a record is buffered."""
+        end, differs_at, reason, folder, begins_at = action
         copy = self.log
         if begins_at is None:
             warn_of_cut(self.paths.root, copy.log, (end, copy.end), reason, folder)
-        held = copy.read(end, place - end).tobytes() if place > end else b""
+        agreed = copy.read(end, differs_at - end).tobytes() if differs_at > end else b""
         copy.cut(end, reason, folder)
         copy.read_last_time()
-        if held:
-            copy.hold(held)
+        copy.buffer(agreed)
         if begins_at is not None:
             copy.begin_again(begins_at)
             self._aside = None
@@ -676,7 +659,7 @@ class CopyStore:
     # Everything else is an order for one of the threads.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
         events.Open: _open,
-        events.FindPlace: _find_place,
+        events.FindStart: _find_start,
         events.ForgetBegun: _forget_begun,
         events.Cut: _cut,
         events.FindOldFiles: _find_old_files,

@@ -145,10 +145,10 @@ class Opened(NamedTuple):
     epochs: tuple[Epoch, ...]
 
 
-class PlaceFound(NamedTuple):
+class StartFound(NamedTuple):
     """A record of the copy begins here; the comparison begins with it."""
 
-    compared: int
+    compared_from: int
     agreed_from: int | None  # where the record ends; None if a blank is there
 
 
@@ -163,8 +163,8 @@ class Agreed(NamedTuple):
 class Differed(NamedTuple):
     """The broker has other bytes than the copy, or none: its log fell back, or is another one."""
 
-    place: int  # the first byte that differs
-    boundary: int  # the last place up to there where a record begins
+    differs_at: int  # the first byte that differs
+    boundary: int  # the last offset up to there where a record begins
     reason: str
 
 
@@ -253,7 +253,7 @@ class Ask(NamedTuple):
 
     asked: Asked
     position: int = 0
-    known: Facts | None = None  # tables that did not change are held once
+    known: Facts | None = None  # tables that did not change are kept once
 
 
 class Open(NamedTuple):
@@ -274,7 +274,7 @@ class Connect(NamedTuple):
     learner_id: int | None
 
 
-class FindPlace(NamedTuple):
+class FindStart(NamedTuple):
     """Find where a record of the copy begins, at a physical offset or near it."""
 
     wanted: int
@@ -287,7 +287,7 @@ class Request(NamedTuple):
 
     position: int
     handshake: Handshake | None
-    holds_zero: bool  # byte 0 cannot be asked for: it is 0
+    has_zero: bool = False  # whether byte 0 comes before, which is 0 and cannot be asked for
 
 
 class Report(NamedTuple):
@@ -301,27 +301,27 @@ class Compare(NamedTuple):
 
     start: int
     stop: int
-    compared: int
-    expected: bytes | None
+    compared_from: int
+    expected: bytes | None = None
 
 
 class FindBoundary(NamedTuple):
     """Find the record of the copy that the end of the broker's log lies in."""
 
-    place: int
-    compared: int
+    position: int
+    compared_from: int
     reason: str
 
 
-class Hold(NamedTuple):
-    """Append bytes that came, in memory; where there is no place, all that is whole is written."""
+class Buffer(NamedTuple):
+    """Append bytes that came, in memory; once the buffer is full, whole records are written."""
 
     start: int
     stop: int
 
 
 class Write(NamedTuple):
-    """Write the whole records that are held."""
+    """Write the whole records in the buffer."""
 
 
 class ForgetBegun(NamedTuple):
@@ -362,10 +362,10 @@ class PlanCut(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Keep the end of the log aside, then cut it; bytes of a record that agree stay held."""
+    """Keep the end of the log aside, then cut it; bytes of a record that agree stay buffered."""
 
     end: int
-    place: int
+    differs_at: int
     reason: str
     kept_in: Path
     begins_at: int | None  # where the log, which has no record then, begins again

@@ -1,6 +1,6 @@
 """The loop of a replica: it waits for events, asks what follows from them, and does it.
 
-What it does is in :mod:`rmqstore.replica.decisions`. The thread that reads the stream is the one
+What follows is in :mod:`rmqstore.replica.dispatch`. The thread that reads the stream is the one
 that reports: a follower that hangs is cut off by the broker, which must not keep files for it that
 retention has to delete.
 
@@ -15,21 +15,19 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from rmqstore.errors import (
-    CorruptRecordError,
-    MalformedBytesError,
-)
+from rmqstore.errors import CorruptRecordError, MalformedBytesError
 from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
-from rmqstore.replica.broker import OrdinaryPort
+from rmqstore.replica.appending import state_to_leave
+from rmqstore.replica.broker import ListenPort
 from rmqstore.replica.copy_store import CopyStore
-from rmqstore.replica.decisions import decide
+from rmqstore.replica.dispatch import decide
 from rmqstore.replica.events import Action, Event, Happened, Question, happened
 from rmqstore.replica.ha import (
     Connection,
@@ -39,8 +37,7 @@ from rmqstore.replica.ha import (
     Piece,
     shake_hands,
 )
-from rmqstore.replica.maintenance import state_to_leave
-from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
+from rmqstore.replica.live_state import Phase, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import FollowProgress
@@ -128,14 +125,14 @@ class Mail:
         self._writer.close()
 
 
-def answer_to(action: events.Ask, port: OrdinaryPort) -> Happened:
+def answer_to(action: events.Ask, port: ListenPort) -> Happened:
     """Ask the broker; return its answer as an event."""
     asked, position, known = action
     question = asked.question
     event: Event
     try:
         if question in (Question.FACTS, Question.TABLES):
-            facts = port.ask().held_once(known)
+            facts = port.ask().kept_once(known)
             is_first = question is Question.FACTS
             event = events.Answered(facts, port.source(facts.settings) if is_first else None)
         elif question in (Question.BOUNDS, Question.END):
@@ -148,7 +145,7 @@ def answer_to(action: events.Ask, port: OrdinaryPort) -> Happened:
 
 
 def connect(
-    action: events.Connect, port: OrdinaryPort, gives_up: Callable[[], bool]
+    action: events.Connect, port: ListenPort, gives_up: Callable[[], bool]
 ) -> _Made | Happened:
     """Connect to the HA port, and shake hands with the master if that is asked for."""
     asked, source, seconds, learner_id = action
@@ -196,7 +193,7 @@ class Follower:
     ) -> None:
         self._stop, self._progress = stop, progress
         root = LOCAL.full_path(target)
-        self._port = OrdinaryPort(
+        self._port = ListenPort(
             endpoint,
             settings.ha_address,
             allow_sync_master=settings.allow_sync_master,
@@ -218,10 +215,10 @@ class Follower:
         rate = settings.max_rate
         portion = _BUFFER_BYTES if rate is None else int(rate * settings.timing.poll)
         self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
-        place = Place(root, str(endpoint.address))
         self.state = first_replica_state(
             settings,
-            place,
+            root,
+            str(endpoint.address),
             self._store.saved,
             now=time.monotonic(),
             epoch_ms=int(time.time() * 1000),
@@ -229,7 +226,7 @@ class Follower:
 
     def run(self) -> FollowProgress:
         """Follow until the end that was asked for; raises as :func:`follow` does."""
-        with named_os_errors(self.state.place.root, self._consequence):
+        with named_os_errors(self.state.root, self._consequence):
             try:
                 error = self._follow()
             except BaseException:  # of the end itself, or an interrupt of it
@@ -285,12 +282,11 @@ class Follower:
 
         What they have done is seen from the files. What is asked is asked again if it is needed.
         """
-        self._store.settle()
+        failed = self._store.failure(error)
         self._take_mail()
         self._found.clear()
         self._backlog.clear()
-        store = self._store
-        return events.Failed(error, store.is_whole, store.end, store.last_time)
+        return failed
 
     def _next(self) -> Happened:
         """Return the next event: of what came already, or after a wait.
@@ -314,7 +310,7 @@ class Follower:
         connection = None if made is None else made.connection
         has_bytes = self._mail.wait(connection, wait.seconds)
         self._take_mail()
-        if self._stop.is_set() and not self.state.attempts.is_stopping:
+        if self._stop.is_set() and not self.state.work.is_stopping:
             # A thread that saw it too may have given up, which is no loss of the broker.
             self._found.appendleft(happened(events.StopAsked()))
         count = 0
@@ -327,7 +323,7 @@ class Follower:
                 ]
             except ConnectionEndedError as err:
                 self._backlog.append((happened(events.Lost(str(err))), []))
-        is_drained = count < len(self._buffer) if wait.reads else self.state.timers.is_drained
+        is_drained = count < len(self._buffer) if wait.reads else self.state.link.is_drained
         ticked = happened(events.Ticked(is_drained, count))
         if wait.reads:
             self._backlog.append((ticked, []))
@@ -340,7 +336,7 @@ class Follower:
         for mail in self._mail.take():
             if not isinstance(mail, _Made):
                 self._found.append(mail if isinstance(mail, Happened) else happened(mail))
-            elif is_awaited and mail.happened.asked in self.state.broker.asking:
+            elif is_awaited and mail.happened.asked in self.state.link.asking:
                 self._disconnect()
                 self._made = mail
                 self._found.append(mail.happened)
@@ -376,7 +372,7 @@ class Follower:
             found.append((events.Received(stream.position, stream.position), []))
         return found
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, _action: events.Disconnect | None = None) -> None:
         self._backlog.clear()
         if self._made is not None:
             self._mail.watch(None)
@@ -400,9 +396,6 @@ class Follower:
             target=lambda: self._mail.put(work()), name="follow-question", daemon=True
         ).start()
 
-    def _close(self, _action: events.Disconnect) -> None:
-        self._disconnect()
-
     def _report_progress(self, _action: events.ReportProgress) -> None:
         self._progress(self._now())
 
@@ -421,7 +414,7 @@ class Follower:
             self._store.abandon(self._leave)
 
     def _find_boundary(self, action: events.FindBoundary) -> events.Differed:
-        return self._differed(*action)
+        return self._store.differed(*action)
 
     def _leave(self, end: int) -> events.WriteState | None:
         """Return what the state file has to say of a log that ends somewhere."""
@@ -429,77 +422,72 @@ class Follower:
         return order
 
     def _request(self, action: events.Request) -> events.Lost | None:
-        position, handshake, holds_zero = action
+        position, handshake, has_zero = action
         stream = HaStream(position)
         if handshake is not None:
             stream = ControllerStream(position, handshake.epochs)
         assert self._made is not None
         self._made = self._made._replace(stream=stream)
-        if holds_zero:
-            self._store.log.hold(b"\0")
-        return self._send(position)
+        if has_zero:
+            self._store.log.buffer(b"\0")
+        return self._report(events.Report(position))
 
     def _report(self, action: events.Report) -> events.Lost | None:
-        return self._send(action.offset)
-
-    def _send(self, offset: int) -> events.Lost | None:
         assert self._made is not None
         try:
-            self._made.connection.send(self._made.stream.report(offset))
+            self._made.connection.send(self._made.stream.report(action.offset))
         except ConnectionEndedError as err:
             return events.Lost(str(err))
         return None
 
     def _write(self, _action: events.Write) -> events.Written:
-        """Write the whole records that are held."""
+        """Write the whole records in the buffer."""
+        return self._written(self._store.log.write_buffer)
+
+    def _buffer_pieces(self, action: events.Buffer) -> events.Written | None:
         log = self._store.log
-        error, began = None, time.monotonic()
+        end = log.end
+
+        def buffer() -> None:
+            for _, part in self._parts_of(*action):
+                log.buffer(part)
+
+        written = self._written(buffer)
+        return None if written.end == end and written.error is None else written
+
+    def _written(self, write: Callable[[], None]) -> events.Written:
+        """Let the log write; return what it has then, and how long that took."""
+        log, error, began = self._store.log, None, time.monotonic()
         try:
-            log.write_held()
+            write()
         except CorruptRecordError as err:
             error = err
         seconds = time.monotonic() - began
         return events.Written(log.end, log.last_store_timestamp, error, seconds)
 
-    def _hold(self, action: events.Hold) -> events.Written | None:
-        start, stop = action
-        log = self._store.log
-        end, error, began = log.end, None, time.monotonic()
-        try:
-            for place, data in self._pieces:
-                low, high = max(start - place, 0), stop - place
-                if low < len(data) and high > 0:
-                    log.hold(data[low:high])
-        except CorruptRecordError as err:
-            error = err
-        if log.end == end and error is None:
-            return None
-        seconds = time.monotonic() - began
-        return events.Written(log.end, log.last_store_timestamp, error, seconds)
+    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+        """Yield what came between two physical offsets, each part with its own."""
+        for origin, data in self._pieces:
+            part = data[max(start - origin, 0) : max(stop - origin, 0)]
+            if part:
+                yield max(start, origin), part
 
     def _compare(self, action: events.Compare) -> events.Agreed | events.Differed:
         """Compare bytes with those of the copy, or with a record that the listen port returned."""
-        start, stop, compared, expected = action
-        log, began = self._store.log, time.monotonic()
-        for place, data in self._pieces:
-            low, high = max(start - place, 0), stop - place
-            if low >= len(data) or high <= 0:
-                continue
-            part, at = data[low:high], place + low
+        start, stop, compared_from, expected = action
+        began = time.monotonic()
+        for at, part in self._parts_of(start, stop):
             if expected is not None:
                 if part != expected[at - start : at - start + len(part)]:
                     return events.Differed(at, at, "")
-            elif (first := log.first_difference(at, part)) is not None:
-                return self._differed(first, compared, "the broker has other bytes here")
+            elif (first := self._store.log.first_difference(at, part)) is not None:
+                reason = "the broker has other bytes here"
+                return self._store.differed(first, compared_from, reason)
         return events.Agreed(start, stop, time.monotonic() - began)
-
-    def _differed(self, place: int, compared: int, reason: str) -> events.Differed:
-        boundary = self._store.boundary(place, compared)
-        return events.Differed(place, boundary, reason)
 
     # Everything else changes the copy only.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Hold: _hold,
+        events.Buffer: _buffer_pieces,
         events.Write: _write,
         events.Report: _report,
         events.Compare: _compare,
@@ -507,7 +495,7 @@ class Follower:
         events.Request: _request,
         events.Ask: _ask,
         events.Connect: _connect,
-        events.Disconnect: _close,
+        events.Disconnect: _disconnect,
         events.ReportProgress: _report_progress,
         events.Log: _log,
         events.MoveAside: _set_aside,

@@ -53,7 +53,7 @@ _RUN_COST: Final = 64  # records that take as much memory as a run does beside i
 # The highest byte of the size of a record is then 0, as it has to be in the first record of a log,
 # whose byte 0 cannot be asked for.
 _MAX_RECORD_BYTES: Final = (16 << 20) - 1
-_LARGE_RECORD_BYTES: Final = 4 << 10  # few of these are held: one by one is faster
+_LARGE_RECORD_BYTES: Final = 4 << 10  # few of these are buffered: one by one is faster
 _FRAME_HEAD: Final = struct.Struct(">ii")
 _BUFFER_BYTES: Final = 8 << 20  # beside a record that has begun
 # By one call. For more at once the system takes larger blocks of memory, which a virtual machine
@@ -260,17 +260,13 @@ class LogCopy:
         self.starts = RecordStarts()
         # A record that has begun, and a batch after it. Pages that are not used take no memory.
         self._buffer = np.empty(_MAX_RECORD_BYTES + _BUFFER_BYTES, np.uint8)
-        self._n_held = 0
+        self._n_buffered = 0
         self._begun = _Begun()
         self.unflushed = Unflushed(paths.commitlogs[0])
 
-    def doubt(self, sure_end: int) -> None:
-        """Let the next flush bring the last records to the disk, which were found here.
-
-        Args:
-            sure_end: physical offset of the first of them.
-        """
-        for _, _, segment in self.log.segment_spans(sure_end, self.end):
+    def flush_again(self, start: int) -> None:
+        """Let the next flush bring the records from a physical offset on to the disk."""
+        for _, _, segment in self.log.segment_spans(start, self.end):
             if segment is not None:
                 self.unflushed.add(segment.path, is_new=True)
 
@@ -284,39 +280,39 @@ class LogCopy:
                 self.unflushed.add(path, is_new=False)
                 clear(self._disk, path, first, first + n_come)
             self.is_whole = True
-        self._n_held, self._begun = 0, _Begun()
+        self._n_buffered, self._begun = 0, _Begun()
 
-    def hold(self, data: memoryview | bytes) -> None:
+    def buffer(self, data: memoryview | bytes) -> None:
         """Take the next bytes of the log, which are written later; raises as that does.
 
-        They are written at once, as far as they are whole, if there is no place for all of them.
+        Whole records are written at once if the buffer is too small for all of them.
         """
         taken, end = np.frombuffer(data, np.uint8), self.end
         while len(taken):
-            start = self._n_held
+            start = self._n_buffered
             part = taken[: len(self._buffer) - start]
             self._buffer[start : start + len(part)] = part
-            self._n_held += len(part)
+            self._n_buffered += len(part)
             taken = taken[len(part) :]
-            if self._n_held == len(self._buffer):
-                self.write_held()
+            if self._n_buffered == len(self._buffer):
+                self.write_buffer()
         if self.end != end:
-            self.write_held()
+            self.write_buffer()
 
-    def write_held(self) -> None:
-        """Write the whole records among the bytes that are held; the rest stays held.
+    def write_buffer(self) -> None:
+        """Write the whole records in the buffer; the rest stays there.
 
         Raises:
             CorruptRecordError: bytes are not records that belong here.
         """
-        if not self._n_held:
+        if not self._n_buffered:
             return
         self.is_whole = False
         first = 0
         try:
-            while first < self._n_held:
+            while first < self._n_buffered:
                 left = self._file_size - (self.end + self._begun.n_blank) % self._file_size
-                part = self._buffer[first : min(first + left, self._n_held)]
+                part = self._buffer[first : min(first + left, self._n_buffered)]
                 # A walk is faster over bytes that begin at the boundary of a word.
                 done = self._append_in_file(
                     part.copy() if first else part, is_end=len(part) == left
@@ -328,8 +324,8 @@ class LogCopy:
             self.is_whole = True
             raise
         finally:
-            self._buffer[: self._n_held - first] = self._buffer[first : self._n_held].copy()
-            self._n_held -= first
+            self._buffer[: self._n_buffered - first] = self._buffer[first : self._n_buffered].copy()
+            self._n_buffered -= first
         self.is_whole = True
 
     def _append_in_file(self, data: Bytes, *, is_end: bool) -> int:
@@ -434,14 +430,9 @@ class LogCopy:
             self.log.refresh()
         return self.unflushed.begin(end)
 
-    def note_flushed(self, number: int) -> None:
-        """Take note that a flush has brought to the disk what it was to."""
-        self.unflushed.forget(number)
-
     def read(self, start: int, size: int) -> Bytes:
         """Return bytes of the copy, all of which lie in one file and before the end."""
-        place = self.log.locate(start)
-        return self.log.read(*place, size)
+        return self.log.read(*self.log.locate(start), size)
 
     def first_difference(self, start: int, data: memoryview) -> int | None:
         """Return the first physical offset at which the copy has other bytes; None without one.
@@ -482,14 +473,11 @@ class LogCopy:
         """
         self.is_whole = False
         self.end = end
-        self._n_held, self._begun = 0, _Begun()
+        self._n_buffered, self._begun = 0, _Begun()
         self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
-        self.unflushed.clear()
-        self._disk.flush_folder(self.unflushed.folder)
-        self.log.close()
-        self.log = CommitLog([self.unflushed.folder])  # files of the same names are made again
+        self._reopen()
         self.is_whole = True
 
     def begin_again(self, begin: int) -> None:
@@ -498,12 +486,16 @@ class LogCopy:
         self.log.refresh()
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
+        self._reopen()
+        self.end = begin
+        self.is_whole = True
+
+    def _reopen(self) -> None:
+        """Open the log after files were deleted, those of whose names are made again."""
         self.unflushed.clear()
         self._disk.flush_folder(self.unflushed.folder)
         self.log.close()
         self.log = CommitLog([self.unflushed.folder])
-        self.end = begin
-        self.is_whole = True
 
     def delete_before(self, begin: int) -> int:
         """Delete the files that end at or before a physical offset; return how many.

@@ -65,7 +65,7 @@ class NeededByStreams:
 
     def __init__(self, checkpoints: Sequence[Path]) -> None:
         self._checkpoints = checkpoints
-        self._told: dict[Path, str] = {}
+        self._logged: dict[Path, str] = {}
 
     def limit(self, paths: StorePaths, brokers: Collection[str], end: int, least: int = 0) -> int:
         """Return the physical offset before which no query needs anything.
@@ -82,11 +82,11 @@ class NeededByStreams:
         for checkpoint in self._checkpoints:
             try:
                 needed = first_needed(checkpoint, paths, brokers, end, least)
-                self._told.pop(checkpoint, None)
+                self._logged.pop(checkpoint, None)
             except (RmqStoreError, OSError) as err:
-                if self._told.get(checkpoint) != str(err):
+                if self._logged.get(checkpoint) != str(err):
                     logger.warning("%s: nothing is deleted: %s", paths.root, err)
-                self._told[checkpoint] = str(err)
+                self._logged[checkpoint] = str(err)
                 needed = 0
             limit = min(limit, needed)
         return limit

@@ -149,10 +149,7 @@ class FollowSettings:
 
 
 def settings_of(
-    arguments: FollowArguments,
-    *,
-    until: int | None = None,
-    ha_address: str | None = None,
+    arguments: FollowArguments, *, until: int | None = None, ha_address: str | None = None
 ) -> FollowSettings:
     """Return the settings that arguments of :func:`rmqstore.follow` stand for.
 

@@ -309,9 +309,7 @@ def copies_in(target: str | os.PathLike[str]) -> dict[str, Path]:
     return copies
 
 
-def follow_cluster_status(
-    target: str | os.PathLike[str],
-) -> dict[str, tuple[FollowState, bool]]:
+def follow_cluster_status(target: str | os.PathLike[str]) -> dict[str, tuple[FollowState, bool]]:
     """Return what followers noted of each copy in a folder, by the names of their folders.
 
     A folder that is a copy itself has an empty name.
