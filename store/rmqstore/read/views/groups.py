@@ -51,7 +51,7 @@ _NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
 
 
 def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
-    """Return all groups in one piece."""
+    """Return all groups in one slice."""
     return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
