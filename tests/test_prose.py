@@ -34,9 +34,9 @@ BANNED = (
     # is said otherwise here: return, report, guarantee, continue; and RocketMQ's names of ports
     "tell", "tells", "telling", "vouch", "vouches", "by now", "none of ours", "go on", "goes on",
     "ordinary port", "port for replicas",
-    # has a word of the field: valid, handshake, mismatch, maintenance, LMQ, broker port
-    "sound", "unsound", "greeting", "misfit", "misfits", "upkeep", "light queue", "light queues",
-    "informant",
+    # has a word of the field: slice or chunk, valid, handshake, mismatch, maintenance, LMQ, port
+    "piece", "pieces", "sound", "unsound", "greeting", "misfit", "misfits", "upkeep",
+    "light queue", "light queues", "informant",
     # names the house instead of the thing
     "the house", "the room", "what they come to",
     # has a better word: allowed, refused; for example, that is

@@ -30,11 +30,11 @@ from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.dispatch import decide
 from rmqstore.replica.events import Action, Event, Happened, Question, happened
 from rmqstore.replica.ha import (
+    Chunk,
     Connection,
     ConnectionEndedError,
     ControllerStream,
     HaStream,
-    Piece,
     shake_hands,
 )
 from rmqstore.replica.live_state import Phase, first_replica_state, progress_of, wait_of
@@ -209,9 +209,9 @@ class Follower:
             raise
         self._made: _Made | None = None
         # What came and has not been decided about, each with its bytes; and those of the present.
-        self._backlog: deque[tuple[Happened, list[Piece]]] = deque()
+        self._backlog: deque[tuple[Happened, list[Chunk]]] = deque()
         self._found: deque[Happened] = deque()  # all else that happened
-        self._pieces: list[Piece] = []
+        self._chunks: list[Chunk] = []
         rate = settings.max_rate
         portion = _BUFFER_BYTES if rate is None else int(rate * settings.timing.poll)
         self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
@@ -300,7 +300,7 @@ class Follower:
                     raise found.event.error
                 return found
             if self._backlog and self.state.takes_bytes:
-                found, self._pieces = self._backlog.popleft()
+                found, self._chunks = self._backlog.popleft()
                 return found
             self._wait(wait_of(self.state))
 
@@ -318,8 +318,8 @@ class Follower:
             try:
                 count = made.connection.receive(self._buffer, 0.0)
                 self._backlog += [
-                    (happened(event), pieces)
-                    for event, pieces in self._parsed(made.stream, self._buffer[:count])
+                    (happened(event), chunks)
+                    for event, chunks in self._parsed(made.stream, self._buffer[:count])
                 ]
             except ConnectionEndedError as err:
                 self._backlog.append((happened(events.Lost(str(err))), []))
@@ -344,28 +344,28 @@ class Follower:
                 mail.connection.close()
 
     @staticmethod
-    def _parsed(stream: HaStream, data: memoryview) -> list[tuple[Event, list[Piece]]]:
+    def _parsed(stream: HaStream, data: memoryview) -> list[tuple[Event, list[Chunk]]]:
         """Return what bytes of the stream say: parts of the log, and heartbeats."""
-        found: list[tuple[Event, list[Piece]]] = []
+        found: list[tuple[Event, list[Chunk]]] = []
         before = len(stream.epochs), stream.confirm_offset
         try:
-            pieces = stream.feed(data)
+            chunks = stream.feed(data)
         except MalformedBytesError as err:
             return [(events.Lost(err.reason), [])]
         if before != (len(stream.epochs), stream.confirm_offset):
             known = tuple(stream.epochs), stream.confirm_offset
             found.append((events.EpochsReported(*known), []))
-        run: list[Piece] = []
-        for piece in [*pieces, None]:
-            if piece is not None and not piece.is_heartbeat:
-                run.append(piece)
+        run: list[Chunk] = []
+        for chunk in [*chunks, None]:
+            if chunk is not None and not chunk.is_heartbeat:
+                run.append(chunk)
                 continue
             if run:
                 stop = run[-1].physical_offset + len(run[-1].data)
                 found.append((events.Received(run[0].physical_offset, stop), run))
                 run = []
-            if piece is not None:
-                beat = events.HeartbeatCame(piece.physical_offset)
+            if chunk is not None:
+                beat = events.HeartbeatCame(chunk.physical_offset)
                 if not found or found[-1][0] != beat:
                     found.append((beat, []))
         if data and not found:  # a part of a header
@@ -444,7 +444,7 @@ class Follower:
         """Write the whole records in the buffer."""
         return self._written(self._store.log.write_buffer)
 
-    def _buffer_pieces(self, action: events.Buffer) -> events.Written | None:
+    def _buffer_chunks(self, action: events.Buffer) -> events.Written | None:
         log = self._store.log
         end = log.end
 
@@ -467,7 +467,7 @@ class Follower:
 
     def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
         """Yield what came between two physical offsets, each part with its own."""
-        for origin, data in self._pieces:
+        for origin, data in self._chunks:
             part = data[max(start - origin, 0) : max(stop - origin, 0)]
             if part:
                 yield max(start, origin), part
@@ -487,7 +487,7 @@ class Follower:
 
     # Everything else changes the copy only.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Buffer: _buffer_pieces,
+        events.Buffer: _buffer_chunks,
         events.Write: _write,
         events.Report: _report,
         events.Compare: _compare,

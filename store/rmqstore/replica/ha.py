@@ -1,8 +1,8 @@
 """Streams of a broker's HA port, in default and in controller mode, and a connection to that port.
 
 In controller mode a replica begins with a handshake, which the broker answers with the epochs of
-its log. After that the replica reports as in default mode, and the header of each piece of the log
-also has the epoch of the piece.
+its log. After that the replica reports as in default mode, and the header of each chunk of the log
+also has the epoch of the chunk.
 
 Source: DefaultHAConnection.java#WriteSocketService; DefaultHAClient.java#dispatchReadRequest;
 AutoSwitchHAConnection.java; AutoSwitchHAClient.java; HAConnectionState.java.
@@ -45,7 +45,7 @@ _NO_FILE: Final = -1  # where an empty log begins
 HANDSHAKE_HEADER: Final = struct.Struct(">iiqi")
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Bytes of the log from a physical offset on; empty for a heartbeat."""
 
     physical_offset: int
@@ -83,20 +83,20 @@ class HaStream:
         """Return the message of a slave: an offset, which the first time is a request."""
         return _REPORT.pack(physical_offset)
 
-    def feed(self, data: memoryview) -> list[Piece]:
-        """Return the pieces of the log in the next bytes, which the pieces refer to.
+    def feed(self, data: memoryview) -> list[Chunk]:
+        """Return the chunks of the log in the next bytes, which the chunks refer to.
 
         Raises:
             MalformedBytesError: a header has another offset than follows, an impossible size, or
                 something else that cannot be.
         """
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         layout = self._header_layout
         done = 0
         while done < len(data):
             if self._left:
                 taken = data[done : done + self._left]
-                pieces.append(Piece(self.position, taken))
+                chunks.append(Chunk(self.position, taken))
                 self.position += len(taken)
                 self._left -= len(taken)
                 done += len(taken)
@@ -114,8 +114,8 @@ class HaStream:
                 self._header.clear()
             self._take_header(*fields)
             if not self._left:
-                pieces.append(Piece(self.position, memoryview(b"")))
-        return pieces
+                chunks.append(Chunk(self.position, memoryview(b"")))
+        return chunks
 
     def _take_header(self, *fields: int) -> None:
         """Check the fields of a header, and begin the body that follows it."""
@@ -220,7 +220,7 @@ class ControllerStream(HaStream):
         if physical_offset == _NO_FILE and self.position == size == 0:
             physical_offset = 0
         self._begin_body(physical_offset, size)
-        # A piece never reaches into the next epoch. One that ends where that starts is announced as
+        # A chunk never reaches into the next epoch. One that ends where that starts is announced as
         # one of it already, because the broker switches before it writes the header.
         epoch = Epoch(number, epoch_start)
         end = physical_offset + size
