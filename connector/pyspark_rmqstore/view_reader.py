@@ -196,6 +196,10 @@ class RmqStoreViewReader(DataSourceReader):
         spec, stores = self._spec, self._options.stores
         if spec.view not in OF_CLUSTER:
             stores = stores_to_read(stores)
+        if spec.names_groups:
+            with ExitStack() as stack:
+                opened = [stack.enter_context(open_ref(ref)) for ref in stores]
+                require_known_names(opened, spec)
         known: dict[str, set[int]] = {}
         views: list[_StoreView] = []
         for plan in each_store(stores, lambda ref: self._plan(ref, len(stores))):
@@ -204,10 +208,6 @@ class RmqStoreViewReader(DataSourceReader):
                 known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
             require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
-        if spec.view == "groups" or spec.consumer_group is not None or spec.sharing is not None:
-            with ExitStack() as stack:
-                opened = [stack.enter_context(open_ref(ref)) for ref in stores]
-                require_known_names(opened, spec)
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
         max_bytes, min_partitions = self._options.limits

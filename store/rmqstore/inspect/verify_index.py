@@ -281,8 +281,8 @@ def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
     if len(others):
         rising, order = np.sort(others), np.argsort(numbers)
         ordered = numbers[order]
-        physical_offsets = np.minimum(np.searchsorted(rising, ordered), len(rising) - 1)
-        mask[order] = rising[physical_offsets] == ordered
+        rows = np.minimum(np.searchsorted(rising, ordered), len(rising) - 1)
+        mask[order] = rising[rows] == ordered
     return mask
 
 

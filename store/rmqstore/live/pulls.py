@@ -362,14 +362,7 @@ class Pulls:
         self._is_filtered = is_filtered = tags is not None
         count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
-            _Range(
-                number,
-                part,
-                part.start,
-                part.start,
-                count,
-                is_filtered=is_filtered,
-            )
+            _Range(number, part, part.start, part.start, count, is_filtered=is_filtered)
             for number, part in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}

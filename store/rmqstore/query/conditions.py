@@ -58,7 +58,7 @@ class Pruning:
     topic_prefixes: tuple[str, ...] = ()
     queue_ids: frozenset[int] | None = None
     queue_offsets: Between = ANY_NUMBER
-    physical_offsets: Between = ANY_NUMBER  # physical offsets
+    physical_offsets: Between = ANY_NUMBER
     store_timestamps: Between = ANY_NUMBER  # ms
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None  # whole strings as column keys has them

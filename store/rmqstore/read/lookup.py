@@ -203,7 +203,7 @@ class Found(NamedTuple):
     The index is not trusted, so the records have to be read and compared.
     """
 
-    physical_offsets: Positions  # physical offsets, ascending
+    physical_offsets: Positions  # ascending
     uncovered: list[Span]  # parts of the log that the index does not cover, ascending
 
     @property

@@ -51,10 +51,10 @@ def returned_schema(
     if mode == PERMISSIVE and columns is not None and not isinstance(columns, pa.Schema):
         names = [*columns]
         if names.count(corrupt_column) == 1:
-            physical_offset = names.index(corrupt_column)
+            position = names.index(corrupt_column)
             names.remove(corrupt_column)
             others = scan_schema(names, include_pending=include_pending) if names else pa.schema([])
-            return others.insert(physical_offset, reason)
+            return others.insert(position, reason)
         columns = names
     if verbatim and columns is None:
         schema = VERBATIM

@@ -40,11 +40,11 @@ _ESTIMATED_BY = 128  # ranges of each sort that are sampled then
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
 _UNITS_AT_ONCE = 1 << 12
 _SAMPLED_QUEUES = 256
-_SAMPLED_HEADS = 1024  # samples taken of all queues together
-_MIN_HEADS = 64  # samples taken of each queue
-# Each head of a remote log takes two requests.
+_SAMPLED_HEADERS = 1024  # samples taken of all queues together
+_MIN_HEADERS = 64  # samples taken of each queue
+# Each header of a remote log takes two requests.
 _REMOTE_QUEUES = 2
-_BYTES_PER_REMOTE_HEAD = 128 << 20
+_BYTES_PER_REMOTE_HEADER = 128 << 20
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
 
 
@@ -158,11 +158,11 @@ class Sampler:
         headers = {segment.start for segment in self._log.segments}
         queues = self._queues.plain()
         sampled = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
-        count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(sampled), 1))
+        count = max(_MIN_HEADERS, _SAMPLED_HEADERS // max(len(sampled), 1))
         if self._log.is_remote:
             n_bytes = self._log.max_offset - self._log.min_offset
             sampled = sampled[:_REMOTE_QUEUES]
-            count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEAD * max(len(sampled), 1))))
+            count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEADER * max(len(sampled), 1))))
         samples: list[Sample] = []
         for number, (topic, queue_id) in enumerate(sampled):
             _, queue, start, end, _ = self._queues.part(topic, queue_id)

@@ -325,13 +325,13 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
             reasons = pc.if_else(tags_codes.is_null(), lost, no_times)
         columns[spec.corrupt_column] = reasons
     elif no_times.null_count < n:
-        row_numbers = rows.offsets[rows.all_row_numbers()]
+        physical_offsets = rows.offsets[rows.all_row_numbers()]
         first = int(np.argmax(no_times.is_valid().to_numpy(zero_copy_only=False)))
         logger.warning(
             "%d messages have no bornTimestamp%s, the first at physical offset %d: %s",
             n - no_times.null_count,
             "" if spec.inflate else ", so they cannot be written verbatim",
-            int(row_numbers[first]),
+            int(physical_offsets[first]),
             no_times[first],
         )
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)

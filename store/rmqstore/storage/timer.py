@@ -140,7 +140,7 @@ class TimerUnits(NamedTuple):
     Each physical offset is there once.
     """
 
-    physical_offsets: Positions  # physical offsets of the records in the timer topic
+    physical_offsets: Positions  # of the records in the timer topic
     seconds: NDArray[np.int64]  # of their slots, in units of the precision
     are_rolled: Mask  # those whose second is not yet the one that they are due in
     precision: int  # ms

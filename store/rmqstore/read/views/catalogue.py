@@ -79,9 +79,11 @@ def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None
     """
     for parts in all_parts:
         parts.require(f"view {spec.view}")
+    if not spec.names_groups:
+        return
     where = ", ".join(str(parts.paths.root) for parts in all_parts)
     try:
-        if spec.view == "groups" and spec.selection.named_topics:
+        if spec.view == "groups":
             # those that a store knows, and those that groups have offsets of
             topics: set[str] = set()
             for parts in all_parts:

@@ -297,6 +297,12 @@ class ViewSpec:
         """Whether the selection names topics or queues that must be there."""
         return self.view in HIDING_SYSTEM_TOPICS and bool(self.selection.named_topics)
 
+    @property
+    def names_groups(self) -> bool:
+        """Whether it names a consumer group, or topics of the groups, that must be there."""
+        is_of_groups = self.view == "groups" and bool(self.selection.named_topics)
+        return is_of_groups or self.consumer_group is not None or self.sharing is not None
+
 
 def view_columns(view: str) -> pa.Schema:
     """Return all columns of a view.

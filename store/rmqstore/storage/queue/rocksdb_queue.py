@@ -55,7 +55,7 @@ class QueueBounds(NamedTuple):
 
     first: int  # 0 where the broker never corrected it
     last: int  # queue offset of the last unit
-    last_physical_offset: int  # physical offset of its record
+    last_physical_offset: int  # of its record
 
 
 class RocksDbQueues:
