@@ -38,7 +38,7 @@ from rmqstore.read.views.schema import (
     view_columns,
     view_spec,
 )
-from rmqstore.read.views.slices import ViewLimits, ViewSlice
+from rmqstore.read.views.slices import ViewSlice
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ViewOptions:
     stores: tuple[StoreRef, ...]
     columns: pa.Schema
     has_named_columns: bool
-    limits: ViewLimits
+    limits: Limits
     arguments: Mapping[str, Any] = field(default_factory=dict)
     zone: str | None = None  # of times that name none
 
@@ -96,7 +96,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         stores=parse_stores(given),
         columns=columns,
         has_named_columns=named is not None,
-        limits=ViewLimits(given["maxBytesPerPartition"], given["minPartitions"]),
+        limits=Limits(given["maxBytesPerPartition"], min_partitions=given["minPartitions"]),
         arguments=given.arguments(ALLOWED),
         zone=given["timeZone"],
     )
@@ -210,8 +210,7 @@ class RmqStoreViewReader(DataSourceReader):
             require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
-        max_bytes, min_partitions = self._options.limits
-        tasks = plan_tasks(views, Limits(max_bytes, min_partitions=min_partitions))
+        tasks = plan_tasks(views, self._options.limits)
         logger.info(
             "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )

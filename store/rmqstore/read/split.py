@@ -26,6 +26,11 @@ class Limits(NamedTuple):
     max_records: int | None = None
     min_partitions: int | None = None
 
+    def target(self, total: int) -> int:
+        """Return the bytes of each part of a read of ``total`` bytes; at least 1."""
+        evenly = -(-total // (self.min_partitions or 1))
+        return max(min(self.max_bytes, evenly), 1)
+
     def share(self, n_bytes: float, total: float) -> Limits:
         """Return the limits for a share of a read, which follows its bytes."""
         if self.min_partitions is None or n_bytes >= total:

@@ -15,9 +15,9 @@ import goldens
 import rmqstore
 from reading import Row, rows
 from rmqstore.errors import CorruptConfigError, OptionError
+from rmqstore.read.split import Limits
 from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.schema import view_spec
-from rmqstore.read.views.slices import ViewLimits
 from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
@@ -117,7 +117,7 @@ def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     spec = view_spec("consumed", subscribe="LivePlain")
     with open_for(root) as store:
-        view_slices = plan_view(store.parts, spec, ViewLimits(10_000))
+        view_slices = plan_view(store.parts, spec, Limits(10_000))
     before = view(root, subscribe="LivePlain")
     (root / "config" / "consumerOffset.json").unlink()
     found = []

@@ -17,10 +17,10 @@ from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.property_decode import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
+from rmqstore.read.split import Limits
 from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.dead_letters import origins
 from rmqstore.read.views.schema import view_spec
-from rmqstore.read.views.slices import ViewLimits
 from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
@@ -102,7 +102,7 @@ def test_pieces_have_each_message_once(golden_store: GoldenStore, max_bytes: int
     root = golden_store("live")
     spec = view_spec("deadLetters")
     with open_for(root) as store:
-        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes))
+        view_slices = plan_view(store.parts, spec, Limits(max_bytes))
         found = [
             row
             for view_slice in view_slices

@@ -11,9 +11,9 @@ import pytest
 
 import rmqstore
 from reading import Row, rows
+from rmqstore.read.split import Limits
 from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.schema import view_spec
-from rmqstore.read.views.slices import ViewLimits
 from rmqstore.store.opening import open_for
 
 SEND = "Pub|1700000000000|r|PG|Orders|7F0{}|TagA|k|10.0.0.1:10911|512|7|0|0A|true"
@@ -134,7 +134,7 @@ def test_a_damaged_message_has_its_reason(root: Path) -> None:
 def test_pieces_have_each_trace_once(root: Path) -> None:
     spec = view_spec("traces", columns="traceTopic,queueOffset,msgId,traceType")
     with open_for(root) as store:
-        view_slices = plan_view(store.parts, spec, ViewLimits(300))
+        view_slices = plan_view(store.parts, spec, Limits(300))
         found = [
             row
             for view_slice in view_slices

@@ -20,9 +20,10 @@ import tiers
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
+from rmqstore.read.split import Limits
 from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.schema import OF_MESSAGES, VIEWS, ViewSpec, view_spec
-from rmqstore.read.views.slices import ViewLimits, ViewSlice
+from rmqstore.read.views.slices import ViewSlice
 from rmqstore.store.opening import open_for
 
 GoldenStore = Callable[[str], Path]
@@ -116,7 +117,7 @@ def test_commitlog_in_many_pieces_is_the_same(golden_store: GoldenStore, name: s
     spec = view_spec("commitlog")
     whole = rows(open_for(golden_store(name)).view("commitlog"))
     with open_for(golden_store(name)) as store:
-        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes=20_000))
+        view_slices = plan_view(store.parts, spec, Limits(max_bytes=20_000))
     assert len(view_slices) > 5
     found = []
     for view_slice in view_slices:  # each by a store of its own, as tasks do
@@ -375,7 +376,7 @@ def test_units_in_many_pieces_are_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("consumequeue")
     with open_for(golden_store("basic")) as store:
         whole = rows(store.view("consumequeue"))
-        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes=1000))
+        view_slices = plan_view(store.parts, spec, Limits(max_bytes=1000))
         assert len(view_slices) > 10
         assert (
             max(
@@ -396,7 +397,7 @@ def test_units_of_queues_that_begin_late_make_as_many_pieces_as_are_asked_for(
 ) -> None:
     with open_for(golden_store("expired")) as store:
         assert any(info.min_offset for topic in store.topics() for info in store.queues(topic))
-        limits = ViewLimits(min_partitions=8)
+        limits = Limits(1 << 30, min_partitions=8)
         assert len(plan_view(store.parts, view_spec("consumequeue"), limits)) >= 8
 
 
@@ -492,7 +493,7 @@ def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("index")
     with open_for(golden_store("basic")) as store:
         whole = rows(store.view("index"))
-        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
+        view_slices = plan_view(store.parts, spec, Limits(max_bytes=100 * INDEX_ITEM.itemsize))
         assert len(view_slices) > 10
         assert [
             row
@@ -747,9 +748,7 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
         for name in ("commitlog", "consumequeue", "index", "queues", "files", "groups", "topics")
     ]
     with open_for(root) as store:
-        planned = [
-            (spec, plan_view(store.parts, spec, ViewLimits(max_bytes=20_000))) for spec in specs
-        ]
+        planned = [(spec, plan_view(store.parts, spec, Limits(max_bytes=20_000))) for spec in specs]
     (root / "commitlog" / f"{0:020d}").unlink()
     shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
     min((root / "index").iterdir()).unlink()
@@ -780,7 +779,7 @@ def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     spec = view_spec("commitlog")
     with open_for(root) as store:
-        (view_slice,) = plan_view(store.parts, spec, ViewLimits())
+        (view_slice,) = plan_view(store.parts, spec, Limits(1 << 30))
     with open_for(root) as store:  # it has listed the files, and opened none
         for path in (root / "commitlog").iterdir():
             if path.name != f"{0:020d}":

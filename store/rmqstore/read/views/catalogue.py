@@ -13,6 +13,7 @@ from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copi
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.query.where import Where
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.assignments import assign, read_assignments
 from rmqstore.read.views.commitlog import plan_record_rows, read_record_rows
@@ -30,9 +31,11 @@ from rmqstore.read.views.queues import (
 )
 from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
-from rmqstore.read.views.slices import ViewLimits, ViewSlice
+from rmqstore.read.views.slices import ViewSlice
 from rmqstore.read.views.stores import read_stores
 from rmqstore.read.views.traces import plan_traces, read_traces
+
+_SLICE_BYTES: Final = 128 << 20  # that are read for one slice in this process
 
 _CLUSTER_VIEWS: Final[
     dict[str, Callable[[Sequence[StoreParts], ViewSpec], Iterator[pa.RecordBatch]]]
@@ -49,7 +52,7 @@ def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator
 
 
 class _View(NamedTuple):
-    plan: Callable[[StoreParts, ViewSpec, ViewLimits], list[ViewSlice]]
+    plan: Callable[[StoreParts, ViewSpec, Limits], list[ViewSlice]]
     read: Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[pa.RecordBatch]]
 
 
@@ -115,7 +118,7 @@ def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> N
         raise OptionError(f"no consumer group {group} in {where}; {nearest}")
 
 
-def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the slices of a view, in the order of their rows.
 
     Raises:
@@ -150,7 +153,7 @@ def read_view(
     read_spec = spec if where is None else spec.widened(where.columns)
     if spec.names_topics:
         source.ranges.require_named(spec.selection)
-    view_slices = plan_view(source, read_spec, ViewLimits())
+    view_slices = plan_view(source, read_spec, Limits(_SLICE_BYTES))
     batches = chain.from_iterable(read_slice(source, read_spec, part) for part in view_slices)
     if where is not None:
         return (where.keep(batch).select(spec.schema.names) for batch in batches)

@@ -31,10 +31,10 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import check_record
 from rmqstore.read.record_filter import log_filter
-from rmqstore.read.split import join_parts
+from rmqstore.read.split import Limits, join_parts
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.slices import Column, ViewLimits, ViewSlice, times, to_batch
+from rmqstore.read.views.slices import Column, ViewSlice, times, to_batch
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.walks import Window, walk_forward
@@ -54,7 +54,7 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the log in slices, each of which begins where a record surely begins."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
@@ -66,7 +66,7 @@ def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) ->
         )
         headers = [segment.start for segment in source.log.segments]
     parts = source.sampler.log_parts([whole], headers)
-    goal = limits.share(sum(part.n_bytes for part in parts))
+    goal = limits.target(sum(part.n_bytes for part in parts))
     slices = [log_slice for group in join_parts(parts, goal) for log_slice in group]
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends

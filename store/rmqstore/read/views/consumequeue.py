@@ -11,10 +11,11 @@ import pyarrow as pa
 from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.layout import GAP_TAGS_CODE, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.slices import Column, ViewLimits, ViewSlice, reasons, to_batch
+from rmqstore.read.views.slices import Column, ViewSlice, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 1 << 16
 
 
-def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return ranges of units, large ones cut and small ones joined."""
     paths, in_rocksdb = source.paths, source.ends.in_rocksdb
     warn_of_rocksdb(source, spec)
@@ -43,7 +44,7 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> li
         )
     slices = [queue_slice for topic in topics for queue_slice in _slices(source, spec, topic)]
     total = sum(queue_slice.end - queue_slice.start for queue_slice in slices) * QUEUE_UNIT.itemsize
-    goal = -(-limits.share(total) // QUEUE_UNIT.itemsize)
+    goal = -(-limits.target(total) // QUEUE_UNIT.itemsize)
     groups: list[list[QueueSlice]] = []
     left = 0
     for whole in slices:

@@ -21,6 +21,7 @@ from rmqstore.format.columns.property_decode import (
 )
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
@@ -32,7 +33,6 @@ from rmqstore.read.views.messages import (
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import (
     Column,
-    ViewLimits,
     ViewSlice,
     to_batch,
     topics_with_folders,
@@ -48,7 +48,7 @@ _SAME = (
 _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 
-def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the messages of the topics of retries and dead letters in slices."""
     topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:

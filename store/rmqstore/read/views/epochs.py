@@ -11,14 +11,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from rmqstore.errors import CorruptConfigError
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import ViewLimits, ViewSlice, to_batches
+from rmqstore.read.views.slices import ViewSlice, to_batches
 from rmqstore.storage.broker.epochs import read_epochs
 from rmqstore.storage.recovery.log_end import find_written_end
 
 
-def plan_epochs(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
+def plan_epochs(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
     """Return all epochs in one slice."""
     return [ViewSlice(log_end=source.ends.log_end)]
 

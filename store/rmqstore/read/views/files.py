@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import ViewLimits, ViewSlice, to_batches
+from rmqstore.read.views.slices import ViewSlice, to_batches
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry, Storage
 from rmqstore.storage.index_files import index_files, read_header
@@ -42,7 +43,7 @@ _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 
-def plan_files(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
+def plan_files(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
     """Return all files in one slice."""
     return [ViewSlice(log_end=source.ends.log_end)]
 

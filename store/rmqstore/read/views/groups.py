@@ -20,6 +20,7 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
@@ -33,7 +34,6 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import (
     Column,
     CommittedOffsets,
-    ViewLimits,
     ViewSlice,
     to_batch,
     to_batches,
@@ -50,7 +50,7 @@ _SAME: Final = (
 _NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
 
 
-def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
+def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
     """Return all groups in one slice."""
     return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
@@ -126,7 +126,7 @@ def _lag(
     return columns
 
 
-def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return messages in slices, each with the offsets that groups have committed so far.
 
     Raises:
@@ -143,7 +143,8 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> lis
         topics = [topic for topic in topics if topic in committed]
     view_slices = []
     for view_slice in plan_messages(source, spec, limits, choose_among(source, spec, topics)):
-        topics_of_slice = {part.topic for part in view_slice.units}
+        messages = () if view_slice.messages is None else view_slice.messages.slices
+        topics_of_slice = {queue_slice.topic for queue_slice in messages}
         offsets_of_slice = {topic: committed.get(topic, {}) for topic in topics_of_slice}
         view_slices.append(replace(view_slice, committed=offsets_of_slice))
     return view_slices

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.slices import (
     Column,
     IndexSlice,
-    ViewLimits,
     ViewSlice,
     reasons,
     times,
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _ITEMS_AT_ONCE = 1 << 16
 
 
-def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_index(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return one slice for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
@@ -61,7 +61,7 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
             reason = f"the file has {length} bytes, not {sizes.file_size}"
         slices.append(whole._replace(end=max(count, 1), reason=reason))
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
-    goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
+    goal = -(-limits.target(total) // INDEX_ITEM.itemsize)
     view_slices = []
     for whole in slices:
         # The first part of a file, which may be empty, says what is wrong with the file.

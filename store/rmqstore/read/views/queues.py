@@ -13,9 +13,10 @@ from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import ViewLimits, ViewSlice, to_batches, topics_with_folders
+from rmqstore.read.views.slices import ViewSlice, to_batches, topics_with_folders
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
@@ -139,14 +140,14 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
     )
 
 
-def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the queues in groups of about equal work."""
     queues = {key: (key,) for key in chosen_queues(source, spec)}
     groups = _grouped(source, queues, limits)
     return [_view_slice(source, keys, queues=tuple(keys)) for keys in groups]
 
 
-def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the topics in groups of about equal work."""
     queues: dict[str, tuple[QueueKey, ...]] = {}
     for topic in chosen_topics(source, spec, known=True):
@@ -159,7 +160,7 @@ def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> l
 
 
 def _grouped(
-    source: StoreParts, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits
+    source: StoreParts, queues: Mapping[T, tuple[QueueKey, ...]], limits: Limits
 ) -> Iterator[list[T]]:
     """Yield groups of neighbours with about equal sizes of queue files, and not too many queues."""
     weights: dict[T, int] = {}
@@ -169,7 +170,7 @@ def _grouped(
         for key in keys:
             with suppress(RmqStoreError):
                 weights[name] += source.store_queues.n_unit_bytes(*key)
-    goal = limits.share(sum(weights.values()))
+    goal = limits.target(sum(weights.values()))
     group: list[T] = []
     n_bytes = n_queues = 0
     for name, keys in queues.items():

@@ -21,6 +21,7 @@ from rmqstore.format.columns.buffers import (
     texts_where,
 )
 from rmqstore.format.schema import TIMESTAMP
+from rmqstore.read.parts import QueuesPart
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
@@ -58,6 +59,7 @@ class ViewSlice:
 
     log: LogSlice | None = None
     is_last: bool = False  # whether it is the last slice of the log
+    messages: QueuesPart | None = None
     units: tuple[QueueSlice, ...] = ()
     queues: tuple[QueueKey, ...] = ()
     topics: tuple[str, ...] = ()
@@ -71,21 +73,9 @@ class ViewSlice:
     @property
     def ends(self) -> PlannedEnds:
         """What planning found of the ends of the store."""
+        if self.messages is not None and self.messages.ends is not None:
+            return self.messages.ends
         return PlannedEnds(self.recovered, self.log_end, is_log_end_known=True)
-
-
-class ViewLimits(NamedTuple):
-    """The most bytes read for one slice, and the least number of slices."""
-
-    max_bytes: int = 128 << 20
-    min_partitions: int | None = None
-
-    def share(self, total: int, least: int = 1) -> int:
-        """Return the target size of one slice, in bytes."""
-        goal = self.max_bytes
-        if self.min_partitions:
-            goal = min(goal, -(-total // self.min_partitions))
-        return max(goal, least)
 
 
 def topics_with_folders(source: StoreParts) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from rmqstore.format.columns.buffers import booleans, in_calendar
 from rmqstore.format.columns.traces import is_trace_topic, trace_columns
 from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
@@ -22,7 +23,6 @@ from rmqstore.read.views.messages import (
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.slices import (
     Column,
-    ViewLimits,
     ViewSlice,
     times,
     to_batch,
@@ -46,7 +46,7 @@ _OF_MESSAGE: Final = {
 }  # fmt: skip
 
 
-def plan_traces(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the messages of the topics of traces in slices; other topics have to be named."""
     topics = topics_with_folders(source)
     if spec.selection.is_open:
