@@ -167,7 +167,7 @@ class Allocation(NamedTuple):
         """
         if not clients:
             raise OptionError("`clients`: name at least one client of the group")
-        in_order = sorted(queues, key=lambda one: (_utf16(one[0]), _utf16(one[1]), one[2]))
+        in_order = sorted(queues, key=lambda queue: (_utf16(queue[0]), _utf16(queue[1]), queue[2]))
         names = sorted(set(clients), key=_utf16)
         match self.strategy:
             case "AVG":

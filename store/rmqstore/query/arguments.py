@@ -116,16 +116,16 @@ def takes(
     def show(function: _Function) -> _Function:
         known = signature(function)
         *own, _ = known.parameters.values()
-        taken = {one.name for one in own}
+        taken = {parameter.name for parameter in own}
         added = [
             Parameter(
-                each,
+                argument,
                 Parameter.KEYWORD_ONLY,
-                default=defaults.get(each),
+                default=defaults.get(argument),
                 annotation=getattr(kind, "__forward_arg__", kind),  # the text
             )
-            for each, kind in arguments.__annotations__.items()
-            if each not in taken
+            for argument, kind in arguments.__annotations__.items()
+            if argument not in taken
         ]
         function.__signature__ = known.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         if name is not None:

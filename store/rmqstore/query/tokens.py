@@ -103,6 +103,9 @@ def _quoted(text: str, position: int) -> str:
         start = min(max(position - _LONGEST_SHOWN // 2, 0), len(text) - _LONGEST_SHOWN)
     end = start + _LONGEST_SHOWN
     quote = '"' if "'" in text else "'"
-    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[start:end])
+    shown = "".join(
+        character if character.isprintable() else repr(character)[1:-1]
+        for character in text[start:end]
+    )
     before, after = "…" if start else "", "…" if end < len(text) else ""
     return as_typed(f"{quote}{before}{shown}{after}{quote}")

@@ -119,8 +119,8 @@ class LogScan:
                 else:
                     data, starts, sizes = window.rejoined()
                 # A mapping is copied from first; see Assembler. Others were just filled.
-                held = data if self._log.is_remote else None
-                yield from assembler.batches(starts, sizes, None, held)
+                buffered = data if self._log.is_remote else None
+                yield from assembler.batches(starts, sizes, None, buffered)
                 reason = window.damage
                 if reason is not None and is_closed:
                     reason = damage_met(window, self._queues_end())

@@ -42,9 +42,9 @@ class RepeatedUnits:
         for code in np.unique(queues).tolist():
             rows = np.flatnonzero(queues == code)
             key = units.topics[code >> 32], int(units.queue_ids[rows[0]])
-            wanted, numbers = np.unique(stored[rows], return_inverse=True)
+            chosen, numbers = np.unique(stored[rows], return_inverse=True)
             with suppress(RmqStoreError, OSError):  # said where they are read
-                own = self._open_queue(*key).units_of(wanted)
+                own = self._open_queue(*key).units_of(chosen)
                 is_same = own.physical_offsets[numbers] == units.physical_offsets[rows]
                 repeated = rows[is_same & (own.sizes[numbers] > 0)]
                 if len(repeated):

@@ -121,9 +121,9 @@ class IndexFileAppender(IndexFile):
         slots = keys.hashes % np.int32(self._sizes.n_slots)
         self._next_end = int(keys.physical_offsets[-1]), int(keys.store_timestamps[-1])
         if self._next_slots is None and n < _FEW_KEYS:
-            numbers, places = np.unique(slots, return_inverse=True)
+            numbers, slot_rows = np.unique(slots, return_inverse=True)
             newest = self._read_slots(numbers)
-            self._write_items(keys, newest, places)
+            self._write_items(keys, newest, slot_rows)
             self._show(numbers, newest)
             return
         if self._next_slots is None:
@@ -131,14 +131,14 @@ class IndexFileAppender(IndexFile):
         self._write_items(keys, self._next_slots, slots)
 
     def _write_items(
-        self, keys: IndexKeys, newest: NDArray[np.int32], places: NDArray[np.integer[Any]]
+        self, keys: IndexKeys, newest: NDArray[np.int32], slot_rows: NDArray[np.integer[Any]]
     ) -> None:
         """Write the items of keys, which nothing points at yet, and bring their slots up to date.
 
         Args:
             keys: n keys.
             newest: the number of the newest item of each slot, 0 without one.
-            places: where in ``newest`` the slot of each key is, (n,).
+            slot_rows: the row of the slot of each key in ``newest``, (n,).
         """
         n = len(keys)
         header = self._next_header
@@ -154,7 +154,7 @@ class IndexFileAppender(IndexFile):
             items["seconds"] = _seconds_since(int(times[0]), times)
             # The first item of a file counts from the end of the file before.
             items["seconds"][:1] = _seconds_since(begin, times[:1])
-        previous = chain(newest, places, np.arange(count, count + n, dtype=np.int32))
+        previous = chain(newest, slot_rows, np.arange(count, count + n, dtype=np.int32))
         items["previous"] = previous
         if count <= 1:
             header["begin_phy_offset"] = keys.physical_offsets[0]
@@ -233,27 +233,27 @@ class IndexFileAppender(IndexFile):
 
 
 def chain(
-    newest: NDArray[np.int32], places: NDArray[np.integer[Any]], numbers: NDArray[np.int32]
+    newest: NDArray[np.int32], slot_rows: NDArray[np.integer[Any]], numbers: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """Return the item before each of n new ones in its slot, 0 for the first, int32 (n,).
 
     Args:
         newest: the number of the newest item of each slot, 0 without one; brought up to date.
-        places: the slot of each new item as a place in ``newest``, (n,).
+        slot_rows: the row of the slot of each new item in ``newest``, (n,).
         numbers: the numbers of the new items, (n,), rising.
     """
-    n = len(places)
+    n = len(slot_rows)
     # By slot, then in the given order. A sort of both in one number is several times as fast as a
     # stable argsort, and slots in order are also faster to look up.
-    places_and_rows = np.sort(places.astype(np.int64) << 32 | np.arange(n))
-    order = places_and_rows & 0xFFFFFFFF
-    by_place = places_and_rows >> 32
-    is_first = np.append(True, by_place[1:] != by_place[:-1])
+    slots_and_keys = np.sort(slot_rows.astype(np.int64) << 32 | np.arange(n))
+    order = slots_and_keys & 0xFFFFFFFF
+    by_slot = slots_and_keys >> 32
+    is_first = np.append(True, by_slot[1:] != by_slot[:-1])
     is_last = np.append(is_first[1:], True)
     previous = np.empty(n, np.int32)
     previous[order[1:]] = numbers[order[:-1]]
-    previous[order[is_first]] = newest[by_place[is_first]]
-    newest[by_place[is_last]] = numbers[order[is_last]]
+    previous[order[is_first]] = newest[by_slot[is_first]]
+    newest[by_slot[is_last]] = numbers[order[is_last]]
     return previous
 
 

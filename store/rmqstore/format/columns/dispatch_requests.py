@@ -88,13 +88,13 @@ def index_keys(
     rows = np.empty(sum(len(of_rows) for of_rows, _ in kinds), np.int32)
     hashes = np.empty(len(rows), np.int32)
     for kind, (of_rows, texts) in enumerate(kinds):
-        # A key's place: all keys of the records before it, and its own record's keys before it.
-        places = np.arange(len(of_rows))
+        # A key comes after all keys of earlier records, and after the earlier keys of its record.
+        key_numbers = np.arange(len(of_rows))
         for other, (count, end) in enumerate(zip(counts, ends, strict=True)):
             if other != kind:
-                places += (end if other < kind else end - count)[of_rows]
-        rows[places] = of_rows
-        hashes[places] = topic_key_hashes(names, codes[of_rows], *hash_texts(texts))
+                key_numbers += (end if other < kind else end - count)[of_rows]
+        rows[key_numbers] = of_rows
+        hashes[key_numbers] = topic_key_hashes(names, codes[of_rows], *hash_texts(texts))
     return rows, hashes
 
 
@@ -408,22 +408,22 @@ class UnplacedRequests(NamedTuple):
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
-    def placed(self, places: PlacedFields) -> DispatchRequests:
-        """Return the requests of the records at their places."""
+    def placed(self, stored: PlacedFields) -> DispatchRequests:
+        """Return the requests of the records where they were stored."""
         units = np.empty(len(self.sizes), QUEUE_UNIT)
-        units["physical_offset"] = places.physical_offsets
+        units["physical_offset"] = stored.physical_offsets
         units["size"] = self.sizes
         tags_codes = self.tags_codes
         if self.is_delayed is not None:
-            tags_codes = tags_codes + np.where(self.is_delayed, places.store_timestamps, 0)
+            tags_codes = tags_codes + np.where(self.is_delayed, stored.store_timestamps, 0)
         units["tags_code"] = tags_codes
         queue_units = QueueUnits(
             self.topics,
             self.topic_codes,
             self.queue_ids,
-            places.queue_offsets,
+            stored.queue_offsets,
             units,
-            places.store_timestamps,
+            stored.store_timestamps,
         )
         return DispatchRequests(queue_units, self.has_unit, self.key_rows, self.key_hashes)
 

@@ -218,14 +218,14 @@ def row_batches(sizes: NDArray[np.int64]) -> Iterator[slice]:
     return cut_batches(sizes, _ENCODED_ROWS, BATCH_BYTES)
 
 
-def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -> Records:
+def encode_records(columns: RecordColumns, stored: PlacedFields | None = None) -> Records:
     """Encode records.
 
     Args:
         columns: n rows, whose records have less than 2 GiB together.
-        places: where the records will stand. Without it their queue offset, physical offset and
-            store time are 0, and a ``__CRC32#`` property at the end of their properties is not
-            valid, until :func:`stamp` sets them.
+        stored: where and when the records will be stored. Without it their queue offset, physical
+            offset and store time are 0, and a ``__CRC32#`` property at the end of their properties
+            is not valid, until :func:`stamp` sets them.
 
     Source: MessageExtEncoder.java#encode.
     """
@@ -243,7 +243,7 @@ def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -
     property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
     joined = join(
         [
-            _headers(columns, sizes, magics[columns.topics.codes], sys_flags, places),
+            _headers(columns, sizes, magics[columns.topics.codes], sys_flags, stored),
             columns.bodies,
             topic_part,
             fixed_width(property_lengths.reshape(n, PROPERTIES_LENGTH_BYTES)),
@@ -253,7 +253,7 @@ def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -
     )
     data, _ = array_bytes(joined)
     records = Records(data[: starts[-1]], starts, sys_flags)
-    if places is not None:
+    if stored is not None:
         _seal(records)
     return records
 
@@ -263,7 +263,7 @@ def _headers(
     sizes: NDArray[np.int64],
     magics: NDArray[np.int64],
     sys_flags: NDArray[np.int32],
-    places: PlacedFields | None,
+    stored: PlacedFields | None,
 ) -> pa.BinaryArray:
     """Return the fixed parts of records, from total_size to body_length, binary (n,)."""
     crcs = body_crcs(columns.bodies.to_pylist())
@@ -290,10 +290,10 @@ def _headers(
         fixed["reconsume_times"] = columns.reconsume_times[chosen]
         fixed["prepared_transaction_offset"] = columns.prepared_transaction_offsets[chosen]
         fixed["body_length"] = lengths_of(columns.bodies)[chosen]
-        if places is not None:
-            fixed["queue_offset"] = places.queue_offsets[chosen]
-            fixed["physical_offset"] = places.physical_offsets[chosen]
-            fixed["store_timestamp"] = places.store_timestamps[chosen]
+        if stored is not None:
+            fixed["queue_offset"] = stored.queue_offsets[chosen]
+            fixed["physical_offset"] = stored.physical_offsets[chosen]
+            fixed["store_timestamp"] = stored.store_timestamps[chosen]
         parts.append(fixed_width(fixed.view(np.uint8).reshape(len(rows), kind.itemsize)))
         order[rows] = np.arange(n_done, n_done + len(rows))
         n_done += len(rows)

@@ -50,8 +50,8 @@ def guess_headers(
     for width in _GUESS_BYTES:
         rows = np.flatnonzero((headers < 0) & (stripes <= len(buf) - width))
         searched = windows(buf, width)[stripes[rows]].view(np.uint8)
-        of_rows, places = np.divmod(find_byte(searched, _MAGIC_HEAD[0]), width)
-        candidates = stripes[rows[of_rows]] + places - _MAGIC_AT
+        of_rows, positions = np.divmod(find_byte(searched, _MAGIC_HEAD[0]), width)
+        candidates = stripes[rows[of_rows]] + positions - _MAGIC_AT
         is_head = store_their_offsets(buf, candidates, physical_base)
         rows, candidates = rows[of_rows[is_head]], candidates[is_head]
         headers[rows[::-1]] = candidates[::-1]  # the first one of a stripe is set last

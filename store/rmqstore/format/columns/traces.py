@@ -267,8 +267,8 @@ class _Traces:
         for name in _NAMES:
             positions = self._positions(name)
             valid = (positions >= 0) & (positions < self._counts)
-            places = np.where(valid, self._starts + positions, 0)
-            texts = self._values.take(pa.array(places, mask=~valid))
+            rows = np.where(valid, self._starts + positions, 0)
+            texts = self._values.take(pa.array(rows, mask=~valid))
             if name in FLAGS:
                 columns[name] = pc.equal(pc.ascii_lower(texts), "true")
             elif name in NUMBERS:

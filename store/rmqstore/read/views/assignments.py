@@ -92,11 +92,13 @@ def assign(
     for broker in brokers:
         broker.require_valid()
     by_name = {broker.name: broker.chosen.source for broker in brokers}
-    offsets = {name: one.config.consumer_offsets(sharing.group) for name, one in by_name.items()}
+    offsets = {
+        name: store.config.consumer_offsets(sharing.group) for name, store in by_name.items()
+    }
     counts = {name: _readable_queues(source) for name, source in by_name.items()}
     known = sorted({topic for numbers in counts.values() for topic in numbers})
     consumed = {topic for committed in offsets.values() for topic, _ in committed}
-    groups = {group for one in by_name.values() for group in one.config.groups()}
+    groups = {group for store in by_name.values() for group in store.config.groups()}
     for topic in _subscribed(sharing.group, selection, known, consumed, groups):
         queues = [
             MessageQueue(topic, name, queue_id)

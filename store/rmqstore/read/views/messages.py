@@ -61,7 +61,7 @@ def _split(
     slices = [*source.ranges.resolve(selection, request.spec())]
     part = queues_part(source, slices, limits)
     parts = part.split(limits)
-    return [ViewSlice(messages=one, n_bytes=int(part.n_bytes) // len(parts)) for one in parts]
+    return [ViewSlice(messages=queues, n_bytes=int(part.n_bytes) // len(parts)) for queues in parts]
 
 
 def _one_by_one(

@@ -38,7 +38,7 @@ def read_routes(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.Re
         broker.require_valid()
     rows = [row for broker in brokers for row in _routes(broker, spec)]
     ordered: dict[object, list[str]] = {}
-    for row in sorted(rows, key=lambda one: str(one["brokerName"])):
+    for row in sorted(rows, key=lambda row: str(row["brokerName"])):
         if row.get("order"):
             part = f"{row['brokerName']}:{row['writeQueueNums']}"
             ordered.setdefault(row["topic"], []).append(part)
@@ -54,12 +54,16 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
     # A name server has the topics of the master, or else those of the first replica.
     registered = broker.chosen
     if not broker.chosen.epochs:
-        known = [one for one in broker.members if one.identity.broker_id is not None]
-        registered = min(known, key=lambda one: one.identity.broker_id or 0, default=broker.chosen)
+        known = [member for member in broker.members if member.identity.broker_id is not None]
+        registered = min(
+            known, key=lambda member: member.identity.broker_id or 0, default=broker.chosen
+        )
     identity = registered.identity
     addresses: list[tuple[str, str | None]] | None = None
     identities = [member.identity for member in broker.members]
-    known_ids = {one.broker_id: one.address for one in identities if one.broker_id is not None}
+    known_ids = {
+        known.broker_id: known.address for known in identities if known.broker_id is not None
+    }
     # With a controller the master has id 0, whatever its own is, and no file shows who is the
     # master. Then there are no addresses, as where no id is known.
     if known_ids and not any(member.has_controller for member in broker.members):

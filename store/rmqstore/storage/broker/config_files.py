@@ -238,7 +238,7 @@ def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
     """
     path, storage = paths.config / file, paths.storage
     files = [path, paths.config / _LIGHT_OFFSETS] if file == OFFSETS else [path]
-    if not any(_has_table(storage, each) for each in files) and not database_folders(
+    if not any(_has_table(storage, name) for name in files) and not database_folders(
         paths.config, storage, file
     ):
         logger.warning("%s is missing: %s", path, unknown)
@@ -267,18 +267,18 @@ class BrokerConfig:
         stored = stored_tables(self._paths.config, storage, file)
         entries: dict[str, Any] = {}
         counter = -1
-        for each in stored:
-            if each.counter <= counter:
+        for stored_table in stored:
+            if stored_table.counter <= counter:
                 continue
-            counter = each.counter
-            for key, value in each.entries.items():
+            counter = stored_table.counter
+            for key, value in stored_table.entries.items():
                 try:
                     entries[key] = table_of(value)
                 except CorruptConfigError as err:
                     reason = f"{key!r}: {err.reason}"
-                    raise CorruptConfigError(str(each.path), 0, reason) from err
+                    raise CorruptConfigError(str(stored_table.path), 0, reason) from err
         if file == OFFSETS:
-            entries = {key: part_of(stored[0].path, one, name) for key, one in entries.items()}
+            entries = {key: part_of(stored[0].path, entry, name) for key, entry in entries.items()}
         version = table.get("dataVersion")
         in_file_counter = version.get("counter") if isinstance(version, dict) else None
         if not isinstance(in_file_counter, int) or stored[0].is_alone:
@@ -293,12 +293,12 @@ class BrokerConfig:
         """Return what is wrong with each table that is damaged, whether or not it has a backup."""
         found = []
         has_databases = bool(self.databases()) and can_read_rocksdb()
-        looks: list[Callable[[], object]] = []
+        reads: list[Callable[[], object]] = []
         if has_databases:
-            looks = [self.topic_entries, self.subscribed_groups, self.committed_offsets]
-        for look in looks:
+            reads = [self.topic_entries, self.subscribed_groups, self.committed_offsets]
+        for read in reads:
             try:
-                look()
+                read()
             except CorruptDatabaseError as err:
                 found.append(CorruptConfigError(err.path, 0, err.reason))
             except CorruptConfigError as err:

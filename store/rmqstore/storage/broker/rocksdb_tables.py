@@ -70,8 +70,8 @@ def database_folders(config: Path, storage: Storage, name: str | None = None) ->
         storage: the storage that has it.
         name: the file that the broker would keep the table in without RocksDB; None for all.
     """
-    places = PLACES.values() if name is None else [PLACES[name]] if name in PLACES else []
-    names = [place.folder for place in places]
+    locations = PLACES.values() if name is None else [PLACES[name]] if name in PLACES else []
+    names = [location.folder for location in locations]
     folders = [config / folder for folder in (_SECOND_FORM, _SHARED, *names)] if names else []
     return [folder for folder in folders if storage.exists(folder / "CURRENT")]
 
@@ -167,4 +167,4 @@ def _offsets(items: Iterator[tuple[bytes, bytes]], start: int) -> dict[str, byte
         (queue_id,) = struct.unpack(">i", key[at:])
         (offset,) = struct.unpack(">q", value)
         by_key.setdefault(f"{names[1]}@{names[0]}", {})[queue_id] = offset
-    return {key: json.dumps({"offsetTable": each}).encode() for key, each in by_key.items()}
+    return {key: json.dumps({"offsetTable": offsets}).encode() for key, offsets in by_key.items()}

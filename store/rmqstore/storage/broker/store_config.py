@@ -266,10 +266,10 @@ def _parse_levels(text: str) -> tuple[int, ...]:
 
 def spell_levels(delays: Iterable[int]) -> str:
     """Return delays, ms, as a ``messageDelayLevel``; each is a number of whole seconds."""
-    largest_first = sorted(_MS.items(), key=lambda one: -one[1])
+    largest_first = sorted(_MS.items(), key=lambda unit: -unit[1])
     spelled = []
     for delay in delays:
-        unit, length = next((one for one in largest_first if delay % one[1] == 0), ("s", 1000))
+        unit, length = next((unit for unit in largest_first if delay % unit[1] == 0), ("s", 1000))
         spelled.append(f"{delay // length}{unit}")
     return " ".join(spelled)
 

@@ -185,10 +185,10 @@ class MappedFile(Closing):
             while end > start:
                 block = np.empty(min(_BLOCK_BYTES, end - start), np.uint8)
                 n_read = self.read_into(block, end - len(block))
-                held = block[:n_read].tobytes()
+                data = block[:n_read].tobytes()
                 # Where holes are not known most blocks are zeros, which compare at once.
-                if held != _ZEROS[: len(held)]:
-                    return end - len(block) + len(held.rstrip(b"\0"))
+                if data != _ZEROS[: len(data)]:
+                    return end - len(block) + len(data.rstrip(b"\0"))
                 end -= len(block)
         return 0
 

@@ -194,8 +194,8 @@ class Prefetched:
 
     def begin(self, requests: RemoteRequests) -> bool:
         """Begin to fetch the ranges that there is room for; return whether there is any."""
-        for row, wanted in enumerate(self._ranges):
-            if not requests.begin_ahead(wanted, self._taker(wanted.start)):
+        for row, byte_range in enumerate(self._ranges):
+            if not requests.begin_ahead(byte_range, self._taker(byte_range.start)):
                 n_left_out = len(self._ranges) - row
                 self._ranges = self._ranges[:row]
                 self._settle(n_left_out)
@@ -234,13 +234,14 @@ class Prefetched:
 
     def touches(self, low: int, high: int) -> bool:
         """Return whether a part of ``[low, high)`` is in the ranges."""
-        return any(one.start < high and one.end > low for one in self._ranges)
+        return any(byte_range.start < high and byte_range.end > low for byte_range in self._ranges)
 
-    def hold(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def contain(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which blocks, (n,), are in the ranges."""
+        starts = blocks * BLOCK_BYTES
         mask = np.zeros(len(blocks), np.bool_)
-        for one in self._ranges:
-            mask |= (blocks * BLOCK_BYTES >= one.start) & (blocks * BLOCK_BYTES < one.end)
+        for byte_range in self._ranges:
+            mask |= (starts >= byte_range.start) & (starts < byte_range.end)
         return mask
 
     def wait(self) -> None:
@@ -329,13 +330,13 @@ class RemoteObject:
         for first, last in runs_of(blocks):
             block = first
             while block <= last:
-                held = self._cache.get(self._number, block, last - block + 1)
-                if held is None:
+                cached = self._cache.get(self._number, block, last - block + 1)
+                if cached is None:
                     missing.append(block)
                     block += 1
                 else:
-                    sink(block * BLOCK_BYTES, held)
-                    block += -(-len(held) // BLOCK_BYTES)
+                    sink(block * BLOCK_BYTES, cached)
+                    block += -(-len(cached) // BLOCK_BYTES)
         ranges = requests_for(np.array(missing, np.int64), self.size)
         if not ranges:
             return
@@ -443,7 +444,7 @@ class RemoteObject:
             [self._cache.holds(self._number, block) for block in blocks.tolist()]
         )
         for group in self._prefetched if len(blocks) else ():
-            is_missing &= ~group.hold(blocks)
+            is_missing &= ~group.contain(blocks)
         missing = blocks[is_missing] if len(blocks) else blocks
         ranges = [self._range(*bounds) for bounds in requests_for(missing, self.size, PART_BYTES)]
         if not ranges:

@@ -140,21 +140,23 @@ class RemoteRequests:
 
         return self.repeated(opened, name)
 
-    def begin(self, wanted: Range) -> Future[NDArray[np.uint8]]:
+    def begin(self, byte_range: Range) -> Future[NDArray[np.uint8]]:
         """Begin to fetch a range of an object."""
-        return self._pool.submit(self.get, wanted)
+        return self._pool.submit(self.get, byte_range)
 
-    def begin_ahead(self, wanted: Range, take: Callable[[Future[NDArray[np.uint8]]], None]) -> bool:
+    def begin_ahead(
+        self, byte_range: Range, take: Callable[[Future[NDArray[np.uint8]]], None]
+    ) -> bool:
         """Begin to fetch a range that nobody waits for yet, if there is room for it.
 
         Args:
-            wanted: the range.
+            byte_range: the range.
             take: called in the thread that has fetched it.
 
         Returns:
             Whether there is room.
         """
-        n_bytes = wanted.end - wanted.start
+        n_bytes = byte_range.end - byte_range.start
         with self._guard:
             if self._n_ahead + n_bytes > _MAX_AHEAD_BYTES:
                 return False
@@ -163,7 +165,7 @@ class RemoteRequests:
         def run() -> None:
             fetched: Future[NDArray[np.uint8]] = Future()
             try:
-                fetched.set_result(self.get(wanted))
+                fetched.set_result(self.get(byte_range))
             except Exception as err:  # noqa: BLE001 - who waits for it gets it
                 fetched.set_exception(err)
             with self._guard:
@@ -173,21 +175,21 @@ class RemoteRequests:
         self._pool.submit(run)
         return True
 
-    def get(self, wanted: Range) -> NDArray[np.uint8]:
+    def get(self, byte_range: Range) -> NDArray[np.uint8]:
         """Return the bytes of a range of an object.
 
         Raises as :meth:`repeated` does, and what the range says if its object is another one.
         """
-        n_bytes = wanted.end - wanted.start
+        n_bytes = byte_range.end - byte_range.start
         self._count(gets=1, bytes=n_bytes)
 
         def read() -> NDArray[np.uint8]:
-            data = np.frombuffer(wanted.file.read_at(n_bytes, wanted.start), np.uint8)
+            data = np.frombuffer(byte_range.file.read_at(n_bytes, byte_range.start), np.uint8)
             if len(data) < n_bytes:
                 raise OSError(f"only {len(data)} bytes came")
             return data
 
-        return self.repeated(read, str(wanted), wanted.require_same)
+        return self.repeated(read, str(byte_range), byte_range.require_same)
 
     def repeated(
         self, request: Callable[[], T], what: str, check: Callable[[], None] | None = None

@@ -272,8 +272,8 @@ class RemoteFile(Closing):
             while not end and low < high:
                 end = self._by_parts(low, high)
                 is_long = size > _SHORT_BYTES
-                places = end + _DISTANCES[is_long & (_DISTANCES < high - end)]  # noqa: SIM300
-                later = places[self._hold_data(places)]
+                positions = end + _DISTANCES[is_long & (_DISTANCES < high - end)]  # noqa: SIM300
+                later = positions[self._hold_data(positions)]
                 if len(later):
                     low, end = int(later[-1]), 0
                 elif not end:
@@ -304,10 +304,10 @@ class RemoteFile(Closing):
         start, near = low, _NEAR_BYTES if high <= _SHORT_BYTES else _NEAR_IN_LONG_BYTES
         n_parts = 2 if high <= _SHORT_BYTES else _PARTS_OF_LONG
         while high - low > near:
-            places = low + (high - low) * np.arange(1, n_parts, dtype=np.int64) // n_parts
-            data = np.flatnonzero(self._hold_data(places, is_last=False))
+            positions = low + (high - low) * np.arange(1, n_parts, dtype=np.int64) // n_parts
+            data = np.flatnonzero(self._hold_data(positions, is_last=False))
             last = int(data[-1]) if len(data) else -1
-            bounds = [low, *places.tolist(), high]
+            bounds = [low, *positions.tolist(), high]
             low, high = bounds[last + 1], bounds[last + 2]
         end = self._last_byte(low, high)
         return end or (low if low > start else 0)

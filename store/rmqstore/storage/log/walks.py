@@ -372,9 +372,9 @@ def walk_forward(
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
     """Announce what is written in a range of positions; return where what was prefetched ends."""
     for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
-        reach = high - low + _REACH_BYTES
-        log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([reach], np.int64))
-        start = low + reach
+        n_bytes = high - low + _REACH_BYTES
+        log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([n_bytes], np.int64))
+        start = low + n_bytes
     return start
 
 
@@ -406,8 +406,8 @@ def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
     framing = log.framing(segment)
     spans = log.file_of(segment).data_spans(start - base, end - base, is_appended=True)
     for low, high in (block for span in spans for block in search_blocks(*span)):
-        reach = framing.head_bytes + FIXED_PART_V4.itemsize
-        data = _read(log, segment, low, high - low + reach)
+        header_bytes = framing.head_bytes + FIXED_PART_V4.itemsize
+        data = _read(log, segment, low, high - low + header_bytes)
         frames = find_frames(data, low, high, base, framing)
         if len(frames):
             headers = frames + framing.head_bytes

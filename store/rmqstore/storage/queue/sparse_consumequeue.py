@@ -150,13 +150,13 @@ class SparseConsumeQueue:
         start, end = int(queue_offsets[0]), int(queue_offsets[-1]) + 1
         files = [*self._files_of(start, end)]
         offsets = np.concatenate([_NO_FILE.queue_offsets, *(file.queue_offsets for file in files)])
-        held = Units.joined(NO_UNITS, *(file.units for file in files))
+        known = Units.joined(NO_UNITS, *(file.units for file in files))
         rows = np.searchsorted(offsets, queue_offsets)
         after = max(self.unit(end)[0], 0)
-        following = np.append(np.maximum(held.physical_offsets, 0), after)[rows]
+        following = np.append(np.maximum(known.physical_offsets, 0), after)[rows]
         is_there = np.append(offsets, -1)[rows] == queue_offsets
         found = Units(*(np.zeros(len(rows), np.int64) for _ in Units._fields))
-        for column, values in zip(found, held, strict=True):
+        for column, values in zip(found, known, strict=True):
             column[is_there] = values[rows[is_there]]
         return found._replace(
             physical_offsets=np.where(is_there, found.physical_offsets, following)
@@ -279,21 +279,21 @@ def _in_order(units: NDArray[np.void]) -> _File:
     if not len(numbers):
         return _NO_FILE
     numbers = numbers[_longest_rise(bases[numbers])]
-    places = np.arange(numbers[-1] + 1)
-    is_kept = np.zeros(len(places), np.bool_)
+    rows = np.arange(numbers[-1] + 1)
+    is_kept = np.zeros(len(rows), np.bool_)
     is_kept[numbers] = True
     # The place of a damaged unit is one after that of the unit before it, if there is room.
-    rank = np.maximum.accumulate(np.where(is_kept, places, -1))
-    offsets = np.where(rank >= 0, bases[rank] + places - rank, _DAMAGED)
-    next_kept = numbers[np.searchsorted(numbers, places)]
+    rank = np.maximum.accumulate(np.where(is_kept, rows, -1))
+    offsets = np.where(rank >= 0, bases[rank] + rows - rank, _DAMAGED)
+    next_kept = numbers[np.searchsorted(numbers, rows)]
     is_kept |= (rank >= 0) & (offsets < bases[next_kept])
-    is_valid = is_right[places] & np.isin(places, numbers)
+    is_valid = is_right[rows] & np.isin(rows, numbers)
     columns = Units(
-        np.where(is_valid, units["physical_offset"][places], _DAMAGED).astype(np.int64),
-        np.where(is_valid, units["size"][places], 0).astype(np.int64),
-        np.where(is_valid, units["tags_code"][places], 0).astype(np.int64),
+        np.where(is_valid, units["physical_offset"][rows], _DAMAGED).astype(np.int64),
+        np.where(is_valid, units["size"][rows], 0).astype(np.int64),
+        np.where(is_valid, units["tags_code"][rows], 0).astype(np.int64),
     )
-    return _File(offsets[is_kept], places[is_kept], Units(*(part[is_kept] for part in columns)))
+    return _File(offsets[is_kept], rows[is_kept], Units(*(part[is_kept] for part in columns)))
 
 
 def _longest_rise(values: Positions) -> Mask:

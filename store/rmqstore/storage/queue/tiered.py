@@ -511,9 +511,9 @@ class CompactedQueue(TieredQueue):
         found = [Mismatch(file, 0, reason) for file, reason in self._sparse.overlaps()]
         logged = {segment.path.name: segment.file for segment in self.log.segments}
         named = self._sparse.files()
-        for files, others, wanted in ((named, logged, "log"), (logged, named, "units")):
+        for files, others, missing in ((named, logged, "log"), (logged, named, "units")):
             found += [
-                Mismatch(files[name], 0, f"there is no file of the {wanted} with its name")
+                Mismatch(files[name], 0, f"there is no file of the {missing} with its name")
                 for name in sorted(files.keys() - others.keys())
             ]
         return found
