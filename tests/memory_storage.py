@@ -87,7 +87,7 @@ class MemoryFile:
         window[: len(piece)] = piece
         return len(piece)
 
-    def want(self, starts: NDArray[np.int64], size: int) -> None:
+    def prefetch(self, starts: NDArray[np.int64], size: int) -> None:
         assert not len(starts) or (starts.min() >= 0 and size > 0)
 
     def read_ahead(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:

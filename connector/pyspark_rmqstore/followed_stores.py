@@ -101,7 +101,7 @@ class FollowedStores:
 
     @cached_property
     def _recoveries(self) -> Recoveries:
-        return Recoveries(self._signs, lambda: self.doubt(self._opened))
+        return Recoveries(self._signs, lambda: self.invalidate(self._opened))
 
     def _retry(self, ask: Callable[[], T]) -> T:
         return retry(ask, Deletions(self), self._recoveries)
@@ -191,10 +191,10 @@ class FollowedStores:
         )
         report(losses, fails=self._request.fail_on_data_loss)
 
-    def doubt(self, brokers: Iterable[str]) -> None:
+    def invalidate(self, brokers: Iterable[str]) -> None:
         """Let the next poll cover all of the stores of some brokers."""
         for broker in brokers:
-            self._opened[broker].tail.doubt()
+            self._opened[broker].tail.invalidate()
 
     def close(self) -> None:
         """Close the stores."""

@@ -198,7 +198,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             }
         )
         if unconfirmed:
-            self._stores.doubt(unconfirmed)
+            self._stores.invalidate(unconfirmed)
             slices, losses = self._slices(self._stores.poll(), since, until)
             slices = {
                 broker: places[broker].tail.confirmed(queue_slices)

@@ -167,7 +167,7 @@ class FollowedSource(Protocol):
         """
         ...
 
-    def doubt(self, brokers: Iterable[str]) -> None:
+    def invalidate(self, brokers: Iterable[str]) -> None:
         """Let the next poll cover all of the stores of some brokers."""
         ...
 

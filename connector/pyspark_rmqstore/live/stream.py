@@ -378,7 +378,7 @@ class FollowedBrokers:
                 topic, queue_id, broker, delivered,
             )  # fmt: skip
 
-    def doubt(self, brokers: Iterable[str]) -> None:
+    def invalidate(self, brokers: Iterable[str]) -> None:
         """Do nothing: each poll asks the brokers."""
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from rmqstore.read.faults import (
     merge_faults,
     tell_flaws,
 )
-from rmqstore.read.read_ahead import Reach, prefetch_nothing
+from rmqstore.read.read_ahead import Prefetch, prefetch_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -156,7 +156,7 @@ class Assembler:
         log: CommitLog,
         segment: Segment,
         pipeline: Pipeline,
-        reach: Reach = prefetch_nothing,
+        prefetch: Prefetch = prefetch_nothing,
     ) -> None:
         """Open the file.
 
@@ -164,7 +164,7 @@ class Assembler:
             log: the log of the store.
             segment: the file.
             pipeline: how records become batches.
-            reach: prefetches what follows the place that the read has reached.
+            prefetch: prefetches what follows the physical offset that is read.
 
         Raises:
             FileDeletedError: it was deleted since it was listed.
@@ -172,7 +172,7 @@ class Assembler:
         self._log = log
         self._segment = segment
         self._pipeline = pipeline
-        self._reach = reach
+        self._prefetch = prefetch
         self._file_size = log.file_of(segment).size
         self._buffer = np.empty(0, np.uint8)
         self.n_done = 0
@@ -204,7 +204,7 @@ class Assembler:
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
-            self._reach(self._segment.start + int(rest[0]))
+            self._prefetch(self._segment.start + int(rest[0]))
             if data is None:
                 source = self._bring_close(rest, sizes[rows])
             else:

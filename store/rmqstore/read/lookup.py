@@ -498,7 +498,7 @@ class RecordsScan:
                 continue
             starts = inside - segment.start
             head_size = FIXED_PART_V4.itemsize
-            self._log.file_of(segment).want(starts, head_size)
+            self._log.file_of(segment).prefetch(starts, head_size)
             headers = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
             starts = starts[store_their_offsets(headers, starts, segment.start)]
             yield from assembler.batches(starts, total_sizes(headers, starts), None)

@@ -31,7 +31,7 @@ from rmqstore.format.layout import (
 from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.faults import Fault, expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
-from rmqstore.read.read_ahead import Reach, ReadAhead, prefetch_nothing
+from rmqstore.read.read_ahead import Prefetch, ReadAhead, prefetch_nothing
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -85,12 +85,12 @@ class QueueScan:
             CorruptQueueError: a unit is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
-        windows, reach = self._windows(
+        windows, prefetch = self._windows(
             [queue_slice for queue_slice in slices if queue_slice.start < queue_slice.end]
         )
         try:
             for window in windows:
-                yield from self._read(window, reach)
+                yield from self._read(window, prefetch)
         finally:
             self._repeated.warn()
 
@@ -106,8 +106,8 @@ class QueueScan:
         finally:
             self._repeated.warn()
 
-    def _windows(self, slices: list[QueueSlice]) -> tuple[Iterator[UnitRows], Reach]:
-        """Return windows of units, and what is to be told how far their records are read."""
+    def _windows(self, slices: list[QueueSlice]) -> tuple[Iterator[UnitRows], Prefetch]:
+        """Return windows of units, and the function that prefetches their records."""
         windows = self._merge(slices)
         if not self._log.is_remote:
             return windows, prefetch_nothing
@@ -115,10 +115,10 @@ class QueueScan:
         for queue_slice in slices[:_PREPARED_SLICES]:
             files.update(self._open_queue(queue_slice.topic, queue_slice.queue_id).end_files or ())
         self._log.storage.prepare(files)
-        ahead = ReadAhead(self._log, windows, self._places)
-        return ahead.windows(), ahead.reach
+        ahead = ReadAhead(self._log, windows, self._records_of)
+        return ahead.windows(), ahead.prefetch_after
 
-    def _places(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
+    def _records_of(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
         """Return where the records of a window lie, physical offsets and sizes, (n,) each.
 
         Those that the tags rule out are left out.
@@ -137,8 +137,9 @@ class QueueScan:
         codes = {topic: code for code, topic in enumerate(topics)}
         topic_codes = np.array([codes[queue_slice.topic] for queue_slice in slices], np.int32)
         queue_ids = np.array([queue_slice.queue_id for queue_slice in slices], np.int32)
-        want = self._want_units if self._log.is_remote else None
-        for units in UnitMerge(slices, self._held_units, self._sampled_unit, want=want).windows():
+        prefetch = self._prefetch_units if self._log.is_remote else None
+        merge = UnitMerge(slices, self._existing_units, self._sampled_unit, prefetch=prefetch)
+        for units in merge.windows():
             yield UnitRows(
                 topics,
                 topic_codes[units.slices],
@@ -159,12 +160,14 @@ class QueueScan:
             return queue.units(queue_offset, queue_offset + 1).physical_offsets
         return np.empty(0, np.int64)
 
-    def _want_units(self, queue_slice: QueueSlice, starts: NDArray[np.int64], count: int) -> None:
-        """Announce ``count`` units from each queue offset (n,) on."""
+    def _prefetch_units(
+        self, queue_slice: QueueSlice, starts: NDArray[np.int64], count: int
+    ) -> None:
+        """Prefetch ``count`` units from each queue offset (n,) on."""
         with suppress(RmqStoreError):  # said when they are read
-            self._open_queue(queue_slice.topic, queue_slice.queue_id).want(starts, count)
+            self._open_queue(queue_slice.topic, queue_slice.queue_id).prefetch(starts, count)
 
-    def _held_units(self, queue_slice: QueueSlice, start: int, count: int) -> tuple[int, Units]:
+    def _existing_units(self, queue_slice: QueueSlice, start: int, count: int) -> tuple[int, Units]:
         """Return units from ``start`` on, and the queue offset of the first of them.
 
         It is later than ``start`` if units are gone.
@@ -185,7 +188,7 @@ class QueueScan:
             logger.warning("data loss: %s", spelled(text))
             return low, queue.units(low, min(low + count, high))
 
-    def _read(self, window: UnitRows, reach: Reach) -> Iterator[pa.RecordBatch]:
+    def _read(self, window: UnitRows, prefetch: Prefetch) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the units in a window."""
         is_gap = window.tags_codes == GAP_TAGS_CODE
         if self._is_sparse:
@@ -210,7 +213,7 @@ class QueueScan:
         if mask is not None and not mask.all():
             window = window.take(mask)
         self._spec.advance(len(valid) - len(window.sizes), 0)
-        yield from self._read_files(window, reach)
+        yield from self._read_files(window, prefetch)
 
     def _may_have_tags(self, window: UnitRows, codes: NDArray[np.int64]) -> Mask:
         """Return which units, (n,), may have a chosen tag, as far as hash codes show."""
@@ -223,7 +226,7 @@ class QueueScan:
             mask |= window.topic_codes == window.topics.index(SCHEDULE_TOPIC)
         return mask
 
-    def _read_files(self, window: UnitRows, reach: Reach) -> Iterator[pa.RecordBatch]:
+    def _read_files(self, window: UnitRows, prefetch: Prefetch) -> Iterator[pa.RecordBatch]:
         """Read the records, those of small files together."""
         segments = self._log.segments
         bounds = np.array([segment.start for segment in segments], np.int64)
@@ -244,7 +247,7 @@ class QueueScan:
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             first = rows.start
             if is_joined:
-                reach(int(window.physical_offsets[first]))
+                prefetch(int(window.physical_offsets[first]))
                 units = window.take(rows)
                 n_read = yield from joined.batches(segments, numbers[rows], units)
                 self._spec.advance(n_read, int(units.sizes[:n_read].sum()))
@@ -256,10 +259,10 @@ class QueueScan:
                 number = int(numbers[start])
                 segment = segments[number] if number >= 0 else None
                 part = window.take(slice(start, stop))
-                yield from self._read_file(segment, part, pipeline, reach)
+                yield from self._read_file(segment, part, pipeline, prefetch)
 
     def _read_file(
-        self, segment: Segment | None, part: UnitRows, pipeline: Pipeline, reach: Reach
+        self, segment: Segment | None, part: UnitRows, pipeline: Pipeline, prefetch: Prefetch
     ) -> Iterator[pa.RecordBatch]:
         """Read records of one file, or handle units whose record lies in no file."""
         if segment is None:
@@ -272,7 +275,7 @@ class QueueScan:
                 yield from self._refuse_units(part.take(beyond), reason)
             return
         try:
-            assembler = Assembler(self._log, segment, pipeline, reach)
+            assembler = Assembler(self._log, segment, pipeline, prefetch)
         except OffsetOutOfRangeError as err:
             self._lose(part, str(err))
             return

@@ -23,12 +23,12 @@ from rmqstore.storage.log.commitlog import CommitLog
 _AHEAD_BYTES: Final = 24 << 20  # prefetched, and not read yet
 _CHUNK_BYTES: Final = 8 << 20  # prefetched together
 _FAR_BYTES: Final = 64 << 10  # that a record costs which lies far from the one before
-_WINDOWS_AHEAD: Final = 4  # made before they are read, where few of their records are wanted
+_WINDOWS_AHEAD: Final = 4  # made before they are read, where few of their records are chosen
 
 W = TypeVar("W")
 Sizes = NDArray[np.int64]
 # Called with the physical offset where each batch of a read begins, before it is read.
-Reach = Callable[[int], None]
+Prefetch = Callable[[int], None]
 
 
 def prefetch_nothing(_physical_offset: int) -> None:
@@ -88,7 +88,7 @@ class ReadAhead(Generic[W]):
                 break
         return bool(self._waiting)
 
-    def reach(self, physical_offset: int) -> None:
+    def prefetch_after(self, physical_offset: int) -> None:
         """Note that the read is at a physical offset, and prefetch what follows."""
         while self._prefetched and self._prefetched[0].end <= physical_offset:
             self._n_bytes -= self._prefetched.popleft().n_bytes

@@ -171,7 +171,7 @@ class Sampler:
             start += (end - start) * number // (count * len(sampled))
             if self._log.is_remote:
                 queue_offsets = np.array(_spaced(start, end, count), np.int64)
-                queue.want(queue_offsets, min(_SAMPLED_UNITS, end - start))
+                queue.prefetch(queue_offsets, min(_SAMPLED_UNITS, end - start))
             samples += sample_queue(queue, start, end, count)
         by_segment: dict[Segment, list[int]] = {}
         for sample in samples if self._log.is_remote else ():
@@ -183,7 +183,7 @@ class Sampler:
         for segment, positions in by_segment.items():
             starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
             with suppress(FileDeletedError, UnreadableFileError):
-                self._log.file_of(segment).want(starts, 2 * MAX_FIXED_BYTES)
+                self._log.file_of(segment).prefetch(starts, 2 * MAX_FIXED_BYTES)
         for sample in samples:
             frame = frame_of(self._log, sample.physical_offset)
             if frame is not None:

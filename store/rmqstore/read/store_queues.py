@@ -253,7 +253,7 @@ class StoreQueues:
         left = iter(keys)
         while together := list(islice(left, _QUEUES_TOGETHER)):
             if self._log.is_remote:
-                self._queues.want_ends([self._queues.open(*key) for key in together])
+                self._queues.prefetch_ends([self._queues.open(*key) for key in together])
             yield from together
 
     def slices(self, key: QueueKey, start: int, end: int, spec: ReadSpec) -> list[QueueSlice]:

@@ -62,25 +62,25 @@ class Tail(Protocol):
     def first(self, key: QueueKey) -> int: ...
     def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
     def first_behind(self, key: QueueKey, mark: LogMark) -> int: ...
-    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]: ...
-    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]: ...
+    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]: ...
+    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]: ...
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
 
 
 def replacements(
-    tail: Tail, reached: Mapping[QueueKey, int], mark: LogMark | None, *, is_cut: bool
+    tail: Tail, next_offsets: Mapping[QueueKey, int], mark: LogMark | None, *, is_cut: bool
 ) -> dict[QueueKey, int]:
     """Return where other messages begin in queues that do not hold what was read of them any more.
 
     Args:
         tail: the tail of the store or of the broker.
-        reached: the queue offset after what was read, by queue.
+        next_offsets: the queue offset after what was read, by queue.
         mark: the newest record that was known then; None if there was none.
         is_cut: whether a recovery has cut that record off.
     """
     ends = tail.ends
-    present = {key: offset for key, offset in reached.items() if offset and key in ends}
+    present = {key: offset for key, offset in next_offsets.items() if offset and key in ends}
     if mark is None:
         return {key: ends[key] for key, offset in present.items() if offset > ends[key]}
     if is_cut:
@@ -450,7 +450,7 @@ class StoreTail:
             for part in self.store.ranges.confirmed(queue_slice, self._seen.position)
         ]
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Look at all queues the next time, because the files differ from what was found."""
         self._built = None
 
@@ -494,19 +494,19 @@ class StoreTail:
         unit = self.store.queues.open(*key).unit
         return find_first(*span, lambda queue_offset: unit(queue_offset)[0] >= physical_offset)
 
-    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
-        """Return the queues that do not hold the message before an offset that was reached.
+    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+        """Return the queues that do not hold the message before a next offset.
 
         They are shorter, or have another message there, which lies after the newest record that
         was known. A queue whose message is deleted is not among them.
 
         Args:
-            reached: queue offsets above 0, by queue.
-            mark: the newest record when these were reached.
+            next_offsets: queue offsets above 0, by queue, before which messages were read.
+            mark: the newest record that was known then.
         """
         found: set[QueueKey] = set()
         unknown, lasts, mark_offset = (-1, -1), self._lasts, mark.physical_offset
-        for key, offset in reached.items():
+        for key, offset in next_offsets.items():
             last: int | None
             known, last = lasts.get(key, unknown)
             if known != offset - 1:
@@ -520,25 +520,25 @@ class StoreTail:
                 found.add(key)
         return found
 
-    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
+    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues that were deleted, and may have had unread messages.
 
         A broker that removes a queue because its messages have expired keeps its topic.
 
         Args:
-            reached: the queue offset after what was read, by queue.
+            next_offsets: the queue offset after what was read, by queue.
         """
         missing = [
             key
-            for key in reached.keys() - self.ends.keys()
-            if reached[key] and self.store.ranges.is_chosen(self._selection, *key)
+            for key in next_offsets.keys() - self.ends.keys()
+            if next_offsets[key] and self.store.ranges.is_chosen(self._selection, *key)
         ]
         listed = {*self.store.config.topics()} if missing else set()
         known = listed | {*self.store.store_queues.topics()} if missing else set()
         return {
             (topic, queue_id)
             for topic, queue_id in missing
-            if self._deleted.get((topic, queue_id), 0) > reached[topic, queue_id]
+            if self._deleted.get((topic, queue_id), 0) > next_offsets[topic, queue_id]
             # LMQs are in no table, and a copy may have none.
             or (listed and topic not in known and not topic.startswith(LMQ_PREFIX))
         }

@@ -94,16 +94,18 @@ class TieredTail:
         start, end = self._in_local(key)
         return self._local.first_behind(key, mark) if start < end else self.ends.get(key, 0)
 
-    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
-        """Return the queues that do not hold the message before an offset that was reached."""
-        shorter = {key for key, offset in reached.items() if offset > self.ends.get(key, 0)}
+    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+        """Return the queues that do not hold the message before a next offset."""
+        shorter = {key for key, offset in next_offsets.items() if offset > self.ends.get(key, 0)}
         ends = self._local.ends
-        in_local = {key: offset for key, offset in reached.items() if offset <= ends.get(key, 0)}
+        in_local = {
+            key: offset for key, offset in next_offsets.items() if offset <= ends.get(key, 0)
+        }
         return shorter | self._local.replaced(in_local, mark)
 
-    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
+    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues that neither the store nor tiered storage has any more."""
-        return self._local.gone(reached) - self.ends.keys()
+        return self._local.gone(next_offsets) - self.ends.keys()
 
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges that are in the local store."""
@@ -113,9 +115,9 @@ class TieredTail:
         """Return the parts of ranges that the log confirms, or that are in tiered storage."""
         return self._local.confirmed(slices)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Look at all queues of the local store the next time."""
-        self._local.doubt()
+        self._local.invalidate()
 
 
 def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
@@ -143,11 +145,11 @@ class TailingScan:
         self._tail = tail_of(store, request.selection)
         paths = store.paths
         self._recoveries = Recoveries(
-            lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt
+            lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.invalidate
         )
         self._mark: LogMark | None = None
         self._read_until: dict[QueueKey, int] | None = None  # None until the first poll
-        self._told: set[QueueKey] = set()  # deleted queues that there was a warning of
+        self._reported: set[QueueKey] = set()  # deleted queues that there was a warning of
 
     def messages(self) -> Iterator[pa.RecordBatch]:
         """Poll once, and yield what was written since the last poll.
@@ -198,17 +200,17 @@ class TailingScan:
 
     def _continued(self) -> dict[QueueKey, int]:
         """Return where queues continue: after what was read, unless it was cut off or deleted."""
-        tail, mark, reached = self._tail, self._mark, self._read_until
-        assert reached is not None
+        tail, mark, next_offsets = self._tail, self._mark, self._read_until
+        assert next_offsets is not None
         is_cut = mark is not None and not tail.holds(mark)
-        begins = replacements(tail, reached, mark, is_cut=is_cut)
-        for key in sorted(tail.gone(reached) - self._told):
-            self._lose(key, f"it was deleted after offset {reached[key]} was reached")
-            self._told.add(key)
+        begins = replacements(tail, next_offsets, mark, is_cut=is_cut)
+        for key in sorted(tail.gone(next_offsets) - self._reported):
+            self._lose(key, f"it was deleted after offset {next_offsets[key]} was reached")
+            self._reported.add(key)
         return {
             key: self._start(key, begins, is_cut=is_cut)
             for key, end in tail.ends.items()
-            if key in begins or reached.get(key) != end
+            if key in begins or next_offsets.get(key) != end
         }
 
     def _start(self, key: QueueKey, begins: Mapping[QueueKey, int], *, is_cut: bool) -> int:

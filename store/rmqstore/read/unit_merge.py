@@ -16,14 +16,14 @@ WINDOW_UNITS = 1 << 19  # a window has about as many
 _SAMPLES_PER_WINDOW = 64
 _MAX_SAMPLES = 1 << 12
 _OVERREAD = 1.25  # units read of each slice, per unit of its share of a window: shares differ
-_WANTED_UNITS = 1024  # prefetched by one number
+_PREFETCHED_UNITS = 1024  # prefetched by one number
 _LEAST_UNITS = 8  # read at once
 _SHORT_SLICE = 1024  # units that cost little more to read at once than a few of them
-_MAX_WINDOWS_HELD = 4  # where the samples mislead, fewer units go into a window
+_MAX_BUFFERED_WINDOWS = 4  # where the samples mislead, fewer units go into a window
 _LAST = np.iinfo(np.int64).max
 
 ReadUnits = Callable[[QueueSlice, int, int], tuple[int, Units]]
-WantUnits = Callable[[QueueSlice, NDArray[np.int64], int], None]
+PrefetchUnits = Callable[[QueueSlice, NDArray[np.int64], int], None]
 SampleUnit = Callable[[QueueSlice, int], Positions]
 
 
@@ -70,8 +70,8 @@ class UnitMerge:
         sample_unit: gives the physical offset of one unit of a slice by its queue offset, (1,), or
             (0,) if it is gone.
         window_units: how many units a window has, about.
-        want: if given, called before units are read: with a slice, queue offsets (n,), and how many
-            units from each of these on will be read.
+        prefetch: if given, called before units are read: with a slice, queue offsets (n,), and how
+            many units from each of these on are read.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class UnitMerge:
         read_units: ReadUnits,
         sample_unit: SampleUnit,
         window_units: int = WINDOW_UNITS,
-        want: WantUnits | None = None,
+        prefetch: PrefetchUnits | None = None,
     ) -> None:
         self._slices = slices
         self._read_units = read_units
         self._sample_unit = sample_unit
         self._window_units = window_units
-        self._want = want
+        self._prefetch_units = prefetch
         # The queue offset of each slice to read from.
         self._next = np.array([queue_slice.start for queue_slice in slices], np.int64)
         self._ends = np.array([queue_slice.end for queue_slice in slices], np.int64)
         self._horizons = np.full(len(slices), -1, np.int64)  # the highest key read
-        self._held = _NO_UNITS  # read, and not in a window yet
+        self._buffered = _NO_UNITS  # read, and not in a window yet
 
     def windows(self) -> Iterator[MergedUnits]:
         """Yield all units, window by window; raises what ``read_units`` raises."""
@@ -101,14 +101,16 @@ class UnitMerge:
                 is_complete = self._read_up_to(limit)
                 highest = limit
                 if not is_complete:
-                    # Up to here all units are held; after it, a slice that is not read to its end
-                    # may still have units.
+                    # Up to here all units are buffered; after it, a slice that is not read to its
+                    # end may still have units.
                     highest = int(self._horizons[self._next < self._ends].min(initial=_LAST))
-                is_due = self._held.keys <= highest
+                is_due = self._buffered.keys <= highest
                 if is_due.all():
-                    window, self._held = self._held, _NO_UNITS
+                    window = self._buffered
+                    self._buffered = _NO_UNITS
                 else:
-                    window, self._held = self._held.take(is_due), self._held.take(~is_due)
+                    window = self._buffered.take(is_due)
+                    self._buffered = self._buffered.take(~is_due)
                 order = np.argsort(window.keys, kind="stable")
                 keys = window.keys[order]
                 if (keys[1:] == keys[:-1]).any():
@@ -126,8 +128,8 @@ class UnitMerge:
         left = self._ends - self._next
         total = int(left.sum())
         share = min(1.0, self._window_units / max(total, 1))
-        held_at_most = _MAX_WINDOWS_HELD * self._window_units
-        least = max(1, min(_SHORT_SLICE, held_at_most // max(len(left), 1)))
+        most_buffered = _MAX_BUFFERED_WINDOWS * self._window_units
+        least = max(1, min(_SHORT_SLICE, most_buffered // max(len(left), 1)))
         counts = np.minimum(left, np.maximum((left * share).astype(np.int64), least))
         step = max(self._window_units // _SAMPLES_PER_WINDOW, total // _MAX_SAMPLES, 1)
         # Sampled is every ``step``-th queue offset that is not read here, counted through all
@@ -149,10 +151,10 @@ class UnitMerge:
             samples += [
                 self._sample_unit(queue_slice, queue_offset) for queue_offset in sampled[number]
             ]
-        self._hold(chunks)
-        keys = np.concatenate([self._held.keys, *samples])
+        self._buffer(chunks)
+        keys = np.concatenate([self._buffered.keys, *samples])
         weights = np.full(len(keys), step, np.int64)
-        weights[: len(self._held.keys)] = 1
+        weights[: len(self._buffered.keys)] = 1
         order = np.argsort(keys, kind="stable")
         windows = np.cumsum(weights[order]) // self._window_units
         return [*np.unique(keys[order][np.flatnonzero(np.diff(windows))]).tolist(), _LAST]
@@ -160,7 +162,7 @@ class UnitMerge:
     def _read_up_to(self, limit: int) -> bool:
         """Read until every slice is known up to the limit.
 
-        False if too many units would be held at once.
+        False if too many units would be buffered at once.
         """
         factor = _OVERREAD
         while True:
@@ -168,9 +170,10 @@ class UnitMerge:
             due = np.flatnonzero((left > 0) & (self._horizons <= limit))
             if not len(due):
                 return True
-            if np.count_nonzero(self._held.keys <= limit) > _MAX_WINDOWS_HELD * self._window_units:
+            n_buffered = np.count_nonzero(self._buffered.keys <= limit)
+            if n_buffered > _MAX_BUFFERED_WINDOWS * self._window_units:
                 due = due[[np.argmin(self._horizons[due])]]
-                self._hold([self._read(int(due[0]), min(int(left[due[0]]), self._window_units))])
+                self._buffer([self._read(int(due[0]), min(int(left[due[0]]), self._window_units))])
                 return False
             share = min(1.0, factor * self._window_units / int(left.sum()))
             least = max(_LEAST_UNITS, self._window_units // len(left))
@@ -178,16 +181,16 @@ class UnitMerge:
             for number, count in zip(due.tolist(), counts.tolist(), strict=True):
                 self._prefetch(number, count)
             reads = zip(due.tolist(), counts.tolist(), strict=True)
-            self._hold([self._read(number, count) for number, count in reads])
+            self._buffer([self._read(number, count) for number, count in reads])
             factor *= 2
 
     def _prefetch(self, number: int, count: int, sampled: Sequence[int] = ()) -> None:
-        """Announce the next units of a slice, and some later ones."""
-        if self._want is not None:
+        """Begin to fetch the next units of a slice, and some later ones."""
+        if self._prefetch_units is not None:
             first = int(self._next[number])
-            starts = [*range(first, first + count, _WANTED_UNITS), *sampled]
-            least = min(count, _WANTED_UNITS)
-            self._want(self._slices[number], np.array(starts, np.int64), least)
+            starts = [*range(first, first + count, _PREFETCHED_UNITS), *sampled]
+            least = min(count, _PREFETCHED_UNITS)
+            self._prefetch_units(self._slices[number], np.array(starts, np.int64), least)
 
     def _read(self, number: int, count: int) -> tuple[int, int, Units]:
         """Read units of a slice.
@@ -199,8 +202,8 @@ class UnitMerge:
         self._next[number] = start + len(units.sizes)
         return number, start, units
 
-    def _hold(self, chunks: list[tuple[int, int, Units]]) -> None:
-        """Add units to those held, with their keys."""
+    def _buffer(self, chunks: list[tuple[int, int, Units]]) -> None:
+        """Add units to the buffered ones, with their keys."""
         chunks = [chunk for chunk in chunks if len(chunk[2].sizes)]
         if not chunks:
             return
@@ -232,4 +235,4 @@ class UnitMerge:
         more = MergedUnits(
             np.repeat(numbers, counts), keys, offsets + np.arange(len(keys)), *columns
         )
-        self._held = self._held.followed_by(more) if len(self._held.keys) else more
+        self._buffered = self._buffered.followed_by(more) if len(self._buffered.keys) else more

@@ -92,13 +92,13 @@ class _OpenIndexFile:
 
     def _read(self, numbers: Positions) -> NDArray[np.void]:
         starts = self._items_at + numbers * INDEX_ITEM.itemsize
-        self._file.want(starts, INDEX_ITEM.itemsize)
+        self._file.prefetch(starts, INDEX_ITEM.itemsize)
         return self._file.read_each(starts, INDEX_ITEM.itemsize).view(INDEX_ITEM)
 
     def find(self, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
         """Yield physical offsets of items with these hashes, in no particular order."""
         slots = INDEX_HEADER.itemsize + hashes % self._n_slots * INDEX_SLOT.itemsize
-        self._file.want(slots, INDEX_SLOT.itemsize)
+        self._file.prefetch(slots, INDEX_SLOT.itemsize)
         numbers = self._file.read_each(slots, INDEX_SLOT.itemsize).view(INDEX_SLOT).astype(np.int64)
         for _ in range(_MAX_STEPS):
             inside = (numbers > 0) & (numbers < self._n_items)

@@ -348,7 +348,7 @@ class Dispatcher:
         """Flush queues and index to disk."""
         self._append_waiting()
         for (topic, queue_id), queue in self._touched.items():
-            queue.settle()
+            queue.finish()
             for _, text in queue.misplaced:
                 self._add_finding("queue", f"{topic}-{queue_id}", text)
             queue.misplaced.clear()

@@ -208,7 +208,7 @@ class QueueFiles:
                     self._config.mapper_file_size_batch_consume_queue,
                     start=start,
                     end=end,
-                    reached=records_end,
+                    records_end=records_end,
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
                     may_begin_again=self._may_begin_again,
@@ -219,7 +219,7 @@ class QueueFiles:
                 self._config.mapped_file_size_consume_queue,
                 start=start,
                 end=end,
-                reached=records_end,
+                records_end=records_end,
                 is_new=not queue.segments,
                 may_begin_again=self._may_begin_again,
             )

@@ -80,7 +80,7 @@ def test_ranges_of_a_mapped_file(tmp_path: Path) -> None:
         assert file.read(300, 5).tobytes() == content[300:305]
         assert file.read(len(content) - 3, 9).tobytes() == content[-3:]
         starts = np.array([len(content) - 4, 0, 9, 9])
-        file.want(starts, 4)
+        file.prefetch(starts, 4)
         expected = [content[start : start + 4] for start in starts.tolist()]
         assert [item.tobytes() for item in file.read_each(starts, 4)] == expected
         assert len(file.read_each(starts[:0], 4)) == 0

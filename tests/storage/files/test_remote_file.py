@@ -188,7 +188,7 @@ def test_only_fetched_bytes_are_seen() -> None:
 def test_announced_bytes_are_fetched_once() -> None:
     server = Server(a=random.Random(1).randbytes(MIB))
     with server.storage.open("fake://b/a") as file:
-        file.want(np.array([0, 400_000, 800_000]), 100)
+        file.prefetch(np.array([0, 400_000, 800_000]), 100)
         units = file.read_each(np.array([800_000, 0, 400_000]), 100)
         assert units[1].tobytes() == server.files["b/a"][:100]
         assert units[0].tobytes() == server.files["b/a"][800_000:800_100]

@@ -70,7 +70,7 @@ def test_a_bounded_part_is_announced_over_the_ends_of_windows(
     for window in ahead.windows():
         given.append(window)
         for offset, _ in window:
-            ahead.reach(offset)
+            ahead.prefetch_after(offset)
             ends = [start + size for start, size in prefetched]
             assert min(offset + 1000, 8000) <= max(ends) <= offset + 5200
     assert given == windows
@@ -84,7 +84,7 @@ def test_spans_do_not_reach_over_segments(
 ) -> None:
     ahead = _ahead(log, iter([_records(7600, 9600)]))
     for window in ahead.windows():
-        ahead.reach(window[0][0])
+        ahead.prefetch_after(window[0][0])
     assert {start // 8192 for start, _ in prefetched} == {0, 1}
 
 
@@ -95,7 +95,7 @@ def test_what_nobody_asked_for_in_time_is_left_out(
     windows = ahead.windows()
     next(windows)
     next(windows)
-    ahead.reach(4000)
+    ahead.prefetch_after(4000)
     assert min(start for start, _ in prefetched) >= 3600
 
 
@@ -109,7 +109,7 @@ def test_an_error_comes_where_the_read_meets_it(
     ahead = _ahead(log, windows())
     given = ahead.windows()
     assert next(given) == _records(0, 800)
-    ahead.reach(0)
+    ahead.prefetch_after(0)
     assert prefetched
     with pytest.raises(OffsetOutOfRangeError, match="gone"):
         next(given)
@@ -129,7 +129,7 @@ def test_few_windows_are_made_ahead_where_few_records_are_wanted(
     ahead = _ahead(log, windows())
     for number, window in enumerate(ahead.windows()):
         for offset, _ in window:
-            ahead.reach(offset)
+            ahead.prefetch_after(offset)
         assert len(made) <= number + 6
     assert made == [*range(100)]
     assert len(prefetched) == n_wanted

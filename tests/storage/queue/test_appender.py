@@ -26,11 +26,11 @@ def test_units_stand_at_their_queue_offsets_also_after_a_gap(
     tmp_path: Path, before: list[int]
 ) -> None:
     disk = Disk()
-    appender = QueueAppender(disk, tmp_path / "0", 400, start=0, end=0, reached=0, is_new=True)
+    appender = QueueAppender(disk, tmp_path / "0", 400, start=0, end=0, records_end=0, is_new=True)
     append(appender, before, 0)
     append(appender, [5, 6, 7, 8], 1000)
     append(appender, [9, 10], 1400)
-    appender.settle()
+    appender.finish()
     disk.close()
     assert appender.end == 11
     assert len(appender.misplaced) == (len(before) < 5)

@@ -76,7 +76,7 @@ class DirectWrites:
         Raises:
             OSError: the write before failed, or the file cannot be opened.
         """
-        self.settle()
+        self.wait()
         if self._direct is None and platforms.DIRECT:
             try:
                 self._direct = open_to_change(path, platforms.DIRECT)
@@ -91,7 +91,7 @@ class DirectWrites:
             direct, self._direct = self._direct, None
             os.close(direct)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until the bytes are written.
 
         Raises:
@@ -337,7 +337,7 @@ class Disk:
             self._last_large = path
         self._direct_writes.begin(path, descriptor, position, data)
 
-    def _settle(self) -> None:
+    def _wait_for_large_write(self) -> None:
         """Wait for the last large write.
 
         Raises:
@@ -345,7 +345,7 @@ class Disk:
         """
         if self._direct_writes is not None:
             with _named(self._last_large):
-                self._direct_writes.settle()
+                self._direct_writes.wait()
 
     def forget_large_write(self) -> None:
         """Wait for the last large write, and continue even if it failed."""
@@ -399,7 +399,7 @@ class Disk:
         So are then the names of all folders that :meth:`make_folder` made without a flush. The
         flushes run in parallel, because a disk can complete several of them together.
         """
-        self._settle()
+        self._wait_for_large_write()
         folders = {**dict.fromkeys(path.parent for path in paths), **self._unflushed_folders}
         names = [(path, platforms.TO_FLUSH) for path in paths]
         names += [(folder, platforms.TO_FLUSH_FOLDER) for folder in folders]
@@ -478,7 +478,7 @@ class Disk:
             self._descriptors.clear()
 
     def _open(self, path: Path) -> int:
-        self._settle()
+        self._wait_for_large_write()
         descriptor = self._descriptors.get(path)
         if descriptor is None:
             self._require_within(path)
@@ -494,7 +494,7 @@ class Disk:
         return descriptor
 
     def _forget(self, path: Path) -> None:
-        self._settle()
+        self._wait_for_large_write()
         if self._direct_writes is not None and path == self._last_large:
             self._direct_writes.close_file()
         descriptor = self._descriptors.pop(path, None)

@@ -220,7 +220,7 @@ class MappedFile(Closing):
             yield position, min(stop, end)
             position = stop
 
-    def want(self, starts: NDArray[np.int64], _size: int) -> None:
+    def prefetch(self, starts: NDArray[np.int64], _size: int) -> None:
         """Start to read the pages at all starts, (n,), together; the kernel reads on from there."""
         if len(starts) < _FEW_PAGES or not platforms.CAN_ADVISE:
             return

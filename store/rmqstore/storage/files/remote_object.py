@@ -198,12 +198,12 @@ class Prefetched:
             if not requests.begin_ahead(byte_range, self._taker(byte_range.start)):
                 n_left_out = len(self._ranges) - row
                 self._ranges = self._ranges[:row]
-                self._settle(n_left_out)
+                self._count_down(n_left_out)
                 break
         return bool(self._ranges)
 
-    def _settle(self, count: int = 1) -> None:
-        """Note that some more ranges have come or are left out; keep all after the last."""
+    def _count_down(self, count: int = 1) -> None:
+        """Count ranges that have come or are left out; keep all after the last."""
         with self._guard:
             self._n_left -= count
             is_done = self._n_left == 0
@@ -223,7 +223,7 @@ class Prefetched:
     def _taker(self, start: int) -> Callable[[Future[NDArray[np.uint8]]], None]:
         def take(fetched: Future[NDArray[np.uint8]]) -> None:
             self._come.append((start, fetched))
-            self._settle()
+            self._count_down()
 
         return take
 

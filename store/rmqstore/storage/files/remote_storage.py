@@ -213,13 +213,13 @@ class RemoteFile(Closing):
         values: NDArray[np.void] = every[starts]
         return values
 
-    def want(self, starts: NDArray[np.int64], size: int) -> None:
+    def prefetch(self, starts: NDArray[np.int64], size: int) -> None:
         """Begin to fetch ``size`` bytes from each of the starts, (n,)."""
         sizes = np.full(len(starts), size, np.int64)
         self._object.prefetch(np.minimum(starts, self.size), self._ends(starts, sizes))
 
     def read_ahead(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Begin to fetch spans, (n,), that a long read reaches soon, and reads once."""
+        """Begin to fetch spans, (n,), that a long read comes to soon, and reads once."""
         starts = np.minimum(starts, self.size)
         self._object.prefetch(starts, self._ends(starts, sizes), is_passing=True)
 

@@ -108,14 +108,14 @@ class StoredFile(Protocol):
     def read_each(self, starts: NDArray[int64], size: int) -> NDArray[void]:
         """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the file."""
 
-    def want(self, starts: NDArray[int64], size: int) -> None:
-        """Announce that ``size`` bytes from each of the starts (n,) will be read next.
+    def prefetch(self, starts: NDArray[int64], size: int) -> None:
+        """Begin to fetch ``size`` bytes from each of the starts (n,), which are read next.
 
-        They can then be fetched together, where separate reads would wait for one after the other.
+        A remote file fetches them together, where separate reads would wait for one another.
         """
 
     def read_ahead(self, starts: NDArray[int64], sizes: NDArray[int64]) -> None:
-        """Announce spans that a long read reaches soon, and reads once.
+        """Begin to fetch spans that a long read comes to soon, and reads once.
 
         Args:
             starts: positions in the file, (n,), not negative.
@@ -211,7 +211,7 @@ class Storage(Protocol):
     def prepare(
         self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
     ) -> None:
-        """Announce that many files will be opened next.
+        """Prepare for many files that are opened next.
 
         They can then be opened together, where one would wait for the other.
 

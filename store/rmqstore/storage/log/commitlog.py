@@ -368,7 +368,7 @@ class CommitLog:
                 last = segment.start + min(segment.size, file.size) - MAX_FIXED_BYTES
                 rows = members[physical_offsets[members] <= last]
                 positions = physical_offsets[rows] - segment.start
-                file.want(positions, MAX_FIXED_BYTES)
+                file.prefetch(positions, MAX_FIXED_BYTES)
                 headers = file.read_each(positions, MAX_FIXED_BYTES)
                 times[rows], is_right[rows] = _stored_times(headers, physical_offsets[rows])
         return times, is_right

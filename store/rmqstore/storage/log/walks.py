@@ -370,7 +370,7 @@ def walk_forward(
 
 
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
-    """Announce what is written in a range of positions; return where what was prefetched ends."""
+    """Begin to fetch what is written in a range of positions; return where it ends."""
     for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
         n_bytes = high - low + _REACH_BYTES
         log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([n_bytes], np.int64))

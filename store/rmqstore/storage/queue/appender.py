@@ -142,7 +142,7 @@ class QueueAppender:
     Args:
         start: queue offset of the first unit that the files have.
         end: queue offset of the next unit.
-        reached: physical offset after the record of the last unit, -1 for an empty queue.
+        records_end: physical offset after the record of the last unit, -1 for an empty queue.
         is_new: there is no file yet. Then the log alone decides what the queue holds; else its
             files must fit the log.
         may_begin_again: whether records may show that the topic was deleted and made again. The
@@ -159,7 +159,7 @@ class QueueAppender:
         *,
         start: int,
         end: int,
-        reached: int,
+        records_end: int,
         is_new: bool,
         may_begin_again: bool = False,
     ) -> None:
@@ -169,7 +169,7 @@ class QueueAppender:
         self._file_size = file_size
         self._start = start
         self.end = end
-        self.reached = reached
+        self.records_end = records_end
         self.is_new = is_new
         self._follows_log = is_new
         self._undecided = self._no_units()
@@ -190,7 +190,7 @@ class QueueAppender:
             CorruptQueueError: the files do not fit the log.
         """
         ends = units["physical_offset"].astype(np.int64) + units["size"]
-        is_new = ends > self.reached
+        is_new = ends > self.records_end
         if not is_new.all():
             lowest = int(queue_offsets[~is_new].min())
             if lowest < self._start:  # the unit belongs into a file before the first one
@@ -247,7 +247,7 @@ class QueueAppender:
             return False
         return bool((np.diff(queue_offsets) == 1).all())
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Decide which of the last records get a unit, now that no others follow."""
         if len(self._undecided[0]):
             self._append_what_fits(*self._no_units(), is_end=True)
@@ -316,7 +316,7 @@ class QueueAppender:
             raise unknown_delay("the units of delayed messages need")
         self._put(first, units)
         self.end = first + len(units)
-        self.reached = int(units["physical_offset"][-1]) + int(units["size"][-1])
+        self.records_end = int(units["physical_offset"][-1]) + int(units["size"][-1])
 
     def _put(self, first: int, units: NDArray[np.void]) -> None:
         """Write units with consecutive queue offsets."""
@@ -393,13 +393,13 @@ class BatchQueueAppender(QueueAppender):
         *,
         start: int,
         end: int,
-        reached: int,
+        records_end: int,
         n_units: int,
         is_new: bool,
         may_begin_again: bool = False,
     ) -> None:
         super().__init__(
-            disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new,
+            disk, folder, file_size, start=start, end=end, records_end=records_end, is_new=is_new,
             may_begin_again=may_begin_again,
         )  # fmt: skip
         self._n_units = n_units

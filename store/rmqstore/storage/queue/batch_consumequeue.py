@@ -240,7 +240,7 @@ class BatchConsumeQueue:
                 column[rows[is_covered]] = values[unit_rows[is_covered]]
         return columns
 
-    def want(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
+    def prefetch(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
         """Do nothing: the units are read a file at a time."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:

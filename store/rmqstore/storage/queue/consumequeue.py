@@ -186,17 +186,17 @@ class ConsumeQueue:
                 positions = (queue_offsets[rows] - first) * _UNIT
                 is_whole = positions <= file.size - _UNIT
                 rows, positions = rows[is_whole], positions[is_whole]
-                file.want(positions, _UNIT)
+                file.prefetch(positions, _UNIT)
                 units[rows] = file.read_each(positions, _UNIT).view(QUEUE_UNIT)
         return Units.of(units)
 
-    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
-        """Announce that ``count`` units from each queue offset (n,) on will be read next."""
+    def prefetch(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Begin to fetch ``count`` units from each queue offset (n,) on, which are read next."""
         for segment in self.segments:
             positions = queue_offsets * _UNIT - segment.start
             is_inside = (positions >= 0) & (positions < segment.size)
             if is_inside.any():
-                self._files.open(segment).want(positions[is_inside], count * _UNIT)
+                self._files.open(segment).prefetch(positions[is_inside], count * _UNIT)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold.

@@ -302,10 +302,10 @@ class Queue(Protocol):
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where there is none."""
 
-    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
-        """Announce that ``count`` units from each queue offset (n,) on will be read next.
+    def prefetch(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Begin to fetch ``count`` units from each queue offset (n,) on, which are read next.
 
-        A queue in a remote storage begins to fetch them.
+        Only a queue in a remote storage fetches them.
         """
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:

@@ -123,9 +123,9 @@ class RecoveredQueue:
             Units.of(np.zeros(n_after, QUEUE_UNIT)),
         )
 
-    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
-        """Announce that ``count`` units from each queue offset (n,) on will be read next."""
-        self._files.want(queue_offsets[queue_offsets < self._tail.start], count)
+    def prefetch(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Begin to fetch ``count`` units from each queue offset (n,) on, which are read next."""
+        self._files.prefetch(queue_offsets[queue_offsets < self._tail.start], count)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).

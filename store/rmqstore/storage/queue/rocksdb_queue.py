@@ -308,7 +308,7 @@ class RocksDbQueue:
         """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
         return cut_at(self, start, end, log_end)
 
-    def want(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
+    def prefetch(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
         """Do nothing: the database lies on a local disk, or was copied to it."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:

@@ -162,7 +162,7 @@ class SparseConsumeQueue:
             physical_offsets=np.where(is_there, found.physical_offsets, following)
         )
 
-    def want(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
+    def prefetch(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
         """Do nothing: the units are read a file at a time."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:

@@ -110,8 +110,8 @@ class Queues:
         first = queue.first(end, self._log.min_offset)
         return first if first < end else FOREVER
 
-    def want_ends(self, queues: Iterable[Queue]) -> None:
-        """Announce that it will be looked for where queues begin and end."""
+    def prefetch_ends(self, queues: Iterable[Queue]) -> None:
+        """Begin to fetch what shows where queues begin and end."""
         pairs = [queue.end_files for queue in queues if queue.end_files is not None]
         firsts, lasts = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
         self._paths.storage.prepare(firsts | lasts, first=firsts, last=lasts)
