@@ -118,7 +118,7 @@ def tagged_offsets(
     return np.unique(np.concatenate(parts))
 
 
-class _Mark(NamedTuple):
+class _IndexedRecord(NamedTuple):
     """A record that was looked up in the table."""
 
     start: int  # physical offset of the file's first record, or of this one if it is the last
@@ -141,17 +141,21 @@ def table_spans(table: IndexTable, log: CommitLog, end: int) -> list[Span]:
         FileDeletedError: a file of the log was deleted after it was listed.
     """
     spans: list[Span] = []
-    for mark, following in pairwise(_marks(table, log, end)):
-        if mark is None or following is None or table.may_lack_hours((mark.hour, following.hour)):
+    for record, following in pairwise(_indexed_records(table, log, end)):
+        if record is None or following is None:
             continue
-        if spans and spans[-1].end == mark.physical_offset:
+        if table.may_lack_hours((record.hour, following.hour)):
+            continue
+        if spans and spans[-1].end == record.physical_offset:
             spans[-1] = Span(spans[-1].start, following.physical_offset)
         else:
-            spans.append(Span(mark.start, following.physical_offset))
+            spans.append(Span(record.start, following.physical_offset))
     return spans
 
 
-def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None]:
+def _indexed_records(
+    table: IndexTable, log: CommitLog, end: int
+) -> Iterator[_IndexedRecord | None]:
     """Yield what is known of each file, and then of the last record; None if it is not indexed."""
     last = table.last_offset
     if not log.min_offset <= last < end:
@@ -160,7 +164,7 @@ def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None
         if segment.start > last:
             continue
         # The first record of a file with a UNIQ_KEY is looked up.
-        mark = None
+        record = None
         physical_offset = segment.start
         for _ in range(_RECORDS_TO_TRY):
             message = _message(log, physical_offset)
@@ -168,11 +172,11 @@ def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None
                 break
             is_rollback = message.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
             if message.properties.get(PROPERTY_UNIQ_KEY) and not is_rollback:
-                mark = _mark(table, log, message, segment.start)
+                record = _indexed_record(table, log, message, segment.start)
                 break
             physical_offset += message.storeSize
-        yield mark
-    yield _mark(table, log, _message(log, last), last)
+        yield record
+    yield _indexed_record(table, log, _message(log, last), last)
 
 
 def _message(log: CommitLog, physical_offset: int) -> Message | None:
@@ -186,7 +190,9 @@ def _message(log: CommitLog, physical_offset: int) -> Message | None:
         raise
 
 
-def _mark(table: IndexTable, log: CommitLog, message: Message | None, start: int) -> _Mark | None:
+def _indexed_record(
+    table: IndexTable, log: CommitLog, message: Message | None, start: int
+) -> _IndexedRecord | None:
     uniq_key = None if message is None else message.properties.get(PROPERTY_UNIQ_KEY)
     if message is None or not uniq_key:
         return None
@@ -194,7 +200,7 @@ def _mark(table: IndexTable, log: CommitLog, message: Message | None, start: int
     hour = table.hour_of(
         message.topic, uniq_key, physical_offset, log.store_timestamp(physical_offset)
     )
-    return None if hour is None else _Mark(start, physical_offset, hour)
+    return None if hour is None else _IndexedRecord(start, physical_offset, hour)
 
 
 class Found(NamedTuple):
