@@ -100,7 +100,7 @@ def play(name_server: str | None, seconds: float) -> None:
     if not shutil.which(f"{home}/bin/java" if home else "java"):
         raise OSError("RocketMQ needs Java 17 or later: install a JDK 17, or set JAVA_HOME")
     until = time.monotonic() + seconds
-    print("RocketMQ 5.3.3: fetching its jars, 84 MB, if they are not there yet …", flush=True)
+    print("RocketMQ 5.3.3: fetching its jars, 79 MB, if they are not there yet …", flush=True)
     jars = resolve_jars("5.3.3", ROOT / ".rocketmq")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rmqstore-playground-")))
