@@ -66,7 +66,8 @@ class ArrowRows(ABC):
             schema: the columns.
             is_quick: whether the first rows are read quickly, so that a notebook shows them.
         """
-        self._schema, self._is_quick = schema, is_quick
+        self._schema = schema
+        self._is_quick = is_quick
         self._open: pa.RecordBatchReader | None = None  # for read_next_batch
 
     def __repr__(self) -> str:

@@ -142,15 +142,7 @@ def _search(node: tree.Search, properties: Mapping[str, str]) -> bool:
 
 def _parsed(text: str, kind: type) -> tree.Number:
     """Return a string as a number of one of Java's three classes."""
-    parse: Callable[[str], tree.Number | None]
-    parse = (
-        tree.parse_double
-        if kind is float
-        else tree.parse_long
-        if kind is tree.Long
-        else tree.parse_integer
-    )
-    number = parse(text)
+    number = tree.PARSERS[kind](text)
     if number is None:
         raise EvaluationError(f"{text!r} is not a valid {kind.__name__}")
     return number

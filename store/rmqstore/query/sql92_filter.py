@@ -24,6 +24,7 @@ from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
 from rmqstore.query.sql92_evaluation import EvaluationError, evaluate, matches
 from rmqstore.query.sql92_parser import parse
 from rmqstore.query.sql92_tree import (
+    PARSERS,
     And,
     Between,
     Equal,
@@ -42,9 +43,6 @@ from rmqstore.query.sql92_tree import (
     Property,
     Search,
     is_truth,
-    parse_double,
-    parse_integer,
-    parse_long,
     walk,
 )
 
@@ -440,8 +438,7 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     if len(odd_rows):
         odd_texts = values.take(pa.array(odd_rows)).dictionary_encode()
         codes = odd_texts.indices.to_numpy()
-        parse: Callable[[str], Number | None]
-        parse = parse_double if is_double else parse_long if kind is Long else parse_integer
+        parse = PARSERS[kind]
         parsed = [parse(text) for text in odd_texts.dictionary.to_pylist()]
         parsed_or_zero = [0 if number is None else number for number in parsed]
         numbers[odd_rows] = np.array(parsed_or_zero, numbers.dtype)[codes]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias, get_args
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
@@ -91,6 +91,14 @@ def parse_double(text: str) -> float | None:
             return -math.inf if significand[0] == "-" else math.inf
     named = _NAMED.get(text[1:] if text[:1] in ("+", "-") else text)
     return -named if named is not None and text[0] == "-" else named
+
+
+# By what stands for the class of Java that a string is parsed as.
+PARSERS: Final[Mapping[type, Callable[[str], Number | None]]] = {
+    int: parse_integer,
+    Long: parse_long,
+    float: parse_double,
+}
 
 
 def compare_doubles(left: float, right: float) -> int:

@@ -213,8 +213,11 @@ class BoundResolver:
         fail_on_data_loss: bool,
         tolerant: bool,
     ) -> None:
-        self._selection, self._broker, self._at_time = selection, broker, at_time
-        self._fail_on_data_loss, self._tolerant = fail_on_data_loss, tolerant
+        self._selection = selection
+        self._broker = broker
+        self._at_time = at_time
+        self._fail_on_data_loss = fail_on_data_loss
+        self._tolerant = tolerant
         start, end = selection.start, selection.end
         of_start = {} if start.group is None else committed(start.group)
         of_end = {} if end.group is None else committed(end.group)

@@ -83,7 +83,8 @@ class JoinedFiles:
     """Makes RecordBatches from records of several files together."""
 
     def __init__(self, log: CommitLog, pipeline: Pipeline) -> None:
-        self._log, self._pipeline = log, pipeline
+        self._log = log
+        self._pipeline = pipeline
         self._buffer = np.empty(0, np.uint8)
         self._scratch = np.empty(_NEAR_BYTES, np.uint8)
 

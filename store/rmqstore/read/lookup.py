@@ -280,7 +280,9 @@ class Lookup:
     """
 
     def __init__(self, paths: StorePaths, log: CommitLog, ends: StoreEnds) -> None:
-        self._paths, self._log, self._ends = paths, log, ends
+        self._paths = paths
+        self._log = log
+        self._ends = ends
         self._index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage)
         # Physical offset of the last record whose keys were all found in the index.
         self._indexed_record = -1
@@ -476,7 +478,9 @@ class RecordsScan:
     """Reads the records at physical offsets, and keeps those that are wanted."""
 
     def __init__(self, log: CommitLog, spec: ReadSpec, chosen: LogFilter) -> None:
-        self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, chosen)
+        self._log = log
+        self._spec = spec
+        self._pipeline = plain_pipeline(spec, chosen)
 
     def batches(self, physical_offsets: Positions) -> Iterator[pa.RecordBatch]:
         """Yield the records in the order of the log.
@@ -529,8 +533,11 @@ class Finder:
         read_log: ReadLog,
         is_closed: Callable[[], bool],
     ) -> None:
-        self._log, self._lookup, self._find = log, lookup, find
-        self._read_log, self._is_closed = read_log, is_closed
+        self._log = log
+        self._lookup = lookup
+        self._find = find
+        self._read_log = read_log
+        self._is_closed = is_closed
 
     def query(
         self,

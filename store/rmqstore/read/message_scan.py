@@ -50,7 +50,8 @@ class MessageScan:
     def __init__(
         self, store: StoreParts, request: ScanRequest, progress: Progress = ignore_progress
     ) -> None:
-        self._store, self._request = store, request
+        self._store = store
+        self._request = request
         self._tally = None if progress is ignore_progress else Tally(progress)
         self._advance: Advance = ignore_progress
         if self._tally is not None:

@@ -52,7 +52,8 @@ class StorePruner:
     """Prunes reads of one store."""
 
     def __init__(self, store: StoreParts, pruning: Pruning) -> None:
-        self._store, self._pruning = store, pruning
+        self._store = store
+        self._pruning = pruning
 
     @cached_property
     def headers(self) -> list[int]:

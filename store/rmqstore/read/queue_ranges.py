@@ -116,8 +116,12 @@ class QueueRanges:
         store_queues: StoreQueues,
         ends: StoreEnds,
     ) -> None:
-        self._paths, self._config, self._log, self._queues = paths, config, log, queues
-        self._store_queues, self._ends = store_queues, ends
+        self._paths = paths
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._store_queues = store_queues
+        self._ends = ends
         self._has_warned_of_light_queues = False
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:

@@ -45,8 +45,10 @@ class LogScan:
     def __init__(
         self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, chosen: LogFilter
     ) -> None:
-        self._log, self._queues_end = log, queues_end
-        self._spec, self._pipeline = spec, plain_pipeline(spec, chosen)
+        self._log = log
+        self._queues_end = queues_end
+        self._spec = spec
+        self._pipeline = plain_pipeline(spec, chosen)
 
     def batches(self, log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice.

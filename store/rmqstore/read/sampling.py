@@ -52,7 +52,9 @@ class Sampler:
     """Takes samples of one store."""
 
     def __init__(self, log: CommitLog, queues: Queues, store_queues: StoreQueues) -> None:
-        self._log, self._queues, self._store_queues = log, queues, store_queues
+        self._log = log
+        self._queues = queues
+        self._store_queues = store_queues
         self._bases: dict[str, int] = {}
         self._lowest_base = 0
 

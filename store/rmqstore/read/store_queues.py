@@ -86,7 +86,10 @@ class StoreQueues:
     def __init__(
         self, config: BrokerConfig, log: CommitLog, queues: Queues, *tiers: TieredQueues
     ) -> None:
-        self._config, self._log, self._queues, self.tiers = config, log, queues, tiers
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self.tiers = tiers
         self.sources: tuple[QueueSource, ...] = (*tiers, queues)
         self._overtaken: set[QueueKey] = set()  # queues that were warned of
 

@@ -148,7 +148,8 @@ class StoreTail:
     """
 
     def __init__(self, store: StoreParts, selection: Selection) -> None:
-        self.store, self._selection = store, selection
+        self.store = store
+        self._selection = selection
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()

@@ -35,7 +35,8 @@ class TieredTail:
     """
 
     def __init__(self, store: StoreParts, selection: Selection) -> None:
-        self.store, self._selection = store, selection
+        self.store = store
+        self._selection = selection
         self._local = StoreTail(store, selection)
         self._has_looked = False
         self.ends: dict[QueueKey, int] = {}
@@ -141,7 +142,8 @@ class TailingScan:
         """
         if not request.is_by_queue or request.include_pending:
             raise OptionError("only the messages of queues can be followed: `scan=queue`")
-        self._store, self._request = store, request
+        self._store = store
+        self._request = request
         self._tail = tail_of(store, request.selection)
         paths = store.paths
         self._recoveries = Recoveries(

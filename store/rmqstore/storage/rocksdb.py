@@ -94,7 +94,9 @@ class Snapshot:
     """
 
     def __init__(self, database: Path, storage: Storage, folder: Path, stack: ExitStack) -> None:
-        self._database, self._storage, self._stack = database, storage, stack
+        self._database = database
+        self._storage = storage
+        self._stack = stack
         self.folder = folder
         self.open_files: list[int] = []
         self.fingerprint: Fingerprint = ()

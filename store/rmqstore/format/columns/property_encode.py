@@ -48,7 +48,8 @@ class IllegalPropertyError(IllegalMessageError):
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row}: {reason}")
-        self.row, self.reason = row, reason
+        self.row = row
+        self.reason = reason
 
 
 class PropertyStrings(NamedTuple):

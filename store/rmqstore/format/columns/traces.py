@@ -249,7 +249,9 @@ class _Traces:
     def __init__(
         self, texts: pa.Array, values: pa.Array, starts: Positions, counts: Positions
     ) -> None:
-        self._values, self._starts, self._counts = values, starts, counts
+        self._values = values
+        self._starts = starts
+        self._counts = counts
         self._has_body = texts.is_valid().to_numpy(zero_copy_only=False)
         self._is_empty = pc.equal(texts.fill_null(""), "").to_numpy(zero_copy_only=False)
         self._type_names = values.take(pa.array(starts))

@@ -91,7 +91,10 @@ def read_record_rows(
 
 class _LogView:
     def __init__(self, source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> None:
-        self._source, self._spec, self._view_slice, self._log = source, spec, view_slice, source.log
+        self._source = source
+        self._spec = spec
+        self._view_slice = view_slice
+        self._log = source.log
         self._chosen = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)
 

@@ -58,7 +58,9 @@ def read_files(
 class _Files:
     def __init__(self, source: StoreParts, names: set[str]) -> None:
         self._names = names  # of the columns that are read
-        self._source, self._paths, self._storage = source, source.paths, source.paths.storage
+        self._source = source
+        self._paths = source.paths
+        self._storage = source.paths.storage
         whole_files = source.log.segments[:-1]
         self._log_file_bytes = max((segment.size for segment in whole_files), default=0)
 

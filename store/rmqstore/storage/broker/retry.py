@@ -70,7 +70,8 @@ class Deletions:
     """Files that are gone since they were listed, as those that retention deletes."""
 
     def __init__(self, store: Refreshable) -> None:
-        self._store, self._n_left = store, _MAX_DELETIONS
+        self._store = store
+        self._n_left = _MAX_DELETIONS
 
     def happened(self, error: RmqStoreError | None) -> bool:
         """Return whether a file was deleted; the files are listed again then."""
@@ -93,7 +94,9 @@ class Restarts:
     """
 
     def __init__(self, paths: StorePaths, forget: Callable[[], None]) -> None:
-        self._paths, self._forget, self._n_left = paths, forget, _MAX_RESTARTS
+        self._paths = paths
+        self._forget = forget
+        self._n_left = _MAX_RESTARTS
         self.run = BrokerRun.of(paths)  # when the question was asked last
 
     def happened(self, error: RmqStoreError | None) -> bool:
@@ -128,7 +131,8 @@ class Recoveries:
     """
 
     def __init__(self, signs: Callable[[], Signs], forget: Callable[[], None]) -> None:
-        self._signs, self._forget = signs, forget
+        self._signs = signs
+        self._forget = forget
         self._known = signs()
         self._first_failed: float | None = None  # when the present question did
         self._changed = -float("inf")
@@ -140,7 +144,8 @@ class Recoveries:
             return False
         signs, now = self._signs(), monotonic()
         if self._first_failed is None:
-            self._first_failed, self._changed = now, -float("inf")
+            self._first_failed = now
+            self._changed = -float("inf")
         is_new = signs != self._known
         if is_new:
             self._changed = now

@@ -70,8 +70,7 @@ def database_folders(config: Path, storage: Storage, name: str | None = None) ->
         storage: the storage that has it.
         name: the file that the broker would keep the table in without RocksDB; None for all.
     """
-    locations = PLACES.values() if name is None else [PLACES[name]] if name in PLACES else []
-    names = [location.folder for location in locations]
+    names = [location.folder for file, location in PLACES.items() if name in (None, file)]
     folders = [config / folder for folder in (_SECOND_FORM, _SHARED, *names)] if names else []
     return [folder for folder in folders if storage.exists(folder / "CURRENT")]
 

@@ -114,7 +114,8 @@ class MappedFileQueue:
     def __init__(
         self, folders: Sequence[AnyPath], files: OpenFiles, lister: Lister | None = None
     ) -> None:
-        self._folders, self._files = tuple(map(str, folders)), files
+        self._folders = tuple(map(str, folders))
+        self._files = files
         self._list_files = lister or list_segments
         self.segments: list[Segment] = []
         self.refresh()

@@ -186,7 +186,9 @@ class Prefetched:
     """
 
     def __init__(self, ranges: list[Range], require_same: Callable[[], None], keep: Keep) -> None:
-        self._ranges, self._require_same, self._keep = ranges, require_same, keep
+        self._ranges = ranges
+        self._require_same = require_same
+        self._keep = keep
         self._n_left = len(ranges)
         self._come: list[tuple[int, Future[NDArray[np.uint8]]]] = []
         self._guard = Lock()

@@ -96,7 +96,8 @@ class RemoteRequests:
     ) -> None:
         self.filesystem = filesystem
         self.counts = Counts()
-        self._secrets, self._attempts = tuple(filter(None, secrets)), attempts
+        self._secrets = tuple(filter(None, secrets))
+        self._attempts = attempts
         self._guard = Lock()
         self._n_ahead = 0
 

@@ -60,7 +60,9 @@ class RemoteFolder:
     """
 
     def __init__(self, requests: RemoteRequests, root: str, key: str) -> None:
-        self._requests, self.root, self._key = requests, root, key
+        self._requests = requests
+        self.root = root
+        self._key = key
         self._filesystem = requests.filesystem
         self._needs_folders = self._filesystem.type_name not in _WITHOUT_FOLDERS
 

@@ -31,7 +31,8 @@ class ScratchWriter:
     """A new file that bytes are appended to. The first bytes make it, in place of an older one."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        self._disk, self._path = disk, path
+        self._disk = disk
+        self._path = path
         self.size = self._reserved = 0
 
     def append(self, data: bytes | NDArray[np.uint8]) -> None:

@@ -269,7 +269,8 @@ class Guard:
     """
 
     def __init__(self, files: LogFiles, start: int) -> None:
-        self._files, self._start = files, start
+        self._files = files
+        self._start = start
         self._path: Path | None = None
 
     def blank(self) -> bytes:
@@ -363,7 +364,8 @@ class LogAppend:
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, end: int, file_size: int) -> None:
-        self._disk, self._paths = disk, paths
+        self._disk = disk
+        self._paths = paths
         self._files = LogFiles(disk, sorted(paths.commitlogs), file_size)
         self.start = self.end = end
         self.n_records = 0  # that were written

@@ -207,7 +207,8 @@ class RocksDbQueue:
     is_recovered = False
 
     def __init__(self, database: RocksDbQueues, key: QueueKey) -> None:
-        self._database, self._key = database, key
+        self._database = database
+        self._key = key
         self._begin: int | None = None
 
     @property

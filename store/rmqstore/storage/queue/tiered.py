@@ -133,7 +133,9 @@ class TieredQueues:
     """
 
     def __init__(self, tier: Tier | CompactedLogs) -> None:
-        self.tier, self.folder, self.what = tier, tier.folder, tier.what
+        self.tier = tier
+        self.folder = tier.folder
+        self.what = tier.what
         self._unit_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._log_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, TieredQueue] = OrderedDict()
@@ -453,7 +455,9 @@ class TieredQueue:
     is_sparse = False  # whether queue offsets between those of messages may have no message
 
     def __init__(self, units: Queue, log: CommitLog, listers: tuple[SegmentLister, ...]) -> None:
-        self.units, self.log, self._listers = units, log, listers
+        self.units = units
+        self.log = log
+        self._listers = listers
 
     def mismatches(self) -> list[Mismatch]:
         """Return the files that contradict their names or one another."""

@@ -44,7 +44,9 @@ class Queues:
     """
 
     def __init__(self, paths: StorePaths, log: CommitLog, ends: StoreEnds) -> None:
-        self._paths, self._log, self._ends = paths, log, ends
+        self._paths = paths
+        self._log = log
+        self._ends = ends
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
