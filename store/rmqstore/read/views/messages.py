@@ -19,6 +19,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import Column, ViewSlice, to_batch
+from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
 
@@ -46,43 +47,36 @@ def plan_messages(
     """
     if not (selection.subscribe or selection.assign):
         return []
+    spec_of_read = _request(spec, selection).spec()
+    faults: list[ViewSlice] = []
     try:
-        return _split(source, spec, limits, selection)
+        part = queues_part(source, [*source.ranges.resolve(selection, spec_of_read)], limits)
     except (OptionError, FileDeletedError):
         raise
     except (RmqStoreError, OSError):
-        return _one_by_one(source, spec, limits, selection)
-
-
-def _split(
-    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
-) -> list[ViewSlice]:
-    request = _request(spec, selection)
-    slices = [*source.ranges.resolve(selection, request.spec())]
-    part = queues_part(source, slices, limits)
-    parts = part.split(limits)
-    return [ViewSlice(messages=queues, n_bytes=int(part.n_bytes) // len(parts)) for queues in parts]
-
-
-def _one_by_one(
-    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
-) -> list[ViewSlice]:
-    """Return the slices of each queue, and a slice with the reason for each that has none."""
-    view_slices, faults = [], []
-    for topic in selection.subscribe or selection.assign or ():
-        assigned = (selection.assign or {}).get(topic)
-        for queue_id in source.store_queues.ids(topic):
-            if assigned is not None and queue_id not in assigned:
-                continue
+        slices: list[QueueSlice] = []
+        for topic, queue_id in _chosen_queues(source, selection):
             alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
             try:
-                view_slices += _split(source, spec, limits, alone)
+                of_queue = [*source.ranges.resolve(alone, spec_of_read)]
+                queues_part(source, of_queue, limits)
+                slices += of_queue
             except FileDeletedError:
                 raise
             except (RmqStoreError, OSError) as err:
                 logger.warning("%s-%d: %s", topic, queue_id, err)
                 faults.append(ViewSlice(queues=((topic, queue_id),), reason=str(err)))
-    return view_slices + faults
+        part = queues_part(source, slices, limits)
+    parts = part.split(limits)
+    n_bytes = int(part.n_bytes) // max(len(parts), 1)
+    return [*(ViewSlice(messages=queues, n_bytes=n_bytes) for queues in parts), *faults]
+
+
+def _chosen_queues(source: StoreParts, selection: Selection) -> Iterator[QueueKey]:
+    for topic in selection.subscribe or selection.assign or ():
+        for queue_id in source.store_queues.ids(topic):
+            if selection.assign is None or queue_id in selection.assign[topic]:
+                yield topic, queue_id
 
 
 def read_messages(
