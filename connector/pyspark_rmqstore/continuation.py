@@ -27,7 +27,9 @@ class Continuation:
     def __init__(
         self, places: Mapping[str, FollowedPlace], snapshot: StreamSnapshot, since: StreamOffset
     ) -> None:
-        self._places, self._snapshot, self._since = places, snapshot, since
+        self._places = places
+        self._snapshot = snapshot
+        self._since = since
         reached = since.by_broker
         self.cut = {
             broker

@@ -92,7 +92,8 @@ class FollowedStores:
     forgets_gone = True
 
     def __init__(self, stores: Sequence[StoreRef], request: ScanRequest) -> None:
-        self._stores, self._request = stores, request
+        self._stores = stores
+        self._request = request
         self._opened: dict[str, FollowedStore] = {}
 
     @cached_property

@@ -206,7 +206,8 @@ class RmqStoreWriter(DataSourceArrowWriter):
     """Appends rows to one store."""
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
-        self._options, self._job_id = options, uuid.uuid4().hex
+        self._options = options
+        self._job_id = uuid.uuid4().hex
         self._sink = StoreSink(schema, options)
         self._sink.warn_ignored()
         begin(options.path, self._job_id)
@@ -283,7 +284,8 @@ class StoreSink:
         self._spec = replace(
             options.spec, queue_nums=queue_nums, n_delay_levels=config.n_delay_levels
         )
-        self._file_size, self._rules = config.mapped_file_size_commit_log, config.rules
+        self._file_size = config.mapped_file_size_commit_log
+        self._rules = config.rules
 
     def warn_ignored(self) -> None:
         """Log which columns of the rows are not written."""

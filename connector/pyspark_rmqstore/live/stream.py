@@ -50,7 +50,8 @@ class LiveTail:
     """
 
     def __init__(self, broker: LiveBroker, selection: Selection) -> None:
-        self.broker, self._selection = broker, selection
+        self.broker = broker
+        self._selection = selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
         self.withdrawn: Mapping[QueueKey, tuple[int, int]] = {}
         self._told: dict[QueueKey, int] = {}  # ends of these that there was a warning of
@@ -90,7 +91,9 @@ class LiveTail:
         self._firsts |= first_offsets(broker, {key: spans[key] for key in new | remade})
         if self._has_looked:
             self.discovered |= new
-        self.broker, self.spans, self.withdrawn = broker, spans, withdrawn
+        self.broker = broker
+        self.spans = spans
+        self.withdrawn = withdrawn
         self._has_looked = True
         self.mark = max(marks, default=None)
 

@@ -99,7 +99,9 @@ class Report:
     """Reports how far copies are: every few seconds, and at the end; metrics each time."""
 
     def __init__(self, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None) -> None:
-        self._as_json, self._metrics, self._file = as_json, metrics, file
+        self._as_json = as_json
+        self._metrics = metrics
+        self._file = file
         self._reported_at = float("-inf")
         self._last = ClusterProgress({}, {})
         self._why = ""

@@ -64,8 +64,11 @@ class Flag:
             argument: the argument of Python that it stands for, if that has another name.
             settings: what click has to know besides.
         """
-        self._spellings, self._doc, self._more = spellings.split(), doc, more
-        self._argument, self._settings = argument, settings
+        self._spellings = spellings.split()
+        self._doc = doc
+        self._more = more
+        self._argument = argument
+        self._settings = settings
 
     def added_to(self, command: Command, name: str, more: str | None) -> Command:
         """Return a command that takes the option.

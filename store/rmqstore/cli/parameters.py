@@ -96,7 +96,8 @@ class StoreFolder(click.Path):
 
     def __init__(self, *, is_local: bool = False, takes_patterns: bool = False) -> None:
         super().__init__(exists=True, file_okay=not is_local, path_type=Path)
-        self._is_local, self._takes_patterns = is_local, takes_patterns
+        self._is_local = is_local
+        self._takes_patterns = takes_patterns
 
     def convert(
         self,

@@ -37,7 +37,8 @@ class RowOrigins:
 
     def __init__(self) -> None:
         self._first = self._after = 1
-        self._source, self._unit = "", "row"
+        self._source = ""
+        self._unit = "row"
         self._numbers: Sequence[Sequence[int]] = ()
 
     def note(self, source: str, unit: str, numbers: Sequence[Sequence[int]]) -> None:
@@ -48,7 +49,9 @@ class RowOrigins:
             unit: what is counted in it: ``line`` or ``row``.
             numbers: the numbers of the rows, in chunks.
         """
-        self._source, self._unit, self._numbers = source, unit, numbers
+        self._source = source
+        self._unit = unit
+        self._numbers = numbers
         self._first = self._after
         self._after += sum(map(len, numbers))
 

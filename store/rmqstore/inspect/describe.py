@@ -101,7 +101,8 @@ def select_described(names: str) -> list[str]:
 class _Row:
     def __init__(self, parts: StoreParts) -> None:
         parts.require("describe")
-        self._parts, self._paths = parts, parts.paths
+        self._parts = parts
+        self._paths = parts.paths
         self._reasons: list[str] = []
 
     def values(self) -> dict[str, object]:

@@ -598,7 +598,10 @@ class _Queues:
     def __init__(
         self, paths: StorePaths, log: CommitLog, start: BrokerStart | None, log_end: int
     ) -> None:
-        self._paths, self._log, self._start, self._log_end = paths, log, start, log_end
+        self._paths = paths
+        self._log = log
+        self._start = start
+        self._log_end = log_end
         self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()

@@ -70,7 +70,8 @@ class _Readings:
 
     def __init__(self, plan: Plan, require_open: Callable[[], None]) -> None:
         require_open()
-        self._plan, self._require_open = plan, require_open
+        self._plan = plan
+        self._require_open = require_open
         self._planned: Iterator[pa.RecordBatch] | None = plan()
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -124,7 +125,8 @@ class Scan(ArrowRows, Closing):
         """
         require_positive("limit", limit)
         super().__init__(schema, is_quick=is_quick)
-        self._limit, self._count = limit, count
+        self._limit = limit
+        self._count = count
         self._readings = _Readings(plan, require_open)
         self._require_open = require_open
 

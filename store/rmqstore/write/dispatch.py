@@ -54,7 +54,8 @@ class UnknownTopicsError(Exception):
 
     def __init__(self, physical_offset: int, topics: frozenset[str]) -> None:
         super().__init__(physical_offset, topics)
-        self.physical_offset, self.topics = physical_offset, topics
+        self.physical_offset = physical_offset
+        self.topics = topics
 
 
 class SavedCheckpoint:
@@ -67,7 +68,9 @@ class SavedCheckpoint:
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, checkpoint: Checkpoint) -> None:
-        self._disk, self._paths, self._checkpoint = disk, paths, checkpoint
+        self._disk = disk
+        self._paths = paths
+        self._checkpoint = checkpoint
         self._keeps_dispatched = checkpoint.logics_phy_offset > 0
 
     def save(self, *, built: int | None = None, index: int | None = None) -> None:
@@ -177,9 +180,13 @@ class Dispatcher:
         walk: Callable[[CommitLog, Segment, int, int], Iterator[Window]] = walk_forward,
     ) -> None:
         self._walk = walk
-        self._disk, self._log, self._config = disk, log, config
-        self._open_queue, self._is_tolerant = open_queue, is_tolerant
-        self._batch_topics, self._known_topics = batch_topics, known_topics
+        self._disk = disk
+        self._log = log
+        self._config = config
+        self._open_queue = open_queue
+        self._is_tolerant = is_tolerant
+        self._batch_topics = batch_topics
+        self._known_topics = known_topics
         self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()

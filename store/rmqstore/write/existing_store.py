@@ -276,7 +276,8 @@ class BrokerRelease:
     """
 
     def __init__(self, paths: StorePaths, log: CommitLog, given: str | None) -> None:
-        self._paths, self._log = paths, log
+        self._paths = paths
+        self._log = log
         self._known = None if given is None else parse_release(given)
         # No broker has ever opened a store without a checkpoint and without a file of the log.
         is_new = not log.segments and not paths.storage.exists(paths.checkpoint)

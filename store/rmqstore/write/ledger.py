@@ -37,7 +37,8 @@ class Ledger:
     """The entries of one store, one file per application, under ``.rmqstore/ledger``."""
 
     def __init__(self, disk: Disk, root: Path) -> None:
-        self._disk, self._folder = disk, root / ".rmqstore" / _FOLDER
+        self._disk = disk
+        self._folder = root / ".rmqstore" / _FOLDER
 
     def _path(self, app_id: str) -> Path:
         return self._folder / f"{quote(app_id, safe='')}.json"

@@ -321,7 +321,8 @@ class MessageMaker:
         *,
         consequence: str = "nothing was written",
     ) -> None:
-        self.spec, self._consequence = spec, consequence
+        self.spec = spec
+        self._consequence = consequence
         self._turns: dict[str, int] = {}
         self._first_turn = turn
         self._ids = keys or UniqueKeys(now_ms)
@@ -526,7 +527,8 @@ class _Refusal:
     """Raises errors that name a row by its number among all rows."""
 
     def __init__(self, first_row: int, consequence: str) -> None:
-        self._first_row, self._consequence = first_row, consequence
+        self._first_row = first_row
+        self._consequence = consequence
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
         text = f"{status}: {reason}; {self._consequence}"

@@ -124,7 +124,9 @@ class QueueFiles:
         *,
         may_begin_again: bool = False,
     ) -> None:
-        self._disk, self._paths, self._config = disk, paths, config
+        self._disk = disk
+        self._paths = paths
+        self._config = config
         self._unchecked_after: int | None = None
         self._may_begin_again = may_begin_again
         self.batch_topics = batch_topics

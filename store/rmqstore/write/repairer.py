@@ -85,8 +85,10 @@ class Repairer:
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
-        self._disk, self._paths = disk, paths
-        self._config, self._log = config, log
+        self._disk = disk
+        self._paths = paths
+        self._config = config
+        self._log = log
         self.queues = QueueFiles(
             disk, paths, config, known_batch_topics(paths), may_begin_again=True
         )

@@ -107,7 +107,9 @@ class PartWriter:
         log_file_size: int,
         rules: DispatchRules = USUAL_RULES,
     ) -> None:
-        self._disk, self._path, self._log_file_size = disk, path, log_file_size
+        self._disk = disk
+        self._path = path
+        self._log_file_size = log_file_size
         self._rules = rules
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
@@ -343,10 +345,12 @@ class StagedAppend:
     def __init__(
         self, parts: Sequence[StagedTask], offsets: NextOffsets, start: int, file_size: int
     ) -> None:
-        self._parts, self._offsets = parts, offsets
+        self._parts = parts
+        self._offsets = offsets
         self.n_records = sum(part.n_records for part in parts)
         self.n_bytes = sum(part.n_bytes for part in parts)
-        self._start, self._file_size = start, file_size
+        self._start = start
+        self._file_size = file_size
         self._times: list[int] = []  # the store time of each batch, ms
         offsets.mark()
 

@@ -85,8 +85,10 @@ class WrittenTopics:
         spec: WriteSpec,
         batch_topics: Collection[str] = (),
     ) -> None:
-        self._disk, self._paths = disk, paths
-        self._spec, self._batch_topics = spec, batch_topics
+        self._disk = disk
+        self._paths = paths
+        self._spec = spec
+        self._batch_topics = batch_topics
         self._highest_queue_ids: dict[str, int] = {}
 
     def add(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> None:
@@ -183,8 +185,10 @@ class StoreWriter:
         require_local(paths)
         if not broker_stopped:
             require_no_old_broker(paths)
-        self.paths, self.config = paths, config
-        self._truncate, self._checks_log = truncate, check_log
+        self.paths = paths
+        self.config = config
+        self._truncate = truncate
+        self._checks_log = check_log
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
         changed = (paths.consumequeue, paths.index, paths.config, paths.own.folder)
