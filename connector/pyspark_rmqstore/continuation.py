@@ -30,14 +30,14 @@ class Continuation:
         self._places = places
         self._snapshot = snapshot
         self._since = since
-        reached = since.by_broker
+        next_offsets = since.by_broker
         self.cut = {
             broker
             for broker, mark in since.marks.items()
-            if broker in places and not places[broker].holds(mark, reached.get(broker, {}))
+            if broker in places and not places[broker].holds(mark, next_offsets.get(broker, {}))
         }
         self.replaced: dict[Key, int] = {}
-        for broker in reached.keys() & places.keys():
+        for broker in next_offsets.keys() & places.keys():
             self._find_replaced(broker, places[broker])
 
     def _find_replaced(self, broker: str, place: FollowedPlace) -> None:
@@ -45,9 +45,9 @@ class Continuation:
         # Queues that are followed again: their messages lie at or before older marks.
         left = {key for key in since.left if key[0] == broker and key in self._snapshot.ends}
         apart = {key[1:]: since.left[key] for key in left & since.queues.keys()}
-        reached = {queue: at for queue, at in every.items() if queue not in apart}
+        next_offsets = {queue: at for queue, at in every.items() if queue not in apart}
         is_cut = broker in self.cut
-        found = replacements(place.tail, reached, since.marks.get(broker), is_cut=is_cut)
+        found = replacements(place.tail, next_offsets, since.marks.get(broker), is_cut=is_cut)
         for queue, mark in apart.items():
             alone = {queue: every[queue]}
             is_cut = not place.holds(mark, alone)
@@ -58,9 +58,9 @@ class Continuation:
         """Return the queues before the offset that were deleted."""
         return {
             (broker, *queue)
-            for broker, reached in self._since.by_broker.items()
+            for broker, next_offsets in self._since.by_broker.items()
             if broker in self._places
-            for queue in self._places[broker].tail.gone(reached)
+            for queue in self._places[broker].tail.gone(next_offsets)
         }
 
     def withheld(self, *, is_once: bool) -> list[Loss]:
@@ -69,11 +69,11 @@ class Continuation:
         Args:
             is_once: whether those are left out that were returned before.
         """
-        reached = self._since.by_broker
+        next_offsets = self._since.by_broker
         return [
             Loss((broker, *queue), text)
             for broker, place in self._places.items()
-            for queue, text in place.withheld(reached.get(broker, {}), is_once=is_once).items()
+            for queue, text in place.withheld(next_offsets.get(broker, {}), is_once=is_once).items()
         ]
 
     def starts(self, ends: Mapping[Key, int]) -> tuple[dict[Key, int], list[Loss]]:
@@ -119,9 +119,9 @@ class Continuation:
         offset was made, or a topic was made again, other messages may have replaced some of them.
         These belong after the offset.
         """
-        held, replaced = self._snapshot.ends, self.replaced
+        present, replaced = self._snapshot.ends, self.replaced
         return {
-            key: min(end, held.get(key, 0), replaced.get(key, end)) for key, end in ends.items()
+            key: min(end, present.get(key, 0), replaced.get(key, end)) for key, end in ends.items()
         }
 
     def offset(self, queues: Mapping[Key, int]) -> StreamOffset:

@@ -51,7 +51,7 @@ class FollowedStore(NamedTuple):
     def proves_marks(self) -> bool:
         return True
 
-    def holds(self, mark: LogMark, _reached: Mapping[QueueKey, int]) -> bool:
+    def holds(self, mark: LogMark, _next_offsets: Mapping[QueueKey, int]) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old."""
         return self.tail.holds(mark)
 

@@ -103,7 +103,7 @@ def nested(offsets: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
         offsets: of each queue or partition its names, its number and its offset.
     """
     outermost: dict[str, Any] = {}
-    for *names, number, offset in sorted(offsets, key=lambda one: one[:-1]):
+    for *names, number, offset in sorted(offsets, key=lambda row: row[:-1]):
         level = outermost
         for name in names:
             level = level.setdefault(name, {})

@@ -81,7 +81,8 @@ def _condition(
     value = pushed.value  # type: ignore[attr-defined]
     given = tuple(value) if kind == "In" else (value,)
     try:
-        values = tuple(pa.array([one for one in given if one is not None], column).to_pylist())
+        present = [value for value in given if value is not None]
+        values = tuple(pa.array(present, column).to_pylist())
     except (pa.ArrowException, TypeError, OverflowError, ValueError):
         return None  # only Spark knows what they mean in a comparison with the column
     if kind != "In" and not values:

@@ -111,7 +111,7 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     # DESCRIBE shows beside the column what the table reads: its stores and its options, but not how
     # to reach them.
     left_out = {"path", "paths", "storageoptions", "brokers"}
-    parts = [f"{key}={one}" for key, one in options.items() if key.lower() not in left_out]
+    parts = [f"{key}={value}" for key, value in options.items() if key.lower() not in left_out]
     if paths:
         parts.insert(0, "table of " + ", ".join(paths))
     metadata["comment"] = "; ".join(parts)

@@ -225,8 +225,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         }
         starts, losses = after.starts(ends)
         places = self._stores.places
-        reached = StreamOffset(ends, until.marks, until.left)
-        stops = Continuation(places, snapshot, reached).stops(ends)
+        offset = StreamOffset(ends, until.marks, until.left)
+        stops = Continuation(places, snapshot, offset).stops(ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, end in ends.items():
             start, stop = starts[key], stops[key]

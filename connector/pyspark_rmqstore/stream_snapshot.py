@@ -34,7 +34,7 @@ class FollowedPlace(Protocol):
     @property
     def proves_marks(self) -> bool: ...
 
-    def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
+    def holds(self, mark: LogMark, next_offsets: Mapping[QueueKey, int]) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old.
 
         Args:

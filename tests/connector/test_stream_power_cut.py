@@ -352,13 +352,13 @@ def test_damage_of_a_store_at_rest_is_not_waited_for(
     with path.open("r+b") as file:
         file.seek(damaged.physical_offset + 90)
         file.write(b"\xff")
-    doubts: list[StoreTail] = []
+    invalidated: list[StoreTail] = []
 
-    def doubt(tail: StoreTail) -> None:
-        doubts.append(tail)
+    def invalidate(tail: StoreTail) -> None:
+        invalidated.append(tail)
 
-    monkeypatch.setattr(StoreTail, "doubt", doubt)
+    monkeypatch.setattr(StoreTail, "invalidate", invalidate)
     with pytest.raises(CorruptRecordError):
         query.rows(query.offset, end)
     assert not pauses
-    assert not doubts
+    assert not invalidated

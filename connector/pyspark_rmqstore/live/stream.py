@@ -54,7 +54,7 @@ class LiveTail:
         self._selection = selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
         self.withdrawn: Mapping[QueueKey, tuple[int, int]] = {}
-        self._told: dict[QueueKey, int] = {}  # ends of these that there was a warning of
+        self._reported: dict[QueueKey, int] = {}  # ends of these that there was a warning of
         self.discovered: set[QueueKey] = set()
         self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
         self.mark: LogMark | None = None
@@ -119,7 +119,7 @@ class LiveTail:
 
     def is_told(self, key: QueueKey, end: int) -> bool:
         """Return whether there was a warning of a queue up to its end, as there is one now."""
-        before, self._told[key] = self._told.get(key), end
+        before, self._reported[key] = self._reported.get(key), end
         return before == end
 
     def first(self, key: QueueKey) -> int:
@@ -136,35 +136,33 @@ class LiveTail:
         """Return the first queue offset whose message lies after a mark, or the queue's end."""
         return first_behind(self.broker, key, mark.physical_offset + 1, self.spans.get(key, (0, 0)))
 
-    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
         """Return the queues that do not hold the message before an offset that was reached."""
-        spans = {key: self.spans.get(key, (0, 0)) for key in reached}
-        found = {key for key, (_, end) in spans.items() if reached[key] > end}
-        asked = [
-            key for key, (start, _) in spans.items() if key not in found and start < reached[key]
-        ]
+        spans = {key: self.spans.get(key, (0, 0)) for key in next_offsets}
+        found = {key for key, (_, end) in spans.items() if next_offsets[key] > end}
+        asked = [key for key in spans if key not in found and spans[key][0] < next_offsets[key]]
         # Of a queue that has nothing new the broker says without its messages whether it has one
         # that was stored after the mark.
-        idle = [key for key in asked if reached[key] == spans[key][1]]
+        idle = [key for key in asked if next_offsets[key] == spans[key][1]]
         times = self.broker.at_times([(key, mark.store_timestamp + 1) for key in idle])
         settled = {key for key, first in zip(idle, times, strict=True) if first == spans[key][1]}
         asked = [key for key in asked if key not in settled]
-        last = [QueueSlice(*key, reached[key] - 1, reached[key]) for key in asked]
+        last = [QueueSlice(*key, next_offsets[key] - 1, next_offsets[key]) for key in asked]
         records = first_records(self.broker, last)
         return found | {
             key
             for key, record in zip(asked, records, strict=True)
             if record is not None
-            and record.served_offset == reached[key] - 1
+            and record.served_offset == next_offsets[key] - 1
             and record.physical_offset > mark.physical_offset
         }
 
-    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
+    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues whose topics no name server knows any more."""
         topics = {topic for topic, _ in self.spans}
         return {
             key
-            for key, offset in reached.items()
+            for key, offset in next_offsets.items()
             if offset and key[0] not in topics and self._selection.chooses(*key)
         }
 
@@ -181,7 +179,7 @@ def _has_newer(
     broker: LiveBroker,
     spans: Mapping[QueueKey, tuple[int, int]],
     mark: LogMark,
-    reached: Mapping[QueueKey, int],
+    next_offsets: Mapping[QueueKey, int],
 ) -> bool:
     """Return whether a message before the ends that queues reached is newer than the newest record.
 
@@ -190,7 +188,7 @@ def _has_newer(
     """
     last = [
         QueueSlice(*key, end - 1, end)
-        for key, end in reached.items()
+        for key, end in next_offsets.items()
         if key in spans and spans[key][0] < end <= spans[key][1]
     ]
     return any(
@@ -206,13 +204,13 @@ class FollowedBroker(NamedTuple):
 
     tail: LiveTail
 
-    def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
+    def holds(self, mark: LogMark, next_offsets: Mapping[QueueKey, int]) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old."""
         if mark == self.tail.mark:  # which the poll has just found
             return True
         broker, spans = self.tail.broker, self.tail.spans
         stands = mark_stands(broker, spans, mark)
-        return not _has_newer(broker, spans, mark, reached) if stands is None else stands
+        return not _has_newer(broker, spans, mark, next_offsets) if stands is None else stands
 
     @property
     def proves_marks(self) -> bool:
@@ -314,7 +312,7 @@ class FollowedBrokers:
             looks_beyond=looks_beyond,
             fail_on_data_loss=self._request.fail_on_data_loss,
         )
-        present = {(one.broker.name, topic) for one in found for topic, _ in one.spans}
+        present = {(spans.broker.name, topic) for spans in found for topic, _ in spans.spans}
         known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
@@ -325,9 +323,9 @@ class FollowedBrokers:
                     "without it",
                 )
             self._warn(f"{names}: no name server knows it; continuing without it")
-        for one in found:
-            tail = self._tails.setdefault(one.broker.name, LiveTail(one.broker, selection))
-            tail.take(one)
+        for spans in found:
+            tail = self._tails.setdefault(spans.broker.name, LiveTail(spans.broker, selection))
+            tail.take(spans)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
             self._warn(f"no broker has {names}; they are followed once they appear")

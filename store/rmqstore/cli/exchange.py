@@ -128,11 +128,11 @@ def import_messages(
     spec = WriteSpec(
         make_uniq_key=make_uniq_key == "make", max_message_size=sizes.max_message_size, **how
     )
-    places = RowOrigins()
-    total, batches = _rows_of(sources, source_format, columns, places, verbatim=verbatim)
+    origins = RowOrigins()
+    total, batches = _rows_of(sources, source_format, columns, origins, verbatim=verbatim)
     is_there = is_store(path, **folders)
     if dry_run:
-        with places.in_errors():
+        with origins.in_errors():
             planned = planned_append(
                 path, batches, spec, verbatim=verbatim, broker_stopped=broker_stopped, **folders
             )
@@ -140,12 +140,12 @@ def import_messages(
     if _STDIO not in sources and must_ask(yes=yes):
         text = _question(path, sources, total, is_there=is_there)
         confirm([text], "Import?", dry_run=False)
-    with places.in_errors():
+    with origins.in_errors():
         first = next(batches, None)
     if first is None:
         click.echo(f"{path}: {NO_ROWS}", err=True)
         return
-    with places.in_errors(), ExitStack() as stack:
+    with origins.in_errors(), ExitStack() as stack:
         with err_console.status(f"opening {path}"):
             if is_there:
                 writer = open_for(path, "a", spec=spec, broker_stopped=broker_stopped, **folders)
@@ -184,13 +184,13 @@ def _rows_of(
     sources: tuple[Path, ...],
     source_format: str | None,
     columns: str | None,
-    places: RowOrigins,
+    origins: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return the number of rows of all sources, None if it is not known, and the rows."""
     names = [name.strip() for name in columns.split(",")] if columns else None
-    parts = [_read(source, source_format, names, places, verbatim=verbatim) for source in sources]
+    parts = [_read(source, source_format, names, origins, verbatim=verbatim) for source in sources]
     counts = [count for count, _ in parts if count is not None]
     total = sum(counts) if len(counts) == len(parts) else None
     rows = chain.from_iterable(rows for _, rows in parts)
@@ -201,7 +201,7 @@ def _read(
     source: Path,
     source_format: str | None,
     columns: list[str] | None,
-    places: RowOrigins,
+    origins: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
@@ -219,18 +219,18 @@ def _read(
             "(.jsonl, .ndjson), and --format says which one if the name does not"
         )
     if format_name == "parquet":
-        return read_parquet(source, columns, places)
+        return read_parquet(source, columns, origins)
     if columns:
         raise click.UsageError("--columns is for Parquet")
     if source == _STDIO:
-        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim, places=places)
-    return None, _lines(source, places, verbatim=verbatim)
+        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim, origins=origins)
+    return None, _lines(source, origins, verbatim=verbatim)
 
 
-def _lines(source: Path, places: RowOrigins, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
+def _lines(source: Path, origins: RowOrigins, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
     compression = compression_of(source)
     with (
         pa.input_stream(str(source), compression=compression) as stream,
         TextIOWrapper(stream, encoding="utf-8") as file,
     ):
-        yield from read_json_lines(file, str(source), verbatim=verbatim, places=places)
+        yield from read_json_lines(file, str(source), verbatim=verbatim, origins=origins)

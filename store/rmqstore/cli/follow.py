@@ -150,7 +150,7 @@ class Report:
             broker: the only one, None of many, whose errors were reported before.
         """
         copies = {
-            name: each._replace(is_connected=False) for name, each in self._last.copies.items()
+            name: copy._replace(is_connected=False) for name, copy in self._last.copies.items()
         }
         errors = self._last.errors if broker is None else {broker: str(error)}
         self._write_metrics(ClusterProgress(copies, errors))
@@ -301,7 +301,7 @@ class FollowOptions:
     @classmethod
     def parsed(cls, values: Mapping[str, Any]) -> Self:
         """Return what the values of parameters say."""
-        own = {each.name for each in fields(cls)} & values.keys()
+        own = {setting.name for setting in fields(cls)} & values.keys()
         of_brokers = {name: value for name, value in values.items() if name not in own}
         return cls(**{name: values[name] for name in own}, of_brokers=of_brokers)
 

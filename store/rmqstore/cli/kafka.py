@@ -363,16 +363,16 @@ def _folders_aside(
 ) -> list[Finding]:
     """Name the folders that are not read; return findings for those that no broker takes up."""
     findings = []
-    for each in opened.log_dirs:
-        for name, parsed in each.others.items():
+    for log_dir in opened.log_dirs:
+        for name, parsed in log_dir.others.items():
             topic, number = parsed.topic_partition
             if (topics and topic not in topics) or (partitions and number not in partitions):
                 continue
-            place, text = f"{each.path}/{name}", STATES[parsed.state]
+            folder, text = f"{log_dir.path}/{name}", STATES[parsed.state]
             if parsed.state == STRAY:
-                findings.append(Finding("folder", place, text))
+                findings.append(Finding("folder", folder, text))
             else:
-                click.echo(f"{place}: not checked: {text}", err=True)
+                click.echo(f"{folder}: not checked: {text}", err=True)
     return findings
 
 
@@ -405,7 +405,7 @@ def verify(
                 f"{paths[0]}: of files only those of logs are checked by themselves; indexes and"
                 " snapshots are compared with the log of their partition folder"
             )
-        show_findings([one for file in files for one in verify_file(storage, file)], output)
+        show_findings([finding for file in files for finding in verify_file(storage, file)], output)
         click.echo(f"{', '.join(paths)}: {len(files)} files are valid", err=True)
         return
     with _open(paths) as opened:
@@ -425,14 +425,14 @@ def verify(
             others = sorted({key.topic for key in opened.partitions if key not in chosen})
             if others:
                 parts.append(f"{', '.join(others)} (--all checks Kafka's own topics)")
-            if any(each.has_metadata for each in opened.log_dirs):
+            if any(log_dir.has_metadata for log_dir in opened.log_dirs):
                 parts.append(f"{METADATA_TOPIC}, which is not read as a partition: name its files")
     left_out = "; ".join(parts)
-    places = ", ".join(paths)
+    folders = ", ".join(paths)
     if not chosen and not findings:
         reason = f"left out: {left_out}" if left_out else "there is no partition"
-        raise OptionError(f"{places}: nothing was checked; {reason}")
+        raise OptionError(f"{folders}: nothing was checked; {reason}")
     if left_out:
-        click.echo(f"{places}: not checked: {left_out}", err=True)
+        click.echo(f"{folders}: not checked: {left_out}", err=True)
     show_findings(findings, output)
-    click.echo(f"{places}: {len(chosen)} partitions are valid", err=True)
+    click.echo(f"{folders}: {len(chosen)} partitions are valid", err=True)

@@ -135,12 +135,12 @@ def followed(
     }
     request = parse_request(arguments, streaming=True)
     tails = []
-    for one in each_store(store):
-        one.parts.ranges.warn_unknown_topics(
+    for opened in each_store(store):
+        opened.parts.ranges.warn_unknown_topics(
             request.selection, "they are followed once they appear"
         )
-        tails.append(TailingScan(one.parts, request))
-    is_remote = any(one.parts.log.is_remote for one in each_store(store))
+        tails.append(TailingScan(opened.parts, request))
+    is_remote = any(opened.parts.log.is_remote for opened in each_store(store))
 
     def look() -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(tail.messages() for tail in tails)
@@ -189,8 +189,8 @@ def topic_arguments(
         )
     else:
         if isinstance(store, MessageStore | StoreCluster):
-            parts = [one.parts for one in each_store(store)]
-            known = {topic for one in parts for topic in one.store_queues.known_topics()}
+            queues = [opened.parts.store_queues for opened in each_store(store)]
+            known = {topic for of_store in queues for topic in of_store.known_topics()}
         else:
             known = {*store.topics()}
         chosen["subscribe"] = match_topics(

@@ -121,10 +121,10 @@ def _offsets(
     timestamp = parse_timestamp("timestamp", time)
     with err_console.status("searching"):
         rows = [
-            (one.broker_name, topic, queue_id, timestamp, offset)
-            for one in stores
+            (opened.broker_name, topic, queue_id, timestamp, offset)
+            for opened in stores
             for topic in topics
-            for queue_id, offset in one.offsets_at(topic, time).items()
+            for queue_id, offset in opened.offsets_at(topic, time).items()
         ]
     columns = [
         pa.array([row[number] for row in rows], field.type) for number, field in enumerate(_OFFSETS)
@@ -133,11 +133,11 @@ def _offsets(
     return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
 
 
-def _tell_of_shared_records(
+def _warn_of_shared_records(
     stores: Sequence[MessageStore], selection: Selection, example: str
 ) -> None:
     """Name topics some of whose messages no index knows, and a condition that finds these."""
-    batches = {topic for one in stores for topic in one.parts.queues.batch_topics()}
+    batches = {topic for opened in stores for topic in opened.parts.queues.batch_topics()}
     if topics := choose_topics(selection, sorted(batches)):
         text = f'messages that share a record are in no index: dump --where "{example}" finds them'
         click.echo(f"{', '.join(topics)}: {text}", err=True)
@@ -146,10 +146,10 @@ def _tell_of_shared_records(
 def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> None:
     """Refuse topics that no store knows."""
     known: dict[str, set[int]] = {}
-    for one in stores:
-        for topic, queue_ids in one.parts.ranges.named_queues(selection).items():
+    for opened in stores:
+        for topic, queue_ids in opened.parts.ranges.named_queues(selection).items():
             known.setdefault(topic, set()).update(queue_ids)
-    require_named(selection, known, ", ".join(str(one.paths.root) for one in stores))
+    require_named(selection, known, ", ".join(str(opened.paths.root) for opened in stores))
 
 
 def _messages(
@@ -172,23 +172,23 @@ def _messages(
         "ending_timestamp": ending_timestamp,
     }
     selection = parse_selection(**chosen, **times)
-    wanted = parse_lookup_keys(msg_key or None, msg_id or None, msg_tags or None)
+    lookup_keys = parse_lookup_keys(msg_key or None, msg_id or None, msg_tags or None)
     stores = each_store(store)
     n_uncovered = sum(
-        find_by_keys(one.parts, wanted, selection).n_uncovered_bytes for one in stores
+        find_by_keys(opened.parts, lookup_keys, selection).n_uncovered_bytes for opened in stores
     )
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
     if msg_key or msg_id:
-        _tell_of_shared_records(stores, selection, "keys = 'KEY'" if msg_key else "msgId = 'ID'")
+        _warn_of_shared_records(stores, selection, "keys = 'KEY'" if msg_key else "msgId = 'ID'")
     # Stores come one after the other, and so do the queues of tiered storage.
     is_in_order = len(stores) == 1 and not stores[0].parts.is_tiered
     tables = []
     with progress_bar("searching", stays=False) as progress:
-        for one in stores:
-            found = one.scan(
+        for opened in stores:
+            found = opened.scan(
                 **chosen,
                 **times,
                 where=where_queue(queue_ids, None, chosen),

@@ -244,13 +244,13 @@ def _show_all(
         rows = scan_chosen(store, **choice)
     schema, messages = in_form(rows, bodies)
     if output.limit is not None:
-        messages = _told(messages, output.limit, progress)
+        messages = _with_progress(messages, output.limit, progress)
     output.write(schema, damaged.counted(messages))
     if isinstance(rows, ValidRows) and rows.damage is not None:
         raise rows.damage
 
 
-def _told(
+def _with_progress(
     batches: Iterable[pa.RecordBatch], limit: int, progress: Progress
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches, and report how many of the first ``limit`` rows are there."""

@@ -237,28 +237,30 @@ def open_stores(
     names = names_by_path(
         {name: expanded(folders, given.storage_options) for name, folders in by_broker.items()}
     )
-    each: list[tuple[Path | None, str | None, BrokerSettings | None]]
+    named: list[tuple[Path | None, str | None, BrokerSettings | None]]
     if len(paths) == len(given.confs) == 1 and not names:  # the file of the store at the path
-        each = [(paths[0], None, given.confs[0])]
+        named = [(paths[0], None, given.confs[0])]
     elif bool(paths) + bool(names) + bool(given.confs) == 1:
-        each = [(path, None, None) for path in paths]
-        each += [(path_of(path), name, None) for path, name in names.items()]
-        each += [(None, None, conf) for conf in given.confs]
+        named = [(path, None, None) for path in paths]
+        named += [(path_of(path), name, None) for path, name in names.items()]
+        named += [(None, None, conf) for conf in given.confs]
     elif not paths and brokers is None and not given.confs:
         context = click.get_current_context()
-        argument = next(one for one in context.command.params if one.name == "paths")
+        parameters = context.command.params
+        argument = next(known for known in parameters if known.name == "paths")
         hint = "Name stores by PATH..., or by --brokers, or by --conf."
         raise click.MissingParameter(hint, context, argument)
     else:
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
-    if len(each) > 1 and given.for_one_store:
+    if len(named) > 1 and given.for_one_store:
         raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
-    named = [path for path, _, _ in each if path is not None]
-    to_reach = options_by_path(named, given.storage_options)
+    to_reach = options_by_path(
+        [path for path, _, _ in named if path is not None], given.storage_options
+    )
     open_one = partial(open_store, ignore_log_end=ignore_log_end)
     with ExitStack() as stack:
         opened = []
-        for path, name, conf in each:
+        for path, name, conf in named:
             taken = None if path is None else to_reach[path]
             store = open_one(path, broker_name=name, conf=conf, storage_options=taken)
             opened.append(stack.enter_context(store))

@@ -310,8 +310,10 @@ class AllVerbs(Verbs):
 
 
 _HELP: Final = RichHelpConfiguration(
-    command_groups={"*": [{"name": name, "commands": [*each]} for name, each in _GROUPS.items()]},
-    option_groups={"*": [{"name": name, "options": each} for name, each in _OPTION_GROUPS.items()]},
+    command_groups={"*": [{"name": name, "commands": [*verbs]} for name, verbs in _GROUPS.items()]},
+    option_groups={
+        "*": [{"name": name, "options": flags} for name, flags in _OPTION_GROUPS.items()]
+    },
 )
 
 

@@ -101,7 +101,7 @@ def write_parquet(
 
 
 def read_parquet(
-    source: Path, columns: list[str] | None = None, places: RowOrigins | None = None
+    source: Path, columns: list[str] | None = None, origins: RowOrigins | None = None
 ) -> tuple[int, Iterator[pa.RecordBatch]]:
     """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
 
@@ -131,14 +131,14 @@ def read_parquet(
         # Includes the columns that only some files have.
         files = files.replace_schema(pa.unify_schemas(schemas))
         files.scanner(columns=columns)  # refuses columns that are missing
-        batches = _parquet_batches(source, files, columns, places or RowOrigins())
+        batches = _parquet_batches(source, files, columns, origins or RowOrigins())
         return files.count_rows(), batches
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
 def _parquet_batches(
-    source: Path, files: Dataset, columns: list[str] | None, places: RowOrigins
+    source: Path, files: Dataset, columns: list[str] | None, origins: RowOrigins
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files one after the other."""
     try:
@@ -149,7 +149,7 @@ def _parquet_batches(
                 schema=files.schema, columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2
             )
             for batch in batches:
-                places.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
+                origins.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
                 yield batch
                 n_rows += len(batch)
     except (pa.ArrowException, OSError) as err:

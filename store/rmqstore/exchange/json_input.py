@@ -35,7 +35,7 @@ _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
 
 
 def read_json_lines(
-    file: IO[str], name: str, *, verbatim: bool = False, places: RowOrigins | None = None
+    file: IO[str], name: str, *, verbatim: bool = False, origins: RowOrigins | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of JSON Lines in the form that :mod:`rmqstore.exchange.json_rows` writes.
 
@@ -55,7 +55,7 @@ def read_json_lines(
         types = {field.name: field.type for field in VERBATIM}
     else:
         types = WRITE_TYPES | {column: ALL_COLUMNS.field(column).type for column in _ID_COLUMNS}
-    places = places or RowOrigins()
+    origins = origins or RowOrigins()
     chunks: list[_Lines] = []
     n_before = 0
     while True:
@@ -76,11 +76,11 @@ def read_json_lines(
             continue
         is_other = chunks and batch.schema != chunks[0].rows.schema
         if is_other or len(chunks) == _CHUNKS_A_BATCH:
-            yield _joined(chunks, name, places)
+            yield _joined(chunks, name, origins)
             chunks = []
         chunks.append(_Lines(batch, numbers))
     if chunks:
-        yield _joined(chunks, name, places)
+        yield _joined(chunks, name, origins)
 
 
 class _Lines(NamedTuple):
@@ -88,8 +88,8 @@ class _Lines(NamedTuple):
     lines: Sequence[int]  # their numbers
 
 
-def _joined(chunks: list[_Lines], name: str, places: RowOrigins) -> pa.RecordBatch:
-    places.note(name, "line", [chunk.lines for chunk in chunks])
+def _joined(chunks: list[_Lines], name: str, origins: RowOrigins) -> pa.RecordBatch:
+    origins.note(name, "line", [chunk.lines for chunk in chunks])
     rows = [chunk.rows for chunk in chunks]
     return pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
 

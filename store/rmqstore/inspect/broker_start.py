@@ -57,16 +57,17 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     if end is not None:
         keys_until = read_checkpoint(paths).index_msg_timestamp
         return BrokerStart(end.physical_offset, end.scanned_from, keys_until)
-    reached = -1
+    last_written = -1
     for key in paths.queue_folders.queues():
         with closing(open_files(paths, *key)) as queue:
-            reached = max(reached, reach(queue, kept_end(queue, FOREVER)))
+            last_written = max(last_written, reach(queue, kept_end(queue, FOREVER)))
     newest = next(
-        (segment for segment in reversed(log.segments) if segment.start <= max(reached, 0)), None
+        (segment for segment in reversed(log.segments) if segment.start <= max(last_written, 0)),
+        None,
     )
     start = log.min_offset if newest is None else newest.start
     log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
-    return BrokerStart(log_end, reached + 1, FOREVER, cuts_queues=reached >= log_end)
+    return BrokerStart(log_end, last_written + 1, FOREVER, cuts_queues=last_written >= log_end)
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
@@ -83,8 +84,8 @@ def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
 
     Source: TimerLog.java#load; BrokerController.java#recoverAndInitService.
     """
-    for one in _refused("timer", paths, [paths.timer_log]):
-        yield one._replace(kind="timer")
+    for finding in _refused("timer", paths, [paths.timer_log]):
+        yield finding._replace(kind="timer")
 
 
 def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[Finding]:
@@ -161,13 +162,13 @@ def _twins(paths: StorePaths) -> Iterator[Finding]:
             by_name.setdefault(path.name, []).append(path)
     for first, *others in by_name.values():
         for other in others:
-            place = _first_difference(paths.storage, first, other)
-            if place is None:
+            position = _first_difference(paths.storage, first, other)
+            if position is None:
                 text = f"{first} holds the same bytes: one of the two is to be moved away"
                 yield Finding("log", str(other), text, "twin")
             else:
                 text = (
-                    f"{first} has the same name, and other bytes from position {place} on: "
+                    f"{first} has the same name, and other bytes from position {position} on: "
                     "a broker reads one of the two"
                 )
                 yield Finding("log", str(other), text, "twins")
@@ -176,10 +177,10 @@ def _twins(paths: StorePaths) -> Iterator[Finding]:
 def _first_difference(storage: Storage, first: Path, second: Path) -> int | None:
     """Return the position of the first byte that differs in two files, None if there is none."""
     sizes = storage.size(first), storage.size(second)
-    with storage.open(first) as one, storage.open(second) as other:
+    with storage.open(first) as first_file, storage.open(second) as second_file:
         for start in range(0, min(sizes), _BLOCK_BYTES):
             size = min(_BLOCK_BYTES, min(sizes) - start)
-            blocks = one.read(start, size), other.read(start, size)
+            blocks = first_file.read(start, size), second_file.read(start, size)
             differing = np.flatnonzero(blocks[0] != blocks[1])
             if len(differing):
                 return start + int(differing[0])

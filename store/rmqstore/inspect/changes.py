@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import groupby, islice
+from operator import attrgetter
 from typing import Final, Unpack
 
 import numpy as np
@@ -146,16 +147,16 @@ def done_append(
         n_rows: how many rows were appended.
         taken: the queue offsets that they took, by topic.
     """
-    topics = {topic: [*ones] for topic, ones in groupby(taken, lambda one: one.topic)}
+    topics = {topic: [*slices] for topic, slices in groupby(taken, attrgetter("topic"))}
     lines = [f"{path}: {n_rows:,} {'row was' if n_rows == 1 else 'rows were'} appended"]
     for topic, queues in islice(topics.items(), _FEW):
-        places = [f"{queue.queue_id} ({_offsets(queue)})" for queue in queues[:_FEW]]
+        texts = [f"{queue.queue_id} ({_offsets(queue)})" for queue in queues[:_FEW]]
         if len(queues) > _FEW:
-            places.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
+            texts.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
         n_messages = sum(queue.end - queue.start for queue in queues)
         messages = f"{n_messages:,} {'message' if n_messages == 1 else 'messages'}"
         count = number_of(len(queues), "queue")
-        lines.append(f"{topic}: {messages} in {count}: {', '.join(places)}")
+        lines.append(f"{topic}: {messages} in {count}: {', '.join(texts)}")
     if len(topics) > _FEW:
         lines.append(f"and {number_of(len(topics) - _FEW, 'more topic')}")
     return lines

@@ -132,7 +132,7 @@ def _time_of(store: MessageStore, physical_offset: int) -> int | None:
 class Tick(NamedTuple):
     """A label of an axis."""
 
-    place: float
+    position: float
     label: str
     below: str = ""  # a second line
 
@@ -147,7 +147,7 @@ class Scale(NamedTuple):
 class Bin(NamedTuple):
     """One interval of time, with what a pointer over it shows."""
 
-    place: float
+    position: float
     title: str
 
 
@@ -175,7 +175,7 @@ class Dots(NamedTuple):
     """The queues of one topic."""
 
     topic: str
-    dots: list[tuple[float, str]]  # place and title
+    dots: list[tuple[float, str]]  # position and title
 
 
 class SkewChart(NamedTuple):
@@ -244,21 +244,21 @@ def draw_skew(topics: Sequence[TopicFacts], queues: Sequence[QueueFacts]) -> Ske
     means = {topic.topic: topic.messages / topic.queues for topic in shown}
     top = max(topic.skew or 1.0 for topic in shown)
     ticks = _nice_ticks(top)
-    places: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
+    by_position: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
     for queue in queues:
-        if queue.topic in places and queue.messages is not None:
+        if queue.topic in by_position and queue.messages is not None:
             share = queue.messages / means[queue.topic] / ticks[-1]
-            places[queue.topic].setdefault(round(share * _DOT_PLACES), []).append(queue)
+            by_position[queue.topic].setdefault(round(share * _DOT_PLACES), []).append(queue)
     rows = []
-    for topic, found in places.items():
+    for topic, found in by_position.items():
         dots = []
-        for place, at in sorted(found.items()):
+        for position, at in sorted(found.items()):
             messages = at[0].messages or 0
             times = f"{messages / means[topic]:.2f} times the mean"
             title = f"queue {at[0].queue_id}: {messages:,} messages, {times}"
             if len(at) > 1:
                 title += f"; {len(at) - 1:,} more like it"
-            dots.append((100 * place / _DOT_PLACES, title))
+            dots.append((100 * position / _DOT_PLACES, title))
         rows.append(Dots(topic, dots))
     return SkewChart(rows, [Tick(100 * value / ticks[-1], number(value)) for value in ticks])
 

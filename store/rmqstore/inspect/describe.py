@@ -158,10 +158,10 @@ class _Row:
             "reason": "; ".join(self._reasons) or None,
         }
 
-    def _known(self, look: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def _known(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return what a look gives, None with its reason if damage hides it."""
         try:
-            return look(*args, **kwargs)
+            return ask(*args, **kwargs)
         except (RmqStoreError, OSError) as err:
             if str(err) not in self._reasons:
                 self._reasons.append(str(err))

@@ -154,7 +154,7 @@ def _store(
     conf: str | os.PathLike[str] | None,
     storage_options: Mapping[str, object] | None,
 ) -> Check:
-    name = " ".join(os.fspath(one) for one in (path, conf) if one is not None)
+    name = " ".join(os.fspath(given) for given in (path, conf) if given is not None)
     if path is not None and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         cure = f"name the folder that holds commitlog/; this host is {socket.gethostname()}"
         return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)

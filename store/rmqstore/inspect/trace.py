@@ -188,7 +188,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     seen = {message_id}
     rows = found.rows
     for _ in range(_MAX_ROUNDS):
-        records |= {_place(row): row for row in rows}
+        records |= {_row_order(row): row for row in rows}
         ids: set[str] = set()
         for row in rows:
             key = _unique_key(row)
@@ -204,7 +204,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
         rows = find_messages(store, sorted(ids), progress=progress).rows
     without_key = [row["offsetMsgId"] for row in records.values() if not _unique_key(row)]
     if without_key:  # their retries and dead letters name them as their origin
-        names = ", ".join(f"'{one}'" for one in without_key)
+        names = ", ".join(f"'{store_name}'" for store_name in without_key)
         copies = store.view(
             "deadLetters",
             columns=["commitLogOffset", "msgId"],
@@ -213,10 +213,10 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
         by = "msgId" if store.parts.is_tiered else "commitLogOffset"
         found_copies = [str(copy[by]) for copy in copies.to_arrow().to_pylist()]
         for row in find_messages(store, found_copies, progress=progress).rows:
-            records[_place(row)] = row
+            records[_row_order(row)] = row
     # Each queue in tiered storage has a log of its own.
     order = "storeTimestamp" if store.parts.is_tiered else "commitLogOffset"
-    oldest_first = sorted(records.values(), key=lambda row: (row[order], _place(row)))
+    oldest_first = sorted(records.values(), key=lambda row: (row[order], _row_order(row)))
     offsets: Offsets = {}
     delays: Mapping[int, int] = {}
     try:
@@ -229,7 +229,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     return pa.Table.from_pylist(traced, schema=COLUMNS)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _row_order(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("commitLogOffset", "topic", "queueId", "queueOffset"))
 
 

@@ -109,7 +109,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    tiers = [one.tier for one in store.parts.tiers if isinstance(one.tier, Tier)]
+    tiers = [tiered.tier for tiered in store.parts.tiers if isinstance(tiered.tier, Tier)]
     if not tiers:
         store.parts.require("verify")
     if store.parts.has_store:
@@ -239,7 +239,7 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
         yield Finding("end", f"{end.path}, {end.physical_offset}", text)
 
 
-def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Iterator[Finding]:
+def _damaged_records(store: MessageStore, advance: Callable[[int], None]) -> Iterator[Finding]:
     n_damaged = 0
     log = store.parts.log_slice()
     # Bodies are read to see whether they inflate.
@@ -259,7 +259,7 @@ def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Itera
             yield Finding("log", location, reason, "part" if is_part else "")
         last = pc.max(batch.column("commitLogOffset")).as_py()
         if last is not None:
-            reach(last - log.start)
+            advance(last - log.start)
     n_more = n_damaged - _MAX_FINDINGS
     if n_more > 0:
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")

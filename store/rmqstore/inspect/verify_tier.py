@@ -109,7 +109,7 @@ def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengt
             if broker != tier.broker_name or not is_queue_id(number):
                 continue
             try:
-                lengths = {integer(at): integer(one["size"]) for at, one in segments.items()}
+                lengths = {integer(start): integer(of["size"]) for start, of in segments.items()}
             except (AttributeError, KeyError, TypeError, ValueError) as err:
                 reason = f"the segments of {queue} are no table of lengths"
                 raise CorruptConfigError(str(path), 0, reason) from err
@@ -169,7 +169,7 @@ def _of_messages(
     store: MessageStore, alone: MessageStore, key: QueueKey, parts: dict[str, _Segments]
 ) -> Iterator[Finding]:
     """Yield which messages of a queue cannot be read, and what a broker makes of the queue."""
-    place = f"{key[0]}-{key[1]}"
+    name = f"{key[0]}-{key[1]}"
     width = QUEUE_UNIT.itemsize
     known, logged = (
         part.there if part.noted is None else part.noted
@@ -182,27 +182,27 @@ def _of_messages(
         begin = max(begin, alone.parts.store_queues.range(*key)[0])
     local = store.parts.queues.part(*key) if store.parts.has_store else None
     local_start = local.start if local is not None and local.start < local.end else end
-    reached = parts[CONSUME_QUEUE].end
-    if local is not None and reached is not None and reached // width < local_start:
+    units_end = parts[CONSUME_QUEUE].end
+    if local is not None and units_end is not None and units_end // width < local_start:
         n_segments = sum(len(part.noted or ()) for part in parts.values())
         text = (
             f"a broker that starts deletes all {n_segments} segments of the queue: its units end "
-            f"at queue offset {reached // width}, and the local store begins at {local_start}; it "
-            f"does not serve {named_offsets(np.arange(begin, local_start))}"
+            f"at queue offset {units_end // width}, and the local store begins at {local_start}; "
+            f"it does not serve {named_offsets(np.arange(begin, local_start))}"
         )
-        yield Finding("tier", place, text, "deletes")
+        yield Finding("tier", name, text, "deletes")
         return
     lost = np.setdiff1d(np.arange(begin, end), _valid(alone, key))
     only_here, elsewhere = lost[lost < local_start], lost[lost >= local_start]
     if len(only_here):
         text = f"a broker does not serve {named_offsets(only_here)}, which only the tier had"
-        yield Finding("tier", place, text)
+        yield Finding("tier", name, text)
     if len(elsewhere):
         text = (
             f"the tier lacks {named_offsets(elsewhere)}; a broker serves them until retention "
             "deletes them in the local store"
         )
-        yield Finding("tier", place, text)
+        yield Finding("tier", name, text)
 
 
 def _valid(alone: MessageStore, key: QueueKey) -> NDArray[np.int64]:

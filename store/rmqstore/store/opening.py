@@ -306,8 +306,8 @@ def created(
             if was_there:
                 disk.keep_within(base)
             made = [base / name for name in sorted(_names(base) - before)] if was_there else [base]
-            for one in made:
-                disk.delete_tree(one)
+            for entry in made:
+                disk.delete_tree(entry)
         raise
 
 

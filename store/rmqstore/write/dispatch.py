@@ -223,9 +223,9 @@ class Dispatcher:
         path = str(segment.path)
         for window in self._walk(self._log, segment, start, end):
             for starts, headers, whole in window.headers(self._topic, _BATCH_ROWS):
-                places = starts + segment.start
-                valid = whole & (headers.column("physical_offset") == places)
-                for physical_offset in places[~valid].tolist():
+                physical_offsets = starts + segment.start
+                valid = whole & (headers.column("physical_offset") == physical_offsets)
+                for physical_offset in physical_offsets[~valid].tolist():
                     reason = "not a whole record with this physical offset"
                     self._report_damage(path, physical_offset, reason)
                 valid_headers = headers if valid.all() else headers.take(np.flatnonzero(valid))
@@ -240,7 +240,7 @@ class Dispatcher:
         units, has_unit = requests.units, requests.has_unit
         if self._known_topics is not None:
             unknown = frozenset(units.topics) - self._known_topics
-            unknown = frozenset(each for each in unknown if not each.startswith(LMQ_PREFIX))
+            unknown = frozenset(topic for topic in unknown if not topic.startswith(LMQ_PREFIX))
             if unknown:
                 raise UnknownTopicsError(int(headers.column("physical_offset")[0]), unknown)
         self._topic = (
@@ -288,9 +288,9 @@ class Dispatcher:
             "log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it"
         )
 
-    def _add_finding(self, part: str, place: str, text: str) -> None:
+    def _add_finding(self, part: str, location: str, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
-            self.findings.append(Finding(part, place, text))
+            self.findings.append(Finding(part, location, text))
         elif len(self.findings) == _MAX_FINDINGS:
             text = f"more than {_MAX_FINDINGS} findings"
             self.findings.append(Finding(part, self._log.folders, text))

@@ -90,15 +90,15 @@ def has_tag_items(paths: StorePaths, log: CommitLog) -> bool:
 def _hold_tags(path: Path, sizes: IndexSizes, log: CommitLog) -> bool:
     """Return whether an item of a record's tags is among the newest items of a file."""
     items = IndexFile(path, sizes).newest_items(_NEWEST_ITEMS)
-    for place in np.unique(items["physical_offset"]).tolist():
+    for physical_offset in np.unique(items["physical_offset"]).tolist():
         try:
-            message = log.get(place, with_body=False)
+            message = log.get(physical_offset, with_body=False)
         except (RmqStoreError, LookupError):  # a crash may leave items without a record
             continue
         if not message.tags:
             continue
         (key_hash,) = key_hashes([message.topic], [tag_key(message.tags)]).ravel()
-        if ((items["physical_offset"] == place) & (items["key_hash"] == key_hash)).any():
+        if ((items["physical_offset"] == physical_offset) & (items["key_hash"] == key_hash)).any():
             return True
     return False
 

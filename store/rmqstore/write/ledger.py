@@ -50,7 +50,7 @@ class Ledger:
             return None
         return entry.version if entry.is_done or _stands(entry, log) else entry.previous
 
-    def settle(self, log: CommitLog) -> None:
+    def resolve_intent(self, log: CommitLog) -> None:
         """Look up every unfinished write in the log; called when a store is opened for writing."""
         for name in sorted(entry.name for entry in LOCAL.list_folder(self._folder)):
             if not name.endswith(".json"):
@@ -110,13 +110,13 @@ class Ledger:
         numbers = [entry.version]
         if entry.previous is not None:
             numbers.append(entry.previous)
-        for mark in (entry.first, entry.last):
-            if mark is not None:
-                numbers += [mark.physical_offset, mark.size]
+        for record in (entry.first, entry.last):
+            if record is not None:
+                numbers += [record.physical_offset, record.size]
         if isinstance(entry.is_done, bool) and all(type(number) is int for number in numbers):
             return entry
         return None
 
 
 def _stands(entry: LedgerEntry, log: CommitLog) -> bool:
-    return all(mark is None or mark.stands(log) for mark in (entry.first, entry.last))
+    return all(record is None or record.stands(log) for record in (entry.first, entry.last))

@@ -153,8 +153,8 @@ class QueueFiles:
     def end(self) -> int:
         """Return the physical offset up to which the queues reach, -1 without any unit."""
         ends = [-1]
-        for each in self._all():
-            with closing(each) as queue:
+        for appender in self._all():
+            with closing(appender) as queue:
                 ends.append(reach(queue, queue.end()))
         return max(ends)
 
@@ -181,8 +181,8 @@ class QueueFiles:
             The physical offset up to which the queues reach.
         """
         queues_end = n_queues = n_units = 0
-        for each in self._all():
-            with closing(each) as queue:
+        for appender in self._all():
+            with closing(appender) as queue:
                 end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
                 queues_end = max(queues_end, reach(queue, end))
                 n_queues += n_removed > 0

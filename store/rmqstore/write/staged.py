@@ -309,7 +309,7 @@ class PlacedBatch(NamedTuple):
     batch: StagedBatch
     topics: TopicColumn
     placement: Placement
-    places: PlacedFields
+    stored: PlacedFields
     light_offsets: pa.BinaryArray | None  # a property string for each record; None without any
 
     def records(self, staged: StagedRecords, batch_topics: Collection[str]) -> Records:
@@ -324,7 +324,7 @@ class PlacedBatch(NamedTuple):
         if self.batch.light_queues is not None and self.light_offsets is not None:
             require_plain_parents(self.topics, self.batch.light_queues, batch_topics)
             records = extend_properties(records, self.light_offsets)
-        stamp(records, *self.places)
+        stamp(records, *self.stored)
         return records
 
 
@@ -365,7 +365,7 @@ class StagedAppend:
             OSError: a file does not hold what its task staged.
         """
         for placed in self._placed(self._offsets, now):
-            self._times.append(int(placed.places.store_timestamps[0]))
+            self._times.append(int(placed.stored.store_timestamps[0]))
             yield placed
 
     def requests(self) -> Callable[[], Iterator[DispatchRequests]]:
@@ -375,7 +375,7 @@ class StagedAppend:
         def again() -> Iterator[DispatchRequests]:
             times = iter(self._times)
             for placed in self._placed(offsets, lambda: next(times)):
-                yield placed.batch.requests.placed(placed.places)
+                yield placed.batch.requests.placed(placed.stored)
 
         return again
 
@@ -396,6 +396,6 @@ class StagedAppend:
                 topics = TopicColumn(requests.topics, requests.topic_codes)
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
-                places = PlacedFields(queue_offsets, placement.physical_offsets, times)
-                yield PlacedBatch(part, batch, topics, placement, places, light_offsets)
+                stored = PlacedFields(queue_offsets, placement.physical_offsets, times)
+                yield PlacedBatch(part, batch, topics, placement, stored, light_offsets)
                 end = placement.end

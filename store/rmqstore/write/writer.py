@@ -229,7 +229,7 @@ class StoreWriter:
         self._batch_topics = self._repairer.queues.batch_topics
         self._topics = WrittenTopics(self._disk, self.paths, self._spec, self._batch_topics)
         self._ledger = Ledger(self._disk, self.paths.root)
-        self._ledger.settle(self._log)
+        self._ledger.resolve_intent(self._log)
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
@@ -311,11 +311,11 @@ class StoreWriter:
         for rows in row_batches(sizes):
             part = columns.take(rows)
             placement = self._append.place(sizes[rows])
-            places = PlacedFields(queue_offsets[rows], placement.physical_offsets, times[rows])
-            records = encode_records(part, places)
+            stored = PlacedFields(queue_offsets[rows], placement.physical_offsets, times[rows])
+            records = encode_records(part, stored)
             with self._all_or_nothing():
                 requests = part.requests(records, self.config.rules)
-                self._waiting.add(requests.placed(places), placement.end)
+                self._waiting.add(requests.placed(stored), placement.end)
                 self._put(records, placement, times[rows])
         self._topics.add(columns.topics, columns.queue_ids)
 
@@ -352,7 +352,7 @@ class StoreWriter:
                 if SCHEDULE_TOPIC in placed.topics.names:
                     self.config.require_delay_levels()
                 records = placed.records(staged, self._batch_topics)
-                self._put(records, placed.placement, placed.places.store_timestamps)
+                self._put(records, placed.placement, placed.stored.store_timestamps)
                 self._topics.add(placed.topics, placed.batch.requests.queue_ids)
             self._waiting.add_source(run.requests(), self._append.end)
 
