@@ -2,8 +2,8 @@
 
 Two logs of one broker differ only by a cut and by what was written after it. Records carry their
 time and their place, so the logs agree up to some physical offset and differ from there on: if the
-last record of a copy agrees, all before it do. A whole record has to agree, because zeros and equal
-bodies agree by chance.
+last record of a copy agrees, all before it do. A complete record has to agree, because zeros and
+equal bodies agree by chance.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ def consistent_point(
 
     Source: EpochFileCache.java#findConsistentPoint.
     """
-    ends = dict(zip(others, [*(each.start_offset for each in others[1:]), others_end], strict=True))
+    stops = [*(epoch.start_offset for epoch in others[1:]), others_end]
+    ends = dict(zip(others, stops, strict=True))
     end = own_end
     for epoch in reversed(own):
         if epoch in ends:

@@ -285,7 +285,7 @@ def state_to_leave(state: ReplicaState, end: int) -> tuple[ReplicaState, events.
 
     Args:
         state: of the replica.
-        end: physical offset after the last whole record in its files.
+        end: physical offset after the last complete record in its files.
     """
     copy = state.copy
     if not copy.is_open:

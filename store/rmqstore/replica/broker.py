@@ -18,8 +18,8 @@ from rmqstore.remoting import Address, Endpoint, RemotingClient
 from rmqstore.replica.broker_requests import (
     TOPICS,
     BrokerClient,
-    HeldTable,
     LogBounds,
+    PackedTable,
     ServedSettings,
 )
 from rmqstore.storage.broker.config_files import BATCH_QUEUES, MAX_TABLE_BYTES, QUEUE_TYPE, table_of
@@ -36,7 +36,7 @@ _MIN_FILE_BYTES: Final = 1 << 12
 _FALL_BEHIND_BYTES: Final = 256 << 20  # haSlaveFallbehindMax
 _TAGS_IN_INDEX: Final = (5, 4)
 _FIRST_LEARNERS: Final = (5, 1, 1)  # that give their id as later versions do
-_MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
+MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
 _TOPIC_TABLE: Final = re.compile(r'"topicConfigTable"\s*:\s*\{')
 _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an escape
 
@@ -160,7 +160,7 @@ class Facts(NamedTuple):
     """
 
     settings: ServedSettings
-    tables: dict[str, HeldTable]
+    tables: dict[str, PackedTable]
     bounds: LogBounds
     asked_at: float
     reported_at: float
@@ -271,7 +271,7 @@ def batch_topics_of(content: bytes) -> dict[str, bool]:
     if len(content) > MAX_TABLE_BYTES:  # no reader of stores takes it either
         return {}
     topics: Any
-    if len(content) > _MAX_PARSED_BYTES:
+    if len(content) > MAX_PARSED_BYTES:
         topics = _entries(content.decode(errors="replace"))
     else:
         try:

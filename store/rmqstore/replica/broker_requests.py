@@ -126,7 +126,7 @@ def _broker(name: str, entry: Any) -> RegisteredBroker:  # noqa: ANN401 - any JS
     return RegisteredBroker(name, str(entry.get("cluster") or ""), addresses)
 
 
-class HeldTable:
+class PackedTable:
     """A table of a broker, compressed: several wait until the copy has come as far as they have.
 
     Two are equal if their contents are.
@@ -142,7 +142,7 @@ class HeldTable:
         self._packed = bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(content)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HeldTable) and self._packed == other._packed
+        return isinstance(other, PackedTable) and self._packed == other._packed
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -243,7 +243,7 @@ class BrokerClient:
             raise self._unreadable("bounds of the log")
         return bounds
 
-    def tables(self) -> dict[str, HeldTable]:
+    def tables(self) -> dict[str, PackedTable]:
         """Return the tables that the broker has, by the names of their files.
 
         Raises as :meth:`settings` does.
@@ -257,7 +257,7 @@ class BrokerClient:
             version = answer.version
             if code in OF_5 and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 continue
-            found[name] = HeldTable(self._checked(answer).body)
+            found[name] = PackedTable(self._checked(answer).body)
         return found
 
     def record_at(self, physical_offset: int) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
 from rmqstore.replica.queue_builder import QueueBuilder, write_tables
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.state import (
-    FollowState,
     copy_paths,
     cut_folder,
     epochs_within,
@@ -57,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 256 << 10
 _BLOCK_BYTES: Final = 8 << 20
-_LOOK_SECONDS: Final = 0.05  # between two looks whether a thread has ended
+_POLL_SECONDS: Final = 0.05  # between two polls whether a thread has ended
 
 Read = Callable[[int, int], Bytes]
 
@@ -141,7 +140,7 @@ def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> i
 
 
 def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
-    """Return where the whole records end that follow those that a state covers.
+    """Return where the complete records end that follow those that a state covers.
 
     A follower that was killed leaves them: they were written, and the state did not come as far.
     Somebody may have read them since. After a cut, they may be what was to be cut, and do not
@@ -160,8 +159,8 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
             if segment is None:
                 break
             for window in walk_forward(log, segment, low, high):
-                for starts, headers, whole in window.headers():
-                    valid = whole & _are_valid(window, headers)
+                for starts, headers, complete in window.headers():
+                    valid = complete & _are_valid(window, headers)
                     if not valid.all():
                         return segment.start + int(starts[valid.argmin()])
                 end = window.stopped
@@ -214,8 +213,8 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
         if segment is None:
             continue
         for window in walk_forward(log, segment, low, high):
-            for _, headers, whole in window.headers():
-                units = read_requests(window.data, headers.take(whole.nonzero()[0])).units
+            for _, headers, complete in window.headers():
+                units = read_requests(window.data, headers.take(complete.nonzero()[0])).units
                 for code, topic in enumerate(units.topics):
                     counts[topic] += int((units.topic_codes == code).sum())
             if window.damage is not None:
@@ -226,7 +225,8 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
 def move_aside(root: Path, end: int) -> Path:
     """Rename the folder of a copy that ends at a physical offset; return the new name."""
     name = f"{root.name}.until-{end}"
-    target, number = root.with_name(name), 1
+    target = root.with_name(name)
+    number = 1
     while LOCAL.exists(target):
         number += 1
         target = root.with_name(f"{name}.{number}")
@@ -295,7 +295,8 @@ class Worker:
     def __init__(
         self, name: str, perform: Callable[[Any], Event], put: Callable[[Event], None]
     ) -> None:
-        self._perform, self._put = perform, put
+        self._perform = perform
+        self._put = put
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.failed: tuple[Any, BaseException] | None = None
         # An interrupt of join() makes a thread look ended.
@@ -320,7 +321,7 @@ class Worker:
                     event = self._perform(order)
                 except BaseException as err:  # noqa: BLE001 - raised by the loop
                     self.failed = order, err
-                    event = events.Failed(err, is_whole=False)
+                    event = events.Failed(err, is_consistent=False)
                 self._put(event)
         finally:
             self._has_ended.set()
@@ -329,14 +330,14 @@ class Worker:
         """Wait until it has performed all orders."""
         is_done = threading.Event()
         self._orders.put(is_done)
-        while self._is_running and not is_done.wait(_LOOK_SECONDS):
+        while self._is_running and not is_done.wait(_POLL_SECONDS):
             pass
 
     def end(self) -> None:
         """End it, once it has performed all orders."""
         self._orders.put(None)
         while self._is_running:
-            self._has_ended.wait(_LOOK_SECONDS)
+            self._has_ended.wait(_POLL_SECONDS)
 
     @property
     def _is_running(self) -> bool:
@@ -354,7 +355,9 @@ class _LogKeeper:
     """Brings the log, the epochs and the state to the disk."""
 
     def __init__(self, disk: Disk, paths: StorePaths, epochs: tuple[Epoch, ...]) -> None:
-        self._disk, self._paths, self._epochs = disk, paths, epochs
+        self._disk = disk
+        self._paths = paths
+        self._epochs = epochs
         self._n_removals = 0
 
     def perform(self, order: _LogOrder) -> Event:
@@ -383,11 +386,12 @@ class _QueueKeeper:
 
     def perform(self, order: tuple[events.Action, RecordStarts]) -> Event:
         action, starts = order
-        builder, began = self._builder, time.monotonic()
+        builder = self._builder
+        began = time.monotonic()
         match action:
             case events.Build(end, is_far, kinds):
                 builder.step(end, kinds, starts, is_far=is_far)
-                return events.Built(*builder.reached, seconds=time.monotonic() - began)
+                return events.Built(*builder.progress, seconds=time.monotonic() - began)
             case events.TakeTables(facts):
                 write_tables(self._disk, self._paths, facts.tables)
                 return events.TablesWritten()
@@ -403,7 +407,7 @@ class _QueueKeeper:
             case events.Complete(confirm_offset):
                 if confirm_offset is not None:
                     builder.confirm(confirm_offset)
-        return events.QueuesChanged(builder.reached.built)
+        return events.QueuesChanged(builder.progress.built)
 
 
 class CopyStore:
@@ -459,8 +463,29 @@ class CopyStore:
 
     def perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
-        perform = self._PERFORMED.get(type(action), CopyStore._give)
-        return perform(self, action)
+        match action:
+            case events.Open():
+                return self._open(action)
+            case events.FindStart(wanted, begin, high):
+                return self._find_start(wanted, begin, high)
+            case events.ForgetBegun():
+                self.log.forget_begun()
+            case events.Cut():
+                return self._cut(action)
+            case events.FindOldFiles():
+                found = self._old_files.find(self.paths, self.log.log, *action)
+                return events.OldFilesFound(*found)
+            case events.DeleteOldFiles(begin):
+                count = self.log.delete_before(begin)
+                logger.info("%s: %d files before %d are deleted", self.paths.root, count, begin)
+                return events.StepDone()
+            case events.MarkClosed(end, last_time):
+                self.log.log.refresh()
+                mark_as_closed(self._disk, self.paths, self.log.log, CleanEnd(end, last_time))
+                return events.StepDone()
+            case _:
+                self._give(action)
+        return None
 
     def _open(self, action: events.Open) -> events.Opened:
         """Open the copy to be continued, or make it.
@@ -528,26 +553,37 @@ class CopyStore:
             builds.give((action, RecordStarts()))
 
     def note(self, event: Event) -> None:
-        """Take note of what a thread has done."""
+        """Take note of what a thread has done.
+
+        What was set aside when the copy was opened goes if the log has the same bytes again.
+        """
         if isinstance(event, events.Flushed):
             self.log.unflushed.forget(event.number)
         elif isinstance(event, events.Built):
             self.log.starts.forget_before(event.written)
         elif isinstance(event, events.StateWritten):
-            self._drop_fetched(event.saved)
+            if self._aside is None:
+                return
+            saved = event.saved
+            is_fetched = is_fetched_again(self._aside, saved.begin, saved.end, self.log.read)
+            if is_fetched:
+                self._disk.delete_tree(self._aside)
+            if is_fetched is not None:  # other bytes stay
+                self._aside = None
 
     def failure(self, error: BaseException) -> events.Failed:
         """Return an error as an event, after the threads have performed all orders."""
         for worker in self._workers:
             worker.finish()
-        are_whole, log = all(worker.failed is None for worker in self._workers), self._log
+        is_consistent = all(worker.failed is None for worker in self._workers)
+        log = self._log
         if log is None:
-            return events.Failed(error, are_whole)
-        return events.Failed(error, are_whole and log.is_whole, log.end, log.last_store_timestamp)
+            return events.Failed(error, is_consistent)
+        is_consistent = is_consistent and log.is_consistent
+        return events.Failed(error, is_consistent, log.end, log.last_store_timestamp)
 
-    def _find_start(self, action: events.FindStart) -> events.StartFound:
+    def _find_start(self, wanted: int, begin: int, high: int) -> events.StartFound:
         """Find where a record of the copy begins, from which on the logs are compared."""
-        wanted, begin, high = action
         copy = self.log
         copy.log.refresh()
         compared = boundary_from(copy.log, wanted, copy.end)
@@ -561,9 +597,6 @@ class CopyStore:
         """Return a difference, with the last offset up to there where a record begins."""
         boundary = boundary_before(self.log.log, compared_from, differs_at)
         return events.Differed(differs_at, boundary, reason)
-
-    def _forget_begun(self, _action: events.ForgetBegun) -> None:
-        self.log.forget_begun()
 
     def _cut(self, action: events.Cut) -> events.LogCut:
         """Cut the log; what is cut is kept, and what agrees of a record is buffered."""
@@ -580,33 +613,6 @@ class CopyStore:
             self._aside = None
         return events.LogCut(copy.end, copy.last_store_timestamp)
 
-    def _find_old_files(self, action: events.FindOldFiles) -> events.OldFilesFound:
-        return events.OldFilesFound(*self._old_files.find(self.paths, self.log.log, *action))
-
-    def _delete_old_files(self, action: events.DeleteOldFiles) -> events.StepDone:
-        """Delete the files of the log before a physical offset."""
-        count = self.log.delete_before(action.begin)
-        text = "%s: %d files before %d are deleted"
-        logger.info(text, self.paths.root, count, action.begin)
-        return events.StepDone()
-
-    def _drop_fetched(self, saved: FollowState) -> None:
-        """Delete what was set aside when the copy was opened, if its log has the same bytes."""
-        if self._aside is None:
-            return
-        is_fetched = is_fetched_again(self._aside, saved.begin, saved.end, self.log.read)
-        if is_fetched:
-            self._disk.delete_tree(self._aside)
-        if is_fetched is not None:  # other bytes stay
-            self._aside = None
-
-    def _mark_closed(self, action: events.MarkClosed) -> events.StepDone:
-        """Mark the copy as a store that was closed."""
-        self.log.log.refresh()
-        end = CleanEnd(action.end, action.last_time)
-        mark_as_closed(self._disk, self.paths, self.log.log, end)
-        return events.StepDone()
-
     def set_aside(self, end: int) -> Path:
         """Rename the folder, which may then be used again; return its name.
 
@@ -618,7 +624,7 @@ class CopyStore:
         return target
 
     def abandon(self, state_of: Callable[[int], events.WriteState | None]) -> None:
-        """Bring to the disk what is whole, as far as possible, and release the lock.
+        """Bring to the disk what is valid, as far as possible, and release the lock.
 
         Args:
             state_of: returns what the state file has to say of a log that ends at a physical
@@ -655,14 +661,3 @@ class CopyStore:
             with suppress(OSError):
                 part.close()
         self._log = None
-
-    # Everything else is an order for one of the threads.
-    _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Open: _open,
-        events.FindStart: _find_start,
-        events.ForgetBegun: _forget_begun,
-        events.Cut: _cut,
-        events.FindOldFiles: _find_old_files,
-        events.DeleteOldFiles: _delete_old_files,
-        events.MarkClosed: _mark_closed,
-    }

@@ -139,7 +139,7 @@ def find_old_files(state: ReplicaState) -> Decision:
 
 
 def on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Decision:
-    """Delete whole files that neither the retention keeps nor a stream needs."""
+    """Delete the files that neither the retention keeps nor a stream needs."""
     ending, file_size = state.work.change, state.copy.saved.file_size
     assert ending is None or isinstance(ending, Ending)
     if event.begin is None:

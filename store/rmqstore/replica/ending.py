@@ -24,13 +24,13 @@ from rmqstore.replica.state import epochs_within
 
 
 def on_failed(state: ReplicaState, event: events.Failed) -> Decision:
-    """Complete the copy after an error of ours; after any other one, keep what is whole."""
+    """Complete the copy after an error of ours; after any other one, keep what is valid."""
     error = event.error
     is_ours = isinstance(error, (RmqStoreError, KeyboardInterrupt))
-    is_whole = event.is_whole and not isinstance(state.work.change, Cutting)
-    if not is_ours or not is_whole or state.phase is Phase.CLOSING:
+    is_consistent = event.is_consistent and not isinstance(state.work.change, Cutting)
+    if not is_ours or not is_consistent or state.phase is Phase.CLOSING:
         # The change stays: what the state file has to say depends on it.
-        end = events.End(error, is_whole=False)
+        end = events.End(error, is_complete=False)
         return state.in_phase(Phase.ENDED), [events.Disconnect(), end]
     if state.copy.is_open:
         state = state.with_copy(end=event.end, last_time=event.last_time, n_buffered=0)

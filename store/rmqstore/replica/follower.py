@@ -191,7 +191,8 @@ class Follower:
         progress: FollowCallback = ignore_follow_progress,
         make_disk: Callable[[], Disk] = Disk,
     ) -> None:
-        self._stop, self._progress = stop, progress
+        self._stop = stop
+        self._progress = progress
         root = LOCAL.full_path(target)
         self._port = ListenPort(
             endpoint,
@@ -240,18 +241,19 @@ class Follower:
                 self._mail.close()
             if error is not None:
                 raise error
-        return self._now()
+        return self.progress()
+
+    def progress(self) -> FollowProgress:
+        """Return how far the copy is."""
+        return progress_of(self.state)
 
     def _consequence(self) -> str:
         """Say what became of the copy where the disk failed, and how much is missing."""
-        now = self._now()
+        now = self.progress()
         return (
             f"what is whole was kept, up to {now.end}, and the same call continues the copy; "
             f"the log of the broker has {now.bytes_behind} bytes more"
         )
-
-    def _now(self) -> FollowProgress:
-        return progress_of(self.state)
 
     def _follow(self) -> BaseException | None:
         """Perform what is decided until the end; return the error that it ends with."""
@@ -274,19 +276,14 @@ class Follower:
             except BaseException as err:
                 if self.state.phase is Phase.ENDED or isinstance(found.event, events.Failed):
                     raise
-                todo = deque([happened(self._failure(err))])
+                # What the threads have done is seen from the files. What is asked is asked again
+                # if it is needed.
+                failed = self._store.failure(err)
+                self._take_mail()
+                self._found.clear()
+                self._backlog.clear()
+                todo = deque([happened(failed)])
         return error
-
-    def _failure(self, error: BaseException) -> events.Failed:
-        """Return an error as an event, after both threads have ended what they do.
-
-        What they have done is seen from the files. What is asked is asked again if it is needed.
-        """
-        failed = self._store.failure(error)
-        self._take_mail()
-        self._found.clear()
-        self._backlog.clear()
-        return failed
 
     def _next(self) -> Happened:
         """Return the next event: of what came already, or after a wait.
@@ -323,12 +320,11 @@ class Follower:
                 ]
             except ConnectionEndedError as err:
                 self._backlog.append((happened(events.Lost(str(err))), []))
-        is_drained = count < len(self._buffer) if wait.reads else self.state.link.is_drained
-        ticked = happened(events.Ticked(is_drained, count))
         if wait.reads:
-            self._backlog.append((ticked, []))
+            ticked = events.Ticked(count < len(self._buffer), count)
+            self._backlog.append((happened(ticked), []))
         else:
-            self._found.append(ticked)
+            self._found.append(happened(events.Ticked(self.state.link.is_drained)))
 
     def _take_mail(self) -> None:
         """Take what other threads have found, and a connection if it is the one that is awaited."""
@@ -347,14 +343,14 @@ class Follower:
     def _parsed(stream: HaStream, data: memoryview) -> list[tuple[Event, list[Chunk]]]:
         """Return what bytes of the stream say: parts of the log, and heartbeats."""
         found: list[tuple[Event, list[Chunk]]] = []
-        before = len(stream.epochs), stream.confirm_offset
+        before = events.EpochsReported(tuple(stream.epochs), stream.confirm_offset)
         try:
             chunks = stream.feed(data)
         except MalformedBytesError as err:
             return [(events.Lost(err.reason), [])]
-        if before != (len(stream.epochs), stream.confirm_offset):
-            known = tuple(stream.epochs), stream.confirm_offset
-            found.append((events.EpochsReported(*known), []))
+        known = events.EpochsReported(tuple(stream.epochs), stream.confirm_offset)
+        if known != before:
+            found.append((known, []))
         run: list[Chunk] = []
         for chunk in [*chunks, None]:
             if chunk is not None and not chunk.is_heartbeat:
@@ -397,7 +393,7 @@ class Follower:
         ).start()
 
     def _report_progress(self, _action: events.ReportProgress) -> None:
-        self._progress(self._now())
+        self._progress(self.progress())
 
     def _log(self, action: events.Log) -> None:
         logger.log(logging.WARNING if action.is_warning else logging.INFO, "%s", action.text)
@@ -408,7 +404,7 @@ class Follower:
         return events.SetAside(path)
 
     def _end(self, action: events.End) -> None:
-        if action.is_whole:
+        if action.is_complete:
             self._store.release()
         else:
             self._store.abandon(self._leave)
@@ -440,28 +436,22 @@ class Follower:
             return events.Lost(str(err))
         return None
 
-    def _write(self, _action: events.Write) -> events.Written:
-        """Write the whole records in the buffer."""
-        return self._written(self._store.log.write_buffer)
-
-    def _buffer_chunks(self, action: events.Buffer) -> events.Written | None:
+    def _write(self, action: events.Buffer | events.Write) -> events.Written | None:
+        """Buffer bytes that came, or write those that are; return what was written."""
         log = self._store.log
         end = log.end
-
-        def buffer() -> None:
-            for _, part in self._parts_of(*action):
-                log.buffer(part)
-
-        written = self._written(buffer)
-        return None if written.end == end and written.error is None else written
-
-    def _written(self, write: Callable[[], None]) -> events.Written:
-        """Let the log write; return what it has then, and how long that took."""
-        log, error, began = self._store.log, None, time.monotonic()
+        error = None
+        began = time.monotonic()
         try:
-            write()
+            if isinstance(action, events.Write):
+                log.write_buffer()
+            else:
+                for _, part in self._parts_of(*action):
+                    log.buffer(part)
         except CorruptRecordError as err:
             error = err
+        if isinstance(action, events.Buffer) and log.end == end and error is None:
+            return None
         seconds = time.monotonic() - began
         return events.Written(log.end, log.last_store_timestamp, error, seconds)
 
@@ -487,7 +477,7 @@ class Follower:
 
     # Everything else changes the copy only.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Buffer: _buffer_chunks,
+        events.Buffer: _write,
         events.Write: _write,
         events.Report: _report,
         events.Compare: _compare,

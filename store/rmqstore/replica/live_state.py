@@ -119,7 +119,7 @@ class Copy(NamedTuple):
     noted: FollowState | None  # what the state file has to say; None until a new copy is opened
     goal: int | None = None  # physical offset at which it is complete
     is_open: bool = False
-    end: int = 0  # physical offset after the last whole record in the files
+    end: int = 0  # physical offset after the last complete record in the files
     durable: int = 0  # the same of what is on the disk, and confirmed
     saved_end: int = 0  # the same of what the state file covers
     unconfirmed_from: int | None = None  # records from here on have yet to be compared
