@@ -24,7 +24,7 @@ from following.followers import (
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
 from rmqstore.replica.retention import (
-    NeededByStreams,
+    OldFiles,
     Retention,
     first_needed,
     new_begin,
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_does_not_tell_is_warned_of_once(
 def test_a_checkpoint_that_does_not_tell_is_an_error(
     change: Any, match: str, tmp_path: Path
 ) -> None:
-    log = log_of(10)
+    log = log_of(100)
     with FakeMaster(log) as master:
         follow_once(master, tmp_path / "copy")
     checkpoint = Checkpoint(tmp_path / "checkpoint")
@@ -304,7 +304,9 @@ def test_a_checkpoint_that_does_not_tell_is_an_error(
     change(checkpoint.folder)
     with pytest.raises(StoreStateError, match=match):
         first_needed(checkpoint.folder, paths, {"b"}, log.end)
-    assert NeededByStreams([checkpoint.folder]).limit(paths, {"b"}, log.end) == 0
+    old_files = OldFiles(Retention(is_mirror=True), [checkpoint.folder])
+    with closing(CommitLog(paths.commitlogs)) as copied:
+        assert old_files.find(paths, copied, "b", log.end, FILE_BYTES) == (0, FILE_BYTES, 0)
 
 
 def test_offsets_of_a_later_layout_of_spark_are_read(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Asked, Happened, Question
 from rmqstore.replica.ha import Handshake
 from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, wait_of
+from rmqstore.replica.log_copy import LogCopy
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.files.disk import Disk
@@ -347,13 +348,13 @@ def test_the_first_thread_ends_if_there_is_no_second_one(
 def test_an_interrupt_after_a_write_leaves_a_note_of_the_last_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = follower.Follower._PERFORMED[events.Write]
+    write = LogCopy.write_buffer
 
-    def write_and_interrupt(run: follower.Follower, action: events.Write) -> None:
-        write(run, action)
+    def write_and_interrupt(copy: LogCopy) -> None:
+        write(copy)
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(follower.Follower._PERFORMED, events.Write, write_and_interrupt)
+    monkeypatch.setattr(LogCopy, "write_buffer", write_and_interrupt)
     log, target = log_of(20), tmp_path / "copy"
     with FakeMaster(log) as master, pytest.raises(KeyboardInterrupt):
         follow_once(master, target)

@@ -19,13 +19,6 @@ from rmqstore.storage.broker.epochs import Epoch
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter
 
 
-class Extent(NamedTuple):
-    """The part of the log that a copy holds."""
-
-    begin: int
-    end: int
-
-
 def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: bool) -> int:
     """Return where a copy without a record begins: always with a file of the broker.
 
@@ -57,9 +50,9 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
     return max(offset - offset % file_size, bounds.low)
 
 
-def compared_from(extent: Extent, bounds: LogBounds, overlap: int) -> int:
+def compared_from(copied: LogBounds, bounds: LogBounds, overlap: int) -> int:
     """Return the physical offset from which a copy is compared with the log of its source."""
-    return max(extent.begin, bounds.low, min(extent.end, bounds.high) - overlap)
+    return max(copied.low, bounds.low, min(copied.high, bounds.high) - overlap)
 
 
 def request_at(physical_offset: int, bounds: LogBounds, file_size: int) -> int:
@@ -101,31 +94,31 @@ def served_bounds(
     return LogBounds(low, end)
 
 
-def has_gap(root: Path, extent: Extent, bounds: LogBounds, *, begins_again: bool) -> bool:
+def has_gap(root: Path, copied: LogBounds, bounds: LogBounds, *, begins_again: bool) -> bool:
     """Return whether a broker has nothing of a copy, with which it could be compared.
 
     Args:
         root: the folder of the copy.
-        extent: what the copy holds.
+        copied: where the copy begins and ends.
         bounds: what the broker serves.
         begins_again: whether a new copy is to begin then.
 
     Raises:
         StoreStateError: it has not, and no new copy is to begin.
     """
-    if extent.begin == extent.end:
+    if copied.low == copied.high:
         return False
-    if bounds.high < extent.begin:
+    if bounds.high < copied.low:
         raise StoreStateError(
-            f"{root} begins at {extent.begin}, and the log of the broker ends at {bounds.high}: "
+            f"{root} begins at {copied.low}, and the log of the broker ends at {bounds.high}: "
             "it now has another log. Keep the copy, and follow the broker into a new folder"
         )
-    if extent.end > bounds.low:
+    if copied.high > bounds.low:
         return False
     if not begins_again:
-        how = "without a gap" if extent.end < bounds.low else "without being compared"
+        how = "without a gap" if copied.high < bounds.low else "without being compared"
         raise StoreStateError(
-            f"{root} ends at {extent.end}, and the broker has nothing to serve before "
+            f"{root} ends at {copied.high}, and the broker has nothing to serve before "
             f"{bounds.low}: the copy cannot continue {how}. Keep it, and follow the broker into a "
             "new folder"
         )

@@ -153,9 +153,10 @@ def on_log_cut(state: ReplicaState, event: events.LogCut) -> Decision:
 
 def _cut_queues(state: ReplicaState, cut: Cutting) -> Decision:
     """Cut queues and index after the log."""
-    is_new = cut.begins_at is not None
-    end = cut.end if cut.begins_at is None else cut.begins_at
-    return state.with_work(changes_queues=True), [events.CutQueues(end, is_new)]
+    action = events.CutQueues(cut.end, is_new=False)
+    if cut.begins_at is not None:
+        action = events.CutQueues(cut.begins_at, is_new=True)
+    return state.with_work(changes_queues=True), [action]
 
 
 def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:

@@ -26,13 +26,14 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.columns.search import store_their_offsets
-from rmqstore.format.layout import Bytes, Mask
+from rmqstore.format.layout import Mask
 from rmqstore.replica import events
 from rmqstore.replica.events import Action, Event
 from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
 from rmqstore.replica.queue_builder import QueueBuilder, write_tables
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.state import (
+    FollowState,
     copy_paths,
     cut_folder,
     epochs_within,
@@ -58,8 +59,6 @@ _SPARE_BYTES: Final = 256 << 10
 _BLOCK_BYTES: Final = 8 << 20
 _POLL_SECONDS: Final = 0.05  # between two polls whether a thread has ended
 
-Read = Callable[[int, int], Bytes]
-
 _MOST_TOPICS_NAMED: Final = 10
 
 
@@ -77,19 +76,16 @@ def reserve_spare(disk: Disk, path: Path) -> None:
         disk.reserve(path, 0, _SPARE_BYTES)
 
 
-def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | None:
-    """Return whether the log of a copy again has the bytes that were set aside when it was opened.
+def is_fetched_again(folder: Path, log: LogCopy, saved: FollowState) -> bool | None:
+    """Return whether a log again has the bytes that were set aside when it was opened.
 
-    The broker nearly always sends the same bytes again. Then they need not be kept twice.
+    The broker nearly always sends the same bytes again. Then they need not be kept twice. None if
+    the log that is on the disk has not come as far.
 
     Args:
-        folder: where they are, in files named ``FILE`` or ``FILE.OFFSET``.
-        begin: where the log begins.
-        end: up to where it is on the disk.
-        read: returns bytes of the log, given a physical offset and how many.
-
-    Returns:
-        None if the log has not come as far.
+        folder: where the bytes are, in files named ``FILE`` or ``FILE.OFFSET``.
+        log: the log of the copy.
+        saved: the state that is on the disk.
     """
     with ExitStack() as stack:
         kept = []
@@ -97,61 +93,51 @@ def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | N
             file = stack.enter_context(LOCAL.open(folder / entry.name))
             name, _, offset = entry.name.partition(".")
             kept.append((file, int(offset or name), file.written_end(file.size)))
-        if any(start < begin for _, start, _ in kept):
+        if any(start < saved.begin for _, start, _ in kept):
             return False
-        if any(start + size > end for _, start, size in kept):
+        if any(start + size > saved.end for _, start, size in kept):
             return None
         for file, start, size in kept:
             for done in range(0, size, _BLOCK_BYTES):
                 block = np.empty(min(_BLOCK_BYTES, size - done), np.uint8)
                 file.read_into(block, done)
-                if not np.array_equal(block, read(start + done, len(block))):
+                if not np.array_equal(block, log.read(start + done, len(block))):
                     return False
     return True
 
 
-def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> int:
-    """Return where the files of the log begin, some of which may have been deleted.
-
-    Args:
-        paths: the copy.
-        begin: where its log began.
-        end: physical offset after the last record.
-        file_size: bytes of each file.
+def begin_of_files(paths: StorePaths, saved: FollowState) -> int:
+    """Return where the files of a log begin, some of which may have been deleted.
 
     Raises:
         StoreStateError: files between the begin and the end are missing.
     """
-    if begin == end:
-        return begin
+    if saved.begin == saved.end:
+        return saved.begin
     log = CommitLog(paths.commitlogs)
     expected = log.min_offset
     for segment in log.segments:
-        if segment.start != expected or segment.size != file_size:
+        if segment.start != expected or segment.size != saved.file_size:
             break
         expected = segment.end
     log.close()
-    if not log.segments or log.min_offset >= end or expected < end:
+    if not log.segments or log.min_offset >= saved.end or expected < saved.end:
         raise StoreStateError(
-            f"{paths.commitlogs[0]} should reach to {end}, and from {expected} on files are "
+            f"{paths.commitlogs[0]} should reach to {saved.end}, and from {expected} on files are "
             "missing or have other sizes: put them back, or follow the broker into a new folder"
         )
-    return max(begin, log.min_offset)
+    return max(saved.begin, log.min_offset)
 
 
-def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
+def found_end(paths: StorePaths, saved: FollowState) -> int:
     """Return where the complete records end that follow those that a state covers.
 
     A follower that was killed leaves them: they were written, and the state did not come as far.
     Somebody may have read them since. After a cut, they may be what was to be cut, and do not
     count.
-
-    Args:
-        paths: the copy.
-        end: physical offset up to which the state covers the log.
-        last_cut: physical offset where the log was cut the last time.
     """
-    if end == last_cut:
+    end = saved.end
+    if end == saved.last_cut:
         return end
     log = CommitLog(paths.commitlogs)
     try:
@@ -185,18 +171,9 @@ def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
 
 
 def warn_of_cut(
-    root: Path, log: CommitLog, cut: tuple[int, int], reason: str, folder: Path
+    root: Path, log: CommitLog, start: int, end: int, *, reason: str, folder: Path
 ) -> None:
-    """Report which messages the broker has lost.
-
-    Args:
-        root: the folder of the copy.
-        log: its log.
-        cut: where what is cut begins and ends.
-        reason: why.
-        folder: where it is kept.
-    """
-    start, end = cut
+    """Report which messages the broker has lost: those of a log that are cut, and kept aside."""
     counts = _messages_from(log, start, end)
     named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
     logger.warning(
@@ -220,39 +197,6 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
             if window.damage is not None:
                 break
     return counts
-
-
-def move_aside(root: Path, end: int) -> Path:
-    """Rename the folder of a copy that ends at a physical offset; return the new name."""
-    name = f"{root.name}.until-{end}"
-    target = root.with_name(name)
-    number = 1
-    while LOCAL.exists(target):
-        number += 1
-        target = root.with_name(f"{name}.{number}")
-    disk = Disk()
-    disk.rename(root, target)
-    disk.flush_folder(root.parent)
-    disk.close()
-    return target
-
-
-def boundary_from(log: CommitLog, physical_offset: int, end: int) -> int:
-    """Return where a record begins: at a physical offset, or soon after it.
-
-    If its file has none after it, this is the start of the file.
-
-    Args:
-        log: the log of a copy.
-        physical_offset: at or before the end.
-        end: physical offset after its last record.
-    """
-    segment = log.find(physical_offset)
-    if segment is None or physical_offset == segment.start:
-        return physical_offset
-    stop = min(segment.end, end)
-    first = next_record(log, segment, physical_offset, stop)
-    return first if first < stop else segment.start
 
 
 def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
@@ -396,7 +340,8 @@ class _QueueKeeper:
                 write_tables(self._disk, self._paths, facts.tables)
                 return events.TablesWritten()
             case events.PlanCut(end):
-                return events.QueuesChanged(builder.planned(end))
+                end = min(end, builder.progress.built)
+                return events.QueuesChanged(builder.planned(end, was_closed=builder.is_clean))
             case events.CutQueues(end, is_new):
                 if is_new:
                     builder.begin_again(end)
@@ -468,6 +413,8 @@ class CopyStore:
                 return self._open(action)
             case events.FindStart(wanted, begin, high):
                 return self._find_start(wanted, begin, high)
+            case events.FindBoundary():
+                return self.differed(*action)
             case events.ForgetBegun():
                 self.log.forget_begun()
             case events.Cut():
@@ -496,7 +443,7 @@ class CopyStore:
         paths, disk, saved = self.paths, self._disk, action.saved
         disk.make_folder(paths.own.folder)
         was_closed = saved.is_closed and not paths.has_abort
-        begin = begin_of_files(paths, saved.begin, saved.end, saved.file_size)
+        begin = begin_of_files(paths, saved)
         saved = saved.opened(begin, builds_queues=action.builds_queues)
         write_state(disk, paths, saved)  # before anything that makes the folder look like a store
         reserve_spare(disk, self._spare)
@@ -504,7 +451,7 @@ class CopyStore:
         disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
-        end = found_end(paths, saved.end, saved.last_cut)
+        end = found_end(paths, saved)
         log = LogCopy(disk, paths, saved.file_size, end, f"the log of {action.address}")
         self._log = log
         self._parts.append(log)
@@ -520,7 +467,7 @@ class CopyStore:
         builder = QueueBuilder(queue_disk, paths, action.source.config)
         built = min(saved.built, saved.end)
         self._parts.append(builder)
-        start = builder.planned_when_opened(built, was_closed=was_closed)
+        start = builder.planned(built, was_closed=was_closed)
         if start < built:
             saved = replace(saved, built=start)
             write_state(disk, paths, saved)
@@ -564,8 +511,7 @@ class CopyStore:
         elif isinstance(event, events.StateWritten):
             if self._aside is None:
                 return
-            saved = event.saved
-            is_fetched = is_fetched_again(self._aside, saved.begin, saved.end, self.log.read)
+            is_fetched = is_fetched_again(self._aside, self.log, event.saved)
             if is_fetched:
                 self._disk.delete_tree(self._aside)
             if is_fetched is not None:  # other bytes stay
@@ -586,7 +532,12 @@ class CopyStore:
         """Find where a record of the copy begins, from which on the logs are compared."""
         copy = self.log
         copy.log.refresh()
-        compared = boundary_from(copy.log, wanted, copy.end)
+        compared = wanted
+        segment = copy.log.find(wanted)
+        if segment is not None and wanted > segment.start:
+            stop = min(segment.end, copy.end)
+            first = next_record(copy.log, segment, wanted, stop)
+            compared = first if first < stop else segment.start
         if compared > high:  # inside of a long record, the log of the broker ends
             compared = boundary_before(copy.log, begin, wanted)
         compared = max(compared, begin)
@@ -603,7 +554,8 @@ class CopyStore:
         end, differs_at, reason, folder, begins_at = action
         copy = self.log
         if begins_at is None:
-            warn_of_cut(self.paths.root, copy.log, (end, copy.end), reason, folder)
+            root = self.paths.root
+            warn_of_cut(root, copy.log, end, copy.end, reason=reason, folder=folder)
         agreed = copy.read(end, differs_at - end).tobytes() if differs_at > end else b""
         copy.cut(end, reason, folder)
         copy.read_last_time()
@@ -619,7 +571,17 @@ class CopyStore:
         The lock, a file in the folder, is held until the folder has its new name.
         """
         self._stop_using()
-        target = move_aside(self.paths.root, end)
+        root = self.paths.root
+        name = f"{root.name}.until-{end}"
+        target = root.with_name(name)
+        number = 1
+        while LOCAL.exists(target):
+            number += 1
+            target = root.with_name(f"{name}.{number}")
+        disk = Disk()
+        disk.rename(root, target)
+        disk.flush_folder(root.parent)
+        disk.close()
         self._lock.release()
         return target
 

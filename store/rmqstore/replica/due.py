@@ -1,4 +1,4 @@
-"""What is due as time passes: a write, a flush, a report, a look at the broker, or at old files.
+"""What is due as time passes: a write, a flush, a report, a poll of the broker, or old files.
 
 :func:`on_ticked` comes after each wait. Old files are deleted in steps (:data:`RETAIN`), while the
 stream continues.
@@ -29,7 +29,7 @@ _STATE_SECONDS: Final = 10.0
 
 
 def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
-    """Do what is due: of the phase first, then all that is looked at now and then."""
+    """Do what is due: of the phase first, then all that is checked now and then."""
     was_stalled, rate = state.is_stalled, state.settings.max_rate
     if event.is_drained != state.link.is_drained:
         state = state.with_link(is_drained=event.is_drained)
@@ -66,14 +66,14 @@ def _stream_on(state: ReplicaState) -> Decision:
     if link.pending is not None and not is_end_asked(state):  # the answer came during a change
         state, actions = ask_for_end(state, link.position)
     elif state.copy.n_buffered and state.phase is Phase.APPENDING and state.is_write_due:
-        actions = [events.Write()]  # then the flush is looked at again
+        actions = [events.Write()]  # then a flush may be due
     else:
         state, actions = flush_if_due(state)
     state, further = report_if_due(state)
     return state, [*actions, *further]
 
 
-# ---- what is looked at after each wait
+# ---- what is checked after each wait
 
 
 def _ask_if_due(state: ReplicaState) -> Decision:
@@ -81,8 +81,7 @@ def _ask_if_due(state: ReplicaState) -> Decision:
     link, interval = state.link, state.settings.tables_seconds
     if not state.copy.is_open:
         return state, []
-    rest = link.timing.bounds
-    rest = min(rest, interval) if interval else rest
+    rest = min(link.timing.bounds, interval or link.timing.bounds)
     is_asked = link.is_asked(Question.FACTS, Question.TABLES, Question.BOUNDS)
     if is_asked or state.now - link.asked_at < rest:
         return state, []

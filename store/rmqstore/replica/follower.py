@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError
 from rmqstore.remoting import Endpoint
@@ -269,8 +269,8 @@ class Follower:
                 for action in actions:
                     if isinstance(action, events.End):
                         error = action.error
-                    event = self._perform(action)
-                    if event is not None:
+                        self._end(action)
+                    elif (event := self._perform(action)) is not None:
                         results.append(happened(event))
                 todo.extendleft(reversed(results))
             except BaseException as err:
@@ -368,7 +368,7 @@ class Follower:
             found.append((events.Received(stream.position, stream.position), []))
         return found
 
-    def _disconnect(self, _action: events.Disconnect | None = None) -> None:
+    def _disconnect(self) -> None:
         self._backlog.clear()
         if self._made is not None:
             self._mail.watch(None)
@@ -377,40 +377,47 @@ class Follower:
 
     def _perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
-        perform = self._PERFORMED.get(type(action))
-        return self._store.perform(action) if perform is None else perform(self, action)
+        match action:
+            case events.Buffer() | events.Write():
+                return self._write(action)
+            case events.Compare():
+                return self._compare(action)
+            case events.Report(offset):
+                return self._report(offset)
+            case events.Request():
+                return self._request(action)
+            case events.Ask() | events.Connect():
+                self._ask(action)
+            case events.Disconnect():
+                self._disconnect()
+            case events.ReportProgress():
+                self._progress(self.progress())
+            case events.Log(text, is_warning):
+                logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+            case events.MoveAside(end):
+                path = self._store.set_aside(end)
+                self._store = self._make_store()
+                return events.SetAside(path)
+            case _:  # it changes the copy only
+                return self._store.perform(action)
+        return None
 
-    def _ask(self, action: events.Ask) -> None:
-        self._beside(lambda: answer_to(action, self._port))
+    def _ask(self, action: events.Ask | events.Connect) -> None:
+        """Ask the broker, or connect to it, in a thread that a stop does not wait for."""
 
-    def _connect(self, action: events.Connect) -> None:
-        self._beside(lambda: connect(action, self._port, self._stop.is_set))
+        def ask() -> None:
+            if isinstance(action, events.Ask):
+                self._mail.put(answer_to(action, self._port))
+            else:
+                self._mail.put(connect(action, self._port, self._stop.is_set))
 
-    def _beside(self, work: Callable[[], Happened | _Made]) -> None:
-        """Do something in a thread of its own, which a stop does not wait for."""
-        threading.Thread(
-            target=lambda: self._mail.put(work()), name="follow-question", daemon=True
-        ).start()
-
-    def _report_progress(self, _action: events.ReportProgress) -> None:
-        self._progress(self.progress())
-
-    def _log(self, action: events.Log) -> None:
-        logger.log(logging.WARNING if action.is_warning else logging.INFO, "%s", action.text)
-
-    def _set_aside(self, action: events.MoveAside) -> events.SetAside:
-        path = self._store.set_aside(action.end)
-        self._store = self._make_store()
-        return events.SetAside(path)
+        threading.Thread(target=ask, name="follow-question", daemon=True).start()
 
     def _end(self, action: events.End) -> None:
         if action.is_complete:
             self._store.release()
         else:
             self._store.abandon(self._leave)
-
-    def _find_boundary(self, action: events.FindBoundary) -> events.Differed:
-        return self._store.differed(*action)
 
     def _leave(self, end: int) -> events.WriteState | None:
         """Return what the state file has to say of a log that ends somewhere."""
@@ -426,12 +433,12 @@ class Follower:
         self._made = self._made._replace(stream=stream)
         if has_zero:
             self._store.log.buffer(b"\0")
-        return self._report(events.Report(position))
+        return self._report(position)
 
-    def _report(self, action: events.Report) -> events.Lost | None:
+    def _report(self, offset: int) -> events.Lost | None:
         assert self._made is not None
         try:
-            self._made.connection.send(self._made.stream.report(action.offset))
+            self._made.connection.send(self._made.stream.report(offset))
         except ConnectionEndedError as err:
             return events.Lost(str(err))
         return None
@@ -474,20 +481,3 @@ class Follower:
                 reason = "the broker has other bytes here"
                 return self._store.differed(first, compared_from, reason)
         return events.Agreed(start, stop, time.monotonic() - began)
-
-    # Everything else changes the copy only.
-    _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Buffer: _write,
-        events.Write: _write,
-        events.Report: _report,
-        events.Compare: _compare,
-        events.FindBoundary: _find_boundary,
-        events.Request: _request,
-        events.Ask: _ask,
-        events.Connect: _connect,
-        events.Disconnect: _disconnect,
-        events.ReportProgress: _report_progress,
-        events.Log: _log,
-        events.MoveAside: _set_aside,
-        events.End: _end,
-    }

@@ -129,10 +129,6 @@ class QueueBuilder:
         """Whether all that was built is on the disk."""
         return self.progress.built == self.progress.written
 
-    def planned(self, end: int) -> int:
-        """Return from where on queues and index are built again once they are cut."""
-        return self._stale_index_files(min(self.progress.built, end), was_closed=self.is_clean)[0]
-
     def _stale_index_files(self, built: int, *, was_closed: bool) -> tuple[int, list[Path]]:
         """Return the index files that may hold items of records at or after an end.
 
@@ -154,7 +150,7 @@ class QueueBuilder:
             start = max(min(start, begin), self._log.min_offset)
         return start, stale
 
-    def planned_when_opened(self, built: int, *, was_closed: bool) -> int:
+    def planned(self, built: int, *, was_closed: bool) -> int:
         """Return from where on queues and index are built once :meth:`recover` was called."""
         return self._stale_index_files(built, was_closed=was_closed)[0]
 
@@ -182,7 +178,7 @@ class QueueBuilder:
         """Remove units and items of records from a physical offset on, where a record begins."""
         built = min(self.progress.built, end)
         was_clean = self.is_clean
-        self._forget()
+        self._open = _Open({}, None)
         self._log.close()
         self._log = CommitLog(self._paths.commitlogs)
         self.recover(built, was_closed=was_clean)
@@ -191,10 +187,6 @@ class QueueBuilder:
         """Begin at another physical offset, with a log that has no record."""
         self.cut(begin)
         self.progress = BuildProgress(begin, begin)
-
-    def _forget(self) -> None:
-        """Forget the queues that are open, because their files change."""
-        self._open = _Open({}, None)
 
     def _time_at(self, physical_offset: int | None) -> int:
         """Return the store time of the record at a physical offset, 0 if it is not known."""
@@ -244,7 +236,7 @@ class QueueBuilder:
             return
         if not self.is_clean:
             self._flush()
-        self._forget()
+        self._open = _Open({}, None)
         self._kinds = kinds
         plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
         batch = frozenset((self._is_batch.keys() | kinds.batch) - plain)
@@ -344,7 +336,7 @@ class QueueBuilder:
             delete_all_built(self._disk, self._paths)
         else:
             delete_built_files(self._disk, self._paths, begin)
-        self._forget()  # the queues know where their files begin
+        self._open = _Open({}, None)  # the queues know where their files begin
 
     def confirm(self, physical_offset: int) -> None:
         """Let a broker in controller mode that opens the copy read the log from there on."""
