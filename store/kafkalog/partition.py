@@ -14,15 +14,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
-from kafkalog.scan import (
-    CORRUPT_RECORD,
-    IsolationLevel,
-    Mode,
-    Scan,
-    ScanSpec,
-    counted,
-    parse_scan,
-)
+from kafkalog.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, counted, parse_scan
 from kafkalog.storage.identity import LogIdentity, is_another, note_before
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (

@@ -16,12 +16,7 @@ from kafkalog.format.layout import LEAST_RECORD, MAX_INFLATED_BYTES, RECORDS_AT,
 from kafkalog.format.reference import markers
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import newest_snapshot
-from kafkalog.storage.recovery import (
-    WalkEnd,
-    last_batch,
-    segment_sizes,
-    sizes_before,
-)
+from kafkalog.storage.recovery import WalkEnd, last_batch, segment_sizes, sizes_before
 from rmqstore.errors import MalformedBytesError
 
 logger = logging.getLogger(__name__)

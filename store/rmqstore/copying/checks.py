@@ -10,10 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
-from rmqstore.copying.plan import (
-    CopyRequest,
-    PlannedFile,
-)
+from rmqstore.copying.plan import CopyRequest, PlannedFile
 from rmqstore.errors import (
     READS_AFTER_END,
     CorruptRecordError,

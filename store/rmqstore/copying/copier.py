@@ -39,11 +39,7 @@ from rmqstore.copying.plan import (
     require_possible,
 )
 from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
-from rmqstore.errors import (
-    Finding,
-    StoreStateError,
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import Finding, StoreStateError, UnsupportedFeatureError
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp

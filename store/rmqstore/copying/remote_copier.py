@@ -27,12 +27,7 @@ from rmqstore.copying.plan import (
     plan_copy,
     require_possible,
 )
-from rmqstore.errors import (
-    FileDeletedError,
-    Finding,
-    StoreStateError,
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import FileDeletedError, Finding, StoreStateError, UnsupportedFeatureError
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.storage.broker.topic_table import content_of_kept
 from rmqstore.storage.files.local import LOCAL
