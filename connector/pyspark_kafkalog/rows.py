@@ -118,7 +118,8 @@ class RowReader:
         """
         require_columns(schema, options.columns)
         self._corrupt = options.columns.corrupt
-        self._names, self._log_dirs = schema.fieldNames(), options.log_dirs
+        self._names = schema.fieldNames()
+        self._log_dirs = options.log_dirs
         made_of = [_MADE_OF[name] for name in self._names if name in _MADE_OF]
         if "offset" not in made_of:
             made_of.append("offset")  # which errors name

@@ -73,7 +73,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._poll()
         since = StreamOffset.of_json(start)
         self._told.clear()
-        is_first, self._latest = not self._latest, reader.latest_offsets()
+        is_first = not self._latest
+        self._latest = reader.latest_offsets()
         if is_first:
             starts = {key: since.offsets.get(key, 0) for key in self._latest}
             reader.warn_of_losses(starts, self._latest)
@@ -172,7 +173,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept: Mapping[TopicPartition, LogIdentity] | None = None,
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
-        known, partitions = kept or {}, reader.partitions
+        known = kept or {}
+        partitions = reader.partitions
         identities = {
             key: known[key] if key in known else identity_of(partitions[key], offset)
             for key, offset in offsets.items()

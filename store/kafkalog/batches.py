@@ -64,7 +64,10 @@ class DamagedBatches:
     """
 
     def __init__(self, spec: ScanSpec, start: int, end: int, *, follows: bool) -> None:
-        self._spec, self._start, self._end, self._follows = spec, start, end, follows
+        self._spec = spec
+        self._start = start
+        self._end = end
+        self._follows = follows
         self._pending: list[DamagedBatch] = []
 
     def clear(self) -> None:
@@ -124,8 +127,11 @@ class PartitionReader:
         transactions: Transactions | None,
         gaps: Gaps,
     ) -> None:
-        self._name, self._log, self._gaps = name, log, gaps
-        self._spec, self._transactions = spec, transactions
+        self._name = name
+        self._log = log
+        self._gaps = gaps
+        self._spec = spec
+        self._transactions = transactions
         self._next = 0
         self._damage = DamagedBatches(spec, 0, 0, follows=False)
 
@@ -161,7 +167,8 @@ class PartitionReader:
                 last = log.segments[-1].path
                 if log.storage.size(last) >= log.end_position:
                     return  # the segment is not shorter than it was when it was listed
-                gone, known = last, None
+                gone = last
+                known = None
             except FileNotFoundError as err:
                 logger.info("%s was deleted; listing the segments again", err.filename or err)
                 gone = str(err.filename or err)
@@ -207,7 +214,8 @@ class PartitionReader:
     def _window(
         self, log: PartitionLog, ordered: Ordered, span: tuple[int, int]
     ) -> Iterator[pa.RecordBatch]:
-        window, end = ordered.window, span[1]
+        window = ordered.window
+        end = span[1]
         rows = self._rows_within(ordered, span, reads_tail=end >= log.end_offset)
         headers, in_order = window.headers[rows], ordered.in_order[rows]
         valid, unknown = np.ones(len(headers), np.bool_), np.zeros(len(headers), np.bool_)
@@ -254,7 +262,8 @@ class PartitionReader:
     ) -> Iterator[pa.RecordBatch]:
         """Handle a batch of whose header nothing is wrong."""
         position, base = int(headers.position[row]), int(headers.base_offset[row])
-        after, path = int(headers.last_offset[row]) + 1, window.segment.path
+        after = int(headers.last_offset[row]) + 1
+        path = window.segment.path
         self._damage.add(DamagedBatch(path, position, reason, base, after, base))
         yield from self._damage.rows(after)
 
@@ -312,7 +321,8 @@ class PartitionReader:
     def _decode(self, window: Window, headers: BatchHeaders, end: int) -> Iterator[pa.RecordBatch]:
         if not len(headers):
             return
-        columns, done = self._spec.columns, 0
+        columns = self._spec.columns
+        done = 0
         try:
             for done, batch in counted_chunks(window.data, headers, columns, self._next, end):  # noqa: B007 - read after an error
                 if batch.num_rows:

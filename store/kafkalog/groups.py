@@ -143,7 +143,8 @@ class _Replay:
     def __init__(self, log: PartitionLog, spec: ScanSpec) -> None:
         self.offsets = _Offsets()
         self.damage: list[CorruptBatchError] = []
-        self._spec, self._start_offset = spec, log.start_offset
+        self._spec = spec
+        self._start_offset = log.start_offset
         for window in log.windows(log.start_offset):
             self.window(window)
 

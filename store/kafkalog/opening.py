@@ -173,7 +173,8 @@ def read_spans(
         last: the number of records of each partition, the newest ones; None for all.
         progress: called with the offsets that are done, and the total.
     """
-    tally, is_counted = Tally(progress), progress is not ignore_progress
+    tally = Tally(progress)
+    is_counted = progress is not ignore_progress
     if is_counted:
         spans = list(spans)
         tally.expect(sum(offsets_in(partition, *span, last) for partition, span in spans))
@@ -203,7 +204,8 @@ class LogDirs(Closing):
             NotAStoreError: a path is not a log directory, or a partition folder.
             StoreStateError: two directories hold the same partition.
         """
-        self._paths, self._storage = tuple(paths), storage
+        self._paths = tuple(paths)
+        self._storage = storage
         self._dirs: tuple[LogDir, ...] = ()
         self._partitions: dict[TopicPartition, Partition] = {}
         self.refresh()
@@ -529,7 +531,8 @@ def open_log_dirs(
         else:
             _require_one_storage(names)
             places = [locate(name, storage_options, filesystem) for name in names]
-            names, storage = [fspath(name) for name, _ in places], places[0][1]
+            names = [fspath(name) for name, _ in places]
+            storage = places[0][1]
     return LogDirs(names, storage)
 
 

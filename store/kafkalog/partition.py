@@ -84,7 +84,8 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
     or the segment was not closed, so the batches after the one that it means count, too. Their
     headers are believed, as by a broker. A recovery builds the index again, from the batches.
     """
-    last, begin = -1, None
+    last = -1
+    begin = None
     if log.is_recovered(number):
         last = log.largest_timestamps[log.segments[number].base_offset]
     else:
@@ -210,7 +211,8 @@ class Partition:
             before: the same partition as it was listed before. What it knows of the log need not be
                 walked again.
         """
-        self._storage, self.folder = storage, folder
+        self._storage = storage
+        self.folder = folder
         self.topic, self.partition = folder.topic_partition
         self.path = folder.path
         self.is_clean = folder.is_clean
@@ -310,7 +312,8 @@ class Partition:
         """Forget the bounds, so that they are looked up again."""
         self._mark = self.mark
         self._open_before = self.open_transactions
-        self._log, self._open = None, {}
+        self._log = None
+        self._open = {}
 
     def log(self) -> PartitionLog:
         """Return segments and bounds as of the first time that they were asked for.
@@ -634,7 +637,9 @@ def read_range(
     if spec.is_committed:
         part_end = partition.committed_end(spec, part_end)
     found: list[pa.RecordBatch] = []
-    n_found, length, is_first = 0, last, False
+    n_found = 0
+    length = last
+    is_first = False
     while n_found < last and not is_first:
         part_start = max(first, part_end - length)
         is_first = part_start == first

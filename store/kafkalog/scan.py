@@ -235,7 +235,8 @@ class Scan(ArrowRows, Closing):
         """
         require_positive("limit", limit)
         super().__init__(schema, is_quick=is_quick)
-        self._read, self._limit = read, limit
+        self._read = read
+        self._limit = limit
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all records, which reads as it is asked for batches."""

@@ -144,7 +144,8 @@ def _begin(
     if known is not None and known.end is not None and known.end.offset <= log.end_offset:
         sizes = _sizes(log, known.since)
         if known.end.still_holds(log.storage, log.segments, sizes):
-            continued, walked_to = (known, sizes), known.end.offset
+            continued = (known, sizes)
+            walked_to = known.end.offset
             if known.end.base_offset == log.segments[-1].base_offset:
                 return continued
     snapshot = newest_snapshot(log.storage, log.folder, log.end_offset)

@@ -105,10 +105,8 @@ class SegmentFacts:
     def add(self, ordered: Ordered, valid: Mask) -> None:
         """Take the next window of the segment; ``valid`` are the batches whose CRC is right."""
         window = ordered.window
-        positions, lowest = (
-            window.headers.position.tolist(),
-            lowest_offsets(window.headers).tolist(),
-        )
+        positions = window.headers.position.tolist()
+        lowest = lowest_offsets(window.headers).tolist()
         self._begins |= dict(zip(positions, lowest, strict=True))
         good = valid & ordered.in_order
         self._is_whole = self._is_whole and window.stop is None and bool(good.all())
@@ -249,7 +247,8 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
     facts = SegmentFacts(log)
     previous: Segment | None = None
     for ordered in ordered_windows(log, log.segments[0].base_offset):
-        window, segment = ordered.window, ordered.window.segment
+        window = ordered.window
+        segment = ordered.window.segment
         if previous is not None and segment != previous:
             yield from facts.compare(previous)
         previous = segment

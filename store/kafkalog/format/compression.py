@@ -52,7 +52,9 @@ class _Output:
     def __init__(self, stored: memoryview, limit: int, codec: str) -> None:
         self.parts: list[bytes] = []
         self.chunk = max(_FIRST_GUESS * len(stored), _LEAST_CHUNK)
-        self._n_bytes, self._limit, self._codec = 0, limit, codec
+        self._n_bytes = 0
+        self._limit = limit
+        self._codec = codec
 
     def add(self, part: bytes) -> None:
         """Take a part; the next one may be longer."""

@@ -252,7 +252,8 @@ class _Reader:
     """Reads the fields of a message, one after the other."""
 
     def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
         self.is_flexible = is_flexible
 
     def number(self, form: str) -> int:

@@ -153,7 +153,8 @@ class BatchFaultError(Exception):
 
     def __init__(self, batch: int, reason: str) -> None:
         super().__init__(batch, reason)
-        self.batch, self.reason = batch, reason
+        self.batch = batch
+        self.reason = reason
 
 
 def record_starts(
@@ -275,7 +276,8 @@ def _divided(
     following = strides.take(words[np.minimum(starts + sizes, last)])
     if 2 * np.count_nonzero(sizes == following) < len(counts):
         return none
-    cursors, left = starts, counts
+    cursors = starts
+    left = counts
     run_starts = np.empty((len(counts), n_runs), np.int64)
     run_sizes = np.empty((len(counts), n_runs), np.int64)
     for number in range(n_runs):
@@ -379,7 +381,8 @@ def _chains(
     begins = bodies - widths
     limits = ends[batches[row]]
     seems_so = data[bodies - 1] < 0x80
-    cursors, words = begins, word_view(data)
+    cursors = begins
+    words = word_view(data)
     for _ in range(3):
         numbers, found = decode_words(words[cursors])
         lengths = low_32_bits(numbers)

@@ -125,7 +125,8 @@ def even_headers(data: NDArray[np.uint8], records: Fields) -> pa.Array | None:
         data: the bytes.
         records: the fields of at least one record.
     """
-    starts, n_headers = records.header_starts, int(records.header_counts[0])
+    starts = records.header_starts
+    n_headers = int(records.header_counts[0])
     n_bytes = int(records.ends[0] - starts[0])
     words = -(-n_bytes // WORD_BYTES)
     if not n_headers or n_bytes > _MOST_EVEN or int(starts.max()) + words * WORD_BYTES > len(data):
@@ -418,7 +419,8 @@ def _rows_of(section: Section, counts: Longs, fields: Fields) -> _Rows:
 
 
 def _column(section: Section, rows: _Rows, name: str) -> pa.Array:
-    data, fields = section.data, rows.fields
+    data = section.data
+    fields = rows.fields
     kind = RECORD.field(name).type
     if name == "key":
         return nullable_spans(data, fields.key_starts, fields.key_lengths)

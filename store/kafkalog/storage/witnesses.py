@@ -70,7 +70,9 @@ def list_beside(storage: Storage, folder: str) -> Beside:
 
 
 def _list_once(storage: Storage, folder: str) -> Beside:
-    snapshots, with_log, indexes = set(), set(), {}
+    snapshots = set()
+    with_log = set()
+    indexes = {}
     for entry in storage.list_folder(folder):
         base_offset = base_offset_of(entry.name)
         if entry.is_folder or base_offset is None:
@@ -159,7 +161,9 @@ class Gaps:
             window: the window.
             is_whole: whether nothing is damaged in it.
         """
-        gap, path, base = None, window.segment.path, window.segment.base_offset
+        gap = None
+        path = window.segment.path
+        base = window.segment.base_offset
         if path != self._path:
             if self._next is not None and max(self._next, self._from) < base:
                 gap = Gap(self._next, base, path)

@@ -141,7 +141,8 @@ class Journal:
         request: CopyRequest,
         folders: Mapping[str, object],
     ) -> None:
-        self._disk, self._path = disk, folder / JOURNAL
+        self._disk = disk
+        self._path = folder / JOURNAL
         head = head_of(source, request, folders)
         self._done: dict[str, list[object]] = {}
         self._end = 0
@@ -213,7 +214,8 @@ class CopySteps:
     """The progress of a copy: its bytes count once for copying and, if it is checked, once more."""
 
     def __init__(self, progress: Progress, *, verify: bool) -> None:
-        self._progress, self._n_steps = progress, 2 if verify else 1
+        self._progress = progress
+        self._n_steps = 2 if verify else 1
         self._n_bytes = 0
 
     def begin(self, n_bytes: int) -> None:

@@ -161,7 +161,8 @@ def copy(
         findings = remote.check() if verify else ()
         remote.finish(plan)
         return _copied(plan, findings)
-    goal, own_disk = LOCAL.full_path(Path(place)), disk or Disk()
+    goal = LOCAL.full_path(Path(place))
+    own_disk = disk or Disk()
     partial = goal.with_name(goal.name + ".partial")
     if LOCAL.exists(goal):
         raise StoreStateError(f"{goal} exists already: a copy is made in a new folder")
@@ -219,8 +220,12 @@ class _Copier:
         *,
         truncates: bool,
     ) -> None:
-        self._disk, self._open_source, self._target = disk, open_source, target
-        self._request, self._journal, self._steps = request, journal, steps
+        self._disk = disk
+        self._open_source = open_source
+        self._target = target
+        self._request = request
+        self._journal = journal
+        self._steps = steps
         self._truncates = truncates
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
@@ -260,7 +265,9 @@ class _Copier:
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         """Copy the files, as the store has them at this time; return what was copied."""
-        paths, end, n_dropped = store.paths, store.log_end, 0
+        paths = store.paths
+        end = store.log_end
+        n_dropped = 0
         if end is not None:
             try:
                 require_writable(paths)

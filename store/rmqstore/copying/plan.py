@@ -77,7 +77,8 @@ def copy_until_settled(
     for _ in range(_MAX_ROUNDS):
         try:
             with open_source() as store:
-                plan, is_closed = copy_files(store), store.log_end is None
+                plan = copy_files(store)
+                is_closed = store.log_end is None
                 is_outdated = False
                 if is_closed:  # a writer may have opened it since the copy was planned
                     store.paths.storage.refresh()
@@ -249,8 +250,12 @@ class _Planner:
     def __init__(
         self, store: StoreParts, request: CopyRequest, log_start: int, log_end: int | None
     ) -> None:
-        self._store, self._paths, self._storage = store, store.paths, store.paths.storage
-        self._request, self._log_start, self._log_end = request, log_start, log_end
+        self._store = store
+        self._paths = store.paths
+        self._storage = store.paths.storage
+        self._request = request
+        self._log_start = log_start
+        self._log_end = log_end
         self._left_out: list[str] = []
         self._skipped: list[str] = []
 

@@ -70,9 +70,12 @@ class RemoteCopier:
         head: Mapping[str, object],
         steps: CopySteps,
     ) -> None:
-        self._open_source, self._storage = open_source, storage
+        self._open_source = open_source
+        self._storage = storage
         self._folder: RemoteFolder = storage.folder()
-        self._request, self._head, self._steps = request, dict(head), steps
+        self._request = request
+        self._head = dict(head)
+        self._steps = steps
         self._sizes = self._folder.sizes()
         self._done: dict[str, list[object]] = {}
         self._n_parts = 0

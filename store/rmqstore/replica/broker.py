@@ -64,8 +64,10 @@ class ListenPort:
         allow_sync_master: bool = False,
         acknowledges: bool = False,
     ) -> None:
-        self._endpoint, self._ha_address = endpoint, ha_address
-        self._allow_sync_master, self._acknowledges = allow_sync_master, acknowledges
+        self._endpoint = endpoint
+        self._ha_address = ha_address
+        self._allow_sync_master = allow_sync_master
+        self._acknowledges = acknowledges
 
     def ask(self, *, with_tables: bool = True) -> Facts:
         """Return everything that is reported."""

@@ -326,7 +326,9 @@ class _QueueKeeper:
     """Builds queues and index, and writes tables."""
 
     def __init__(self, disk: Disk, paths: StorePaths, builder: QueueBuilder) -> None:
-        self._disk, self._paths, self._builder = disk, paths, builder
+        self._disk = disk
+        self._paths = paths
+        self._builder = builder
 
     def perform(self, order: tuple[events.Action, RecordStarts]) -> Event:
         action, starts = order
@@ -383,7 +385,9 @@ class CopyStore:
         self.paths = copy_paths(root)
         if read_state(self.paths) is None:
             require_new(root)
-        self._put, self._make_disk, self._old_files = put, make_disk, old_files
+        self._put = put
+        self._make_disk = make_disk
+        self._old_files = old_files
         self._parts: list[Disk | LogCopy | QueueBuilder] = []  # what is closed at the end
         self._disk = self._new_disk()
         self._disk.make_folder(root, is_private=True)

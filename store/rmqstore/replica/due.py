@@ -30,7 +30,8 @@ _STATE_SECONDS: Final = 10.0
 
 def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
     """Do what is due: of the phase first, then all that is checked now and then."""
-    was_stalled, rate = state.is_stalled, state.settings.max_rate
+    was_stalled = state.is_stalled
+    rate = state.settings.max_rate
     if event.is_drained != state.link.is_drained:
         state = state.with_link(is_drained=event.is_drained)
     if rate is not None:  # a rest earns no more than one second's bytes
@@ -58,7 +59,9 @@ def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
 
 def _stream_on(state: ReplicaState) -> Decision:
     """Write, flush and report, if it is time; notice silence, and the end that was asked for."""
-    link, most, actions = state.link, state.patience, list[Action]()
+    link = state.link
+    most = state.patience
+    actions = list[Action]()
     if state.has_arrived:
         return end_with(state, None)
     if link.pending is None and state.now - link.received_at > most:
@@ -111,7 +114,9 @@ def _retain_if_due(state: ReplicaState) -> Decision:
 
     Nor while an answer is awaited that decides about the connection.
     """
-    link, work, since = state.link, state.work, state.now - state.work.retained_at
+    link = state.link
+    work = state.work
+    since = state.now - state.work.retained_at
     if state.settings.retention.is_forever or since < link.timing.retention:
         return state, []
     is_appending = state.phase is Phase.APPENDING and link.pending is None
@@ -139,7 +144,8 @@ def find_old_files(state: ReplicaState) -> Decision:
 
 def on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Decision:
     """Delete the files that neither the retention keeps nor a stream needs."""
-    ending, file_size = state.work.change, state.copy.saved.file_size
+    ending = state.work.change
+    file_size = state.copy.saved.file_size
     assert ending is None or isinstance(ending, Ending)
     if event.begin is None:
         return state, []

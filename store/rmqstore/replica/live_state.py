@@ -298,7 +298,8 @@ class ReplicaState(_Groups):
     @property
     def has_arrived(self) -> bool:
         """Whether the copy is as far as was asked for."""
-        copy, is_idle = self.copy, self.link.is_idle and self.settings.once
+        copy = self.copy
+        is_idle = self.link.is_idle and self.settings.once
         is_far_enough = copy.goal is not None and copy.end >= copy.goal
         return self.phase is Phase.APPENDING and (is_far_enough or is_idle)
 
