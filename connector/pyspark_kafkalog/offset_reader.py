@@ -29,7 +29,7 @@ class OffsetReader:
     """The chosen partitions and their offsets, as of the last poll."""
 
     def __init__(self, options: ReadOptions) -> None:
-        """Look at the log directories. Raises as :meth:`look`."""
+        """Poll the log directories. Raises as :meth:`poll`."""
         self._options = options
         self._spec = options.spec(("offset",))
         self._strict = ScanSpec(("offset",), check_crcs=options.check_crc)
@@ -37,7 +37,7 @@ class OffsetReader:
         self._take()
 
     def poll(self) -> None:
-        """Look at the log directories again; the ends of partitions are looked for from the last.
+        """List the log directories again; the ends of partitions are looked for from the last.
 
         Raises:
             NotAStoreError: a path is not a log directory.

@@ -128,8 +128,8 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
     odd = pa.table(
         [*(pa.nulls(len(damage), field.type) for field in GROUP_OFFSETS), reasons], schema.names
     )
-    whole = pa.concat_tables([found, odd], promote_options="default")
-    return whole.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
+    together = pa.concat_tables([found, odd], promote_options="default")
+    return together.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
 
 
 class _Replay:

@@ -95,11 +95,13 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
             last, begin = _first_later(log, number, timestamp)
         else:
             maxima = (window.headers.max_timestamp for window in log.windows_of(number, position))
-            last = max(entry.timestamp, *(int(each.max(initial=-1)) for each in maxima))
+            last = max(entry.timestamp, *(int(times.max(initial=-1)) for times in maxima))
     if last >= 0:
         return last, begin
     status = log.storage.status(log.segments[number].path)
-    return -1 if status is None else status.modified_ns // _NS_PER_MS, None
+    if status is None:
+        return -1, None
+    return status.modified_ns // _NS_PER_MS, None
 
 
 def _first_later(log: PartitionLog, number: int, timestamp: int) -> tuple[int, int | None]:
@@ -185,7 +187,7 @@ def _first_in(
 class Partition:
     """The log of one partition, which is only read.
 
-    Bounds are those of the moment when they were first asked for; :meth:`refresh` looks again.
+    Bounds are those of the moment when they were first asked for; :meth:`refresh` forgets them.
     Without a clean stop of the broker, the log is walked from its recovery point on when a bound is
     first asked for, and it ends where a broker's recovery would end it.
 
@@ -291,7 +293,7 @@ class Partition:
     def mark(self) -> Mark | None:
         """The newest end of the log that a recovery found; None if there was none.
 
-        A later look for the end continues from there, also in another process that is given it.
+        A later search for the end continues from there, also in another process that is given it.
         """
         return self._mark if self._log is None else self._log.mark
 
@@ -299,7 +301,7 @@ class Partition:
     def open_transactions(self) -> dict[bool, OpenTransactions]:
         """The open transactions at the newest end that was looked for, by whether CRCs matter.
 
-        A later look for the last stable offset continues from there.
+        A later search for the last stable offset continues from there.
         """
         return self._open_before | self._open
 
@@ -547,25 +549,29 @@ def lost_end(partition: Partition) -> Loss | None:
         return None
     if not partition.is_clean:  # a running broker may have written it since the end was looked for
         log = read_partition_log(partition.log().storage, partition.folder, mark=partition.mark)
-    return Loss(_end_of(log), *claim) if claim.offset > _end_of(log) else None
+    if claim.offset <= _end_of(log):
+        return None
+    return Loss(_end_of(log), *claim)
 
 
 def warn_of_losses(partition: Partition, start: int | None = None, end: int | None = None) -> None:
-    """Warn of records that are gone from the ends of the log, as far as a range reaches them.
+    """Warn of records that are gone from the ends of the log, as far as a range has these ends.
 
     Args:
         partition: is read.
         start: the first offset; None for that of the log.
         end: the offset after the last one; None for the end.
     """
-    lost = lost_start(partition) if start is None or start <= partition.start_offset else None
-    if lost is not None:
-        text = "data loss: %s begins at %d, and %s says that it began at %d"
-        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
-    lost = lost_end(partition) if end is None or end >= partition.end_offset else None
-    if lost is not None:
-        text = "data loss: %s ends at %d, and %s says that it reached %d"
-        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+    if start is None or start <= partition.start_offset:
+        lost = lost_start(partition)
+        if lost is not None:
+            text = "data loss: %s begins at %d, and %s says that it began at %d"
+            logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+    if end is None or end >= partition.end_offset:
+        lost = lost_end(partition)
+        if lost is not None:
+            text = "data loss: %s ends at %d, and %s says that it reached %d"
+            logger.warning(text, partition.path, lost.found, lost.source, lost.named)
 
 
 def identity_of(partition: Partition, offset: int) -> LogIdentity:
@@ -609,7 +615,9 @@ def offsets_in(
     if end is not None:
         after = min(after, end)
     n_offsets = max(after - first, 0)
-    return n_offsets if last is None else min(n_offsets, last)
+    if last is not None:
+        n_offsets = min(n_offsets, last)
+    return n_offsets
 
 
 def read_range(

@@ -244,4 +244,6 @@ class Scan(ArrowRows, Closing):
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         batches = self._read()
-        return batches if self._limit is None else first_rows(batches, self._limit)
+        if self._limit is None:
+            return batches
+        return first_rows(batches, self._limit)

@@ -40,7 +40,9 @@ def inflate(stored: memoryview, codec: int, magic: int, limit: int = MAX_INFLATE
     if codec == Codec.SNAPPY:
         return _inflate_snappy(stored, limit)
     if codec == Codec.LZ4:
-        return _inflate_lz4(mend_frame_head(stored) if magic == 0 else stored, limit)
+        if magic == 0:
+            stored = mend_frame_head(stored)
+        return _inflate_lz4(stored, limit)
     if codec == Codec.ZSTD and magic >= 2:
         return _inflate_zstd(stored, limit)
     raise ValueError(f"compression type {codec} is unknown in format v{min(magic, 2)}")

@@ -228,7 +228,7 @@ def supposed_starts(
 
     It takes a fraction of the time of :func:`record_starts`, as little is checked: batches of equal
     records are divided, and the chains of others are followed, the large ones cut. If each record
-    ends where the next one begins, or its batch ends, then all places are right.
+    ends where the next one begins, or its batch ends, then all positions are right.
 
     Args:
         data: as for :func:`record_starts`, and so are the others.
@@ -318,11 +318,11 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
         if len(stuck):
             is_inside[1:] &= steps[1:] != steps[:-1]
             # These lengths may have any width. A chain ends at its limit where no record is.
-            places, bounds = cursors[stuck], limits[stuck]
-            inside = places < bounds
-            numbers, widths = decode_long(word_view(data)[np.where(inside, places, 0)])
+            positions, bounds = cursors[stuck], limits[stuck]
+            inside = positions < bounds
+            numbers, widths = decode_long(word_view(data)[np.where(inside, positions, 0)])
             lengths = low_32_bits(numbers)
-            nexts = places + widths.view(np.int64) + lengths
+            nexts = positions + widths.view(np.int64) + lengths
             is_record = inside & (lengths >= LEAST_RECORD_BODY) & (widths <= MOST_BYTES)
             cursors[stuck] = np.where(is_record, np.minimum(nexts, bounds), bounds)
         found.append(steps[is_inside])
@@ -368,15 +368,15 @@ def _chains(
     n_cuts = counts[large] // a_chain - 1
     batches = np.repeat(large, n_cuts)
     number = np.arange(len(batches)) - np.repeat(np.cumsum(n_cuts) - n_cuts, n_cuts) + 1
-    places = starts[batches] + number * np.repeat(sizes // (n_cuts + 1), n_cuts)
-    fits = places + searched <= len(data)
-    batches, places = batches[fits], places[fits]
-    if not len(places):
+    positions = starts[batches] + number * np.repeat(sizes // (n_cuts + 1), n_cuts)
+    fits = positions + searched <= len(data)
+    batches, positions = batches[fits], positions[fits]
+    if not len(positions):
         return firsts, owners
-    windows = np.lib.stride_tricks.sliding_window_view(data, searched)[places]
+    windows = np.lib.stride_tricks.sliding_window_view(data, searched)[positions]
     windows[:, :_LONGEST_WIDTH] = 1
     row, column = np.nonzero(windows == 0)
-    bodies = places[row] + column  # a record's attributes, its first byte, may be there
+    bodies = positions[row] + column  # a record's attributes, its first byte, may be there
     widths = 1 + (data[bodies - 2] >= 0x80) * (1 + (data[bodies - 3] >= 0x80))
     begins = bodies - widths
     limits = ends[batches[row]]

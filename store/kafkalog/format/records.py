@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -101,10 +102,10 @@ def header_lists(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     starts, lengths = headers.name_starts, headers.name_lengths
-    each = int(counts[0]) if len(counts) else 0
     names = None
-    if each and (counts == each).all():
-        names = _same_names(data, starts.reshape(-1, each), lengths.reshape(-1, each))
+    if len(counts) and counts[0] and (counts == counts[0]).all():
+        shape = (len(counts), int(counts[0]))
+        names = _same_names(data, starts.reshape(shape), lengths.reshape(shape))
     if names is None:
         names = valid_text(gather_spans(data, starts, lengths, pa.string()))
     values = nullable_spans(data, headers.value_starts, headers.value_lengths)
@@ -283,7 +284,7 @@ def counted_chunks(
     """
     schema = pa.schema([RECORD.field(name) for name in columns])
     chosen = batch_headers[~batch_headers.is_control & (batch_headers.record_count != 0)]
-    for section in (part for whole in sections(data, chosen) for part in _parts(whole)):
+    for section in chain.from_iterable(map(_parts, sections(data, chosen))):
         begin = int(section.headers.position[0])
         after = int(section.headers.position[-1] + section.headers.size[-1])
         try:

@@ -317,8 +317,7 @@ def markers(data: Data, batch_headers: BatchHeaders) -> list[Marker]:
     found = []
     for row in np.flatnonzero(batch_headers.is_control).tolist():
         first = first_control_record(data, batch_headers[row : row + 1])
-        marker = None if first is None else parse_marker(first)
-        if marker is not None:
+        if first is not None and (marker := parse_marker(first)) is not None:
             found.append(marker)
     return found
 

@@ -104,7 +104,7 @@ def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside)
         *(Claim(epoch.start_offset, "leader-epoch-checkpoint") for epoch in epochs),
         *(Claim(base, path.rpartition("/")[2]) for base, path in beside.orphans.items()),
     ]
-    claim = max(claims, key=lambda each: each.offset)
+    claim = max(claims, key=lambda claim: claim.offset)
     return claim if claim.offset > 0 else None
 
 
@@ -154,12 +154,12 @@ class Gaps:
         self._path: str | None = None
         self._next: int | None = None  # None after damage, up to the next segment
 
-    def before(self, window: Window, *, is_whole: bool) -> Gap | None:
+    def before(self, window: Window, *, is_valid: bool) -> Gap | None:
         """Take the next window of a log; return the gap before it.
 
         Args:
             window: the window.
-            is_whole: whether nothing is damaged in it.
+            is_valid: whether nothing is damaged in it.
         """
         gap = None
         path = window.segment.path
@@ -171,7 +171,7 @@ class Gaps:
             self._next = base if self._path is not None or not window.start else None
             self._path = path
         headers = window.headers
-        if not is_whole:
+        if not is_valid:
             self._next = None
         elif len(headers):
             expected = headers.last_offset[:-1] + 1

@@ -31,7 +31,7 @@ from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
-    copy_until_settled,
+    copy_until_stable,
     first_kept,
     is_of_database,
     plan_copy,
@@ -230,7 +230,7 @@ class _Copier:
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
         """Copy all files, and make the copy of a store valid whose queues may lack messages."""
-        plan, is_closed = copy_until_settled(
+        plan, is_closed = copy_until_stable(
             self._open_source,
             self._request,
             self._copy,
@@ -300,15 +300,15 @@ class _Copier:
                 waiting.append(file)
                 n_waiting += file.end
             if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
-                self._settle(waiting)
+                self._flush(waiting)
                 waiting.clear()
                 n_waiting = 0
             done += file.end
             self._steps.copied(done)
-        self._settle(waiting)
-        return plan if end is None else self._settle_database(store, plan)
+        self._flush(waiting)
+        return plan if end is None else self._copy_database(store, plan)
 
-    def _settle_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
+    def _copy_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
         """Copy the index in RocksDB until its tables stayed the same meanwhile, or leave it out."""
         others = [file for file in plan.files if not is_of_database(file)]
         copied = [file for file in plan.files if is_of_database(file)]
@@ -338,7 +338,7 @@ class _Copier:
             if path not in kept and path.relative_to(self._target).as_posix() not in names:
                 self._disk.delete(path)
 
-    def _settle(self, files: list[PlannedFile]) -> None:
+    def _flush(self, files: list[PlannedFile]) -> None:
         if files:
             self._disk.flush_all([self._target / file.name for file in files])
             self._journal.add(files)

@@ -57,7 +57,7 @@ class Settled(NamedTuple):
     is_closed: bool
 
 
-def copy_until_settled(
+def copy_until_stable(
     open_source: Callable[[], MessageStore],
     request: CopyRequest,
     copy_files: Callable[[MessageStore], CopyPlan],

@@ -22,7 +22,7 @@ from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
-    copy_until_settled,
+    copy_until_stable,
     first_kept,
     plan_copy,
     require_possible,
@@ -128,7 +128,7 @@ class RemoteCopier:
             UnsupportedFeatureError: the store is open, or was not closed.
             StoreStateError: it changes all the time.
         """
-        return copy_until_settled(
+        return copy_until_stable(
             self._open_source, self._request, self._copy, "stop its broker"
         ).plan
 
