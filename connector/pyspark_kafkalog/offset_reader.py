@@ -193,7 +193,9 @@ class OffsetReader:
         """Return an offset of a partition that may be EARLIEST or LATEST."""
         if offset == EARLIEST:
             return self.earliest(key)
-        return self.latest(key) if offset == LATEST else offset
+        if offset == LATEST:
+            return self.latest(key)
+        return offset
 
     def _within(self, name: str, key: TopicPartition, offset: int) -> int:
         first, last = self.earliest(key), self._partition(key).end_offset

@@ -82,7 +82,9 @@ class KafkaLogReader(DataSourceReader):
 def default_schema(columns: ColumnOptions) -> StructType:
     """Return the columns of a read that names none."""
     schema = kafka_schema(include_headers=columns.include_headers)
-    return schema if columns.corrupt is None else schema.add(_corrupt_field(columns.corrupt))
+    if columns.corrupt is None:
+        return schema
+    return schema.add(_corrupt_field(columns.corrupt))
 
 
 def require_columns(schema: StructType, columns: ColumnOptions) -> None:

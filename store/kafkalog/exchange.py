@@ -88,21 +88,19 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     flags |= np.where(mask_of(times.is_null()), _NO_TIMESTAMP, 0)
     noted = np.flatnonzero(is_odd | headers.is_odd | (flags > 0))
     plain_note = cache(partial(_note, None, None))
-    notes = pa.array(
-        [
-            _note(keys[row] if is_odd[row] else None, headers.of_odd(row), int(flags[row]))
-            if is_odd[row] or headers.is_odd[row]
-            else plain_note(int(flags[row]))
-            for row in noted.tolist()
-        ],
-        pa.string(),
-    )
+    notes = []
+    for row in noted.tolist():
+        if is_odd[row] or headers.is_odd[row]:
+            key = keys[row] if is_odd[row] else None
+            notes.append(_note(key, headers.of_odd(row), int(flags[row])))
+        else:
+            notes.append(plain_note(int(flags[row])))
     arrays = [
         batch.column("topic").cast(pa.string()),
         batch.column("partition").cast(pa.int32()),
         values.fill_null(b"") if values.null_count else values,
         pc.if_else(booleans(key_fits), keys, pa.scalar(None, pa.binary())).cast(pa.string()),
-        headers.properties(noted, notes),
+        headers.properties(noted, pa.array(notes, pa.string())),
         times,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)

@@ -158,7 +158,9 @@ def _offset(bound: Bound, key: TopicPartition, committed: Committed) -> int | No
         offset = bound.of(NO_BROKER, *key, bound.offsets)
     if offset is None:
         offset = bound.default
-    return None if offset in {EARLIEST, LATEST} else offset
+    if offset in {EARLIEST, LATEST}:
+        return None
+    return offset
 
 
 def read_spans(

@@ -135,7 +135,9 @@ def _position_of(log: PartitionLog, number: int, entry: TimeEntry) -> int | None
         headers = window.headers
         rows = np.flatnonzero(headers.last_offset >= entry.offset)
         if len(rows):
-            return position if headers.max_timestamp[rows[0]] == entry.timestamp else None
+            if headers.max_timestamp[rows[0]] == entry.timestamp:
+                return position
+            return None
     return None
 
 

@@ -71,7 +71,9 @@ class _Output:
             raise ValueError(f"{self._codec} inflates to more than {self._limit} bytes")
 
     def joined(self) -> bytes:
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        if len(self.parts) == 1:
+            return self.parts[0]
+        return b"".join(self.parts)
 
 
 def _inflate_gzip(stored: memoryview, limit: int) -> bytes:

@@ -379,7 +379,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value
 
 
 decode_group_record: Final[Decode] = partial(_decode, _GROUP_RECORDS)

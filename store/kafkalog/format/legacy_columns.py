@@ -215,7 +215,9 @@ def _shift(section: Section, row: int, last: int) -> int:
         reason = "the offset of a compressed message is less than those inside"
         raise BatchFaultError(row, reason)
     shift = outer - inner
-    return shift - (1 << 64) if shift >= 1 << 63 else shift
+    if shift >= 1 << 63:
+        return shift - (1 << 64)
+    return shift
 
 
 def _starts(section: Section) -> tuple[Longs, Longs]:

@@ -256,7 +256,9 @@ def supposed_starts(
         begins = np.sort(np.concatenate([begins, followed]))
     has_records = counts > 0
     of_batches = begins[(np.cumsum(counts) - counts)[has_records]]
-    return begins if np.array_equal(of_batches, starts[has_records]) else None
+    if np.array_equal(of_batches, starts[has_records]):
+        return begins
+    return None
 
 
 def _divided(
@@ -338,7 +340,9 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
             return None
         found.append(begins + cursor)
         n_found += len(begins)
-    return np.sort(np.concatenate(found)) if n_found == total else None
+    if n_found == total:
+        return np.sort(np.concatenate(found))
+    return None
 
 
 @cache

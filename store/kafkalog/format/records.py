@@ -211,49 +211,6 @@ def _validity(valid: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def decode(
-    data: Data,
-    batch_headers: BatchHeaders,
-    *,
-    columns: Sequence[str],
-    start_offset: int | None = None,
-    end_offset: int | None = None,
-) -> pa.RecordBatch:
-    """Return the records of batches, without control records.
-
-    Args:
-        data: the data that was walked, less than 2 GiB.
-        headers: some of its headers.
-        columns: names of columns of ``schema.RECORD``.
-        start_offset: first offset.
-        end_offset: offset after the last one.
-
-    Raises:
-        MalformedBytesError: a batch contradicts the format. The position is that of the batch in
-            the segment. Checksums of batches are not compared, and headers are checked only if they
-            are among the columns.
-        OverflowError: a column has more than 2 GiB; :func:`decode_chunks` has no such limit.
-
-    All records lie in memory at once, so it is :func:`decode_chunks` that reads whole logs.
-    """
-    schema = pa.schema([RECORD.field(name) for name in columns])
-    chunks = list(
-        decode_chunks(
-            data, batch_headers, columns=columns, start_offset=start_offset, end_offset=end_offset
-        )
-    )
-    if len(chunks) == 1:
-        return chunks[0]
-    joined = pa.Table.from_batches(chunks, schema).combine_chunks().to_batches()
-    if len(joined) > 1:
-        raise OverflowError("the records have more than 2 GiB: decode fewer batches at a time")
-    if not joined:
-        return pa.RecordBatch.from_arrays(
-            [pa.nulls(0, kind) for kind in schema.types], schema=schema
-        )
-    return joined[0]
-
-
 def decode_chunks(
     data: Data,
     batch_headers: BatchHeaders,
@@ -262,10 +219,22 @@ def decode_chunks(
     start_offset: int | None = None,
     end_offset: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of batches a chunk at a time; see :func:`decode`.
+    """Yield the records of batches, without control records, a chunk at a time.
 
     A chunk has some 16 MiB, or one batch that inflates to more, and at most 256 Ki records. If a
     batch is damaged, the error comes before any of its records.
+
+    Args:
+        data: the data that was walked.
+        batch_headers: some of its headers.
+        columns: names of columns of ``schema.RECORD``.
+        start_offset: first offset.
+        end_offset: offset after the last one.
+
+    Raises:
+        MalformedBytesError: a batch contradicts the format. The position is that of the batch in
+            the segment. Checksums of batches are not compared, and headers are checked only if they
+            are among the columns.
     """
     for _, chunk in counted_chunks(data, batch_headers, columns, start_offset, end_offset):
         yield chunk

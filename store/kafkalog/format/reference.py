@@ -330,7 +330,9 @@ def control_type(record: Record) -> ControlType | None:
     if record.key is None or len(record.key) < 4:
         return None
     version, kind = struct.unpack_from(">hh", record.key)
-    return ControlType(kind) if version >= 0 and kind in _CONTROL_TYPES else None
+    if version >= 0 and kind in _CONTROL_TYPES:
+        return ControlType(kind)
+    return None
 
 
 def first_control_record(data: Data, header: BatchHeaders) -> Record | None:

@@ -166,7 +166,9 @@ class PartitionLog:
         """Return the batches at a position of a segment; None if no valid batch begins there."""
         segment = self.segments[number]
         for window in walk_segment(self.storage, segment, position, self.end_of(number)):
-            return window if begins_valid(window, segment) else None
+            if begins_valid(window, segment):
+                return window
+            return None
         return None
 
     def _after_damage(self, number: int, stop: Stop) -> int | None:

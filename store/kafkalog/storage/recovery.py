@@ -325,7 +325,9 @@ def _witnessed_end(
     if len(ends) != 1 or max(ends) > claimed:
         return claimed
     (end,) = ends
-    return end if end in (recovery_point, least) else claimed
+    if end in (recovery_point, least):
+        return end
+    return claimed
 
 
 def next_offset(storage: Storage, segment: Segment) -> int:

@@ -138,9 +138,11 @@ def copy(
         CorruptRecordError: the store was not closed, and good records follow damage of its log,
             and ``truncate`` is not set.
     """
+    if isinstance(topics, str):
+        topics = [topics]
     request = CopyRequest(
         None if since is None else parse_timestamp("since", since),
-        None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
+        None if topics is None else frozenset(topics),
         str(since).strip() if is_relative(since) else None,
     )
     name = name_of(source, filesystem)
