@@ -221,11 +221,11 @@ class PartitionReader:
         if self._spec.check_crcs:
             valid = headers.check_crcs(window.data)
         good = valid & in_order
-        wanted = ~headers.is_control & (headers.record_count != 0)
+        chosen = ~headers.is_control & (headers.record_count != 0)
         if self._transactions is not None:
             outcomes = self._transactions.outcomes(headers)
-            wanted &= outcomes != ABORTED
-            unknown = good & wanted & (outcomes == UNKNOWN)
+            chosen &= outcomes != ABORTED
+            unknown = good & chosen & (outcomes == UNKNOWN)
             good &= ~unknown
         end_offset: int | None = None  # after the last valid batch
         for first, after in _chunks(headers, good):
@@ -234,7 +234,7 @@ class PartitionReader:
             if good[first] or unknown[first]:
                 yield from self._damage.rows(base_offset)
                 if good[first]:
-                    yield from self._decode(window, headers[chunk][wanted[chunk]], end)
+                    yield from self._decode(window, headers[chunk][chosen[chunk]], end)
                 else:
                     text = (
                         f"the records {base_offset} to {headers.last_offset[first]} of producer"

@@ -76,7 +76,7 @@ class Fields:
 def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
     """Read the fields of records.
 
-    What the headers hold is not looked at; only if there are none, it is known that the fields fill
+    What the headers hold is not read; only if there are none, it is known that the fields fill
     a record.
 
     Args:

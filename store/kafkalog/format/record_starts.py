@@ -1,8 +1,8 @@
 """Where the records of many batches begin.
 
 Records are a chain of lengths, so the chains of all batches are followed together, one record of
-each batch a step. Large batches are cut at places that look like the start of a record, so that
-more chains can be followed at once. The chain from each place must end exactly at the next one,
+each batch a step. Large batches are cut at positions that look like the start of a record, so that
+more chains can be followed at once. The chain from each position must end exactly at the next one,
 which proves that all of them are right.
 """
 

@@ -50,7 +50,7 @@ def resolved(folders: FolderArguments) -> FolderArguments:
     resolved: dict[str, Any] = dict(folders)
     for name in ("commitlogs", "dledger_logs"):
         if resolved.get(name):
-            resolved[name] = [str(LOCAL.full_path(Path(one))) for one in resolved[name]]
+            resolved[name] = [str(LOCAL.full_path(Path(path))) for path in resolved[name]]
     for name in ("consumequeue", "index", "conf"):
         if resolved.get(name):
             resolved[name] = str(LOCAL.full_path(Path(resolved[name])))
@@ -245,11 +245,12 @@ def findings_of(
     """
     own_name = str(copy.paths.root)
     found = []
-    for one in verify(copy, steps.checked):
-        place = one.place.replace(own_name, name)
+    for finding in verify(copy, steps.checked):
+        place = finding.place.replace(own_name, name)
         # The records of a queue that is left out have no unit.
-        if one.part != "queue" or request.has(place.rpartition("-")[0]):
-            found.append(one._replace(place=place, text=one.text.replace(own_name, name)))
+        if finding.part != "queue" or request.has(place.rpartition("-")[0]):
+            text = finding.text.replace(own_name, name)
+            found.append(finding._replace(place=place, text=text))
     return tuple(found)
 
 

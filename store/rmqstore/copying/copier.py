@@ -152,10 +152,10 @@ def copy(
     def open_source() -> MessageStore:
         return open_for(name, storage_options=storage_options, filesystem=filesystem, **given)
 
-    place, storage = locate(target, target_options, target_filesystem)
+    path, storage = locate(target, target_options, target_filesystem)
     if isinstance(storage, RemoteStorage):
         with open_source() as store:
-            require_copyable(store, storage, request, str(place))
+            require_copyable(store, storage, request, str(path))
         remote = RemoteCopier(
             open_source, storage, request, head_of(str(name), request, given), steps
         )
@@ -163,7 +163,7 @@ def copy(
         findings = remote.check() if verify else ()
         remote.finish(plan)
         return _copied(plan, findings)
-    goal = LOCAL.full_path(Path(place))
+    goal = LOCAL.full_path(Path(path))
     own_disk = disk or Disk()
     partial = goal.with_name(goal.name + ".partial")
     if LOCAL.exists(goal):

@@ -98,7 +98,7 @@ def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
     None if that is not known: through a proxy a record is looked for in the queues that are
     followed, and it may be in another one.
     """
-    if broker.is_behind_proxy:  # which passes on no request for a record by its place
+    if broker.is_behind_proxy:  # which passes on no request for a record by its physical offset
         record = record_in_queues(broker, mark.physical_offset, spans)
         if record is None:
             return None
@@ -178,8 +178,8 @@ def bounds_of_withdrawn(
 class _Search:
     """A search for the first message that is there at or after a store time or a physical offset.
 
-    A broker that is asked for a place whose message is deleted answers with the first one that it
-    has after it, so what a search learns of a place holds for the first message from there on.
+    A broker that is asked for an offset whose message is deleted answers with the first one that it
+    has after it, so what a search learns of an offset holds for the first message from there on.
 
     Attributes:
         key: the queue.

@@ -572,14 +572,14 @@ class LiveBrokers(Closing):
                 "read them (readQueueNums)"
             )
         asked = beyond
-        held = {key: span for key, span in spans.items() if span[0] < span[1]}
+        filled = {key: span for key, span in spans.items() if span[0] < span[1]}
         for _ in range(_MOST_BEYOND):
-            asked = [(topic, number + 1) for topic, number in asked if (topic, number) in held]
+            asked = [(topic, number + 1) for topic, number in asked if (topic, number) in filled]
             if not asked:
                 break
             spans = self._granted_spans(broker, asked)
-            held |= {key: span for key, span in spans.items() if span[0] < span[1]}
-        return held
+            filled |= {key: span for key, span in spans.items() if span[0] < span[1]}
+        return filled
 
     @staticmethod
     def _granted_spans(broker: LiveBroker, queues: Sequence[QueueKey]) -> Spans:

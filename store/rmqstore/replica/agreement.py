@@ -61,7 +61,9 @@ def request_at(physical_offset: int, bounds: LogBounds, file_size: int) -> int:
     0 stands for the start of the last file, so byte 0 of a longer log is not asked for. It is the
     highest byte of the size of a record, which is always 0.
     """
-    return 1 if physical_offset == 0 and bounds.high >= file_size else physical_offset
+    if physical_offset == 0 and bounds.high >= file_size:
+        return 1
+    return physical_offset
 
 
 def served_bounds(

@@ -54,7 +54,9 @@ def on_answered(state: ReplicaState, event: events.Answered, question: Question)
     state = state.in_phase(Phase.CONNECTING)
     if state.copy.noted is not None:
         require_same_source(state.root, state.copy.saved, source)
-    return _connect(state) if state.copy.is_open else open_copy(state, facts.bounds, is_new=True)
+    if state.copy.is_open:
+        return _connect(state)
+    return open_copy(state, facts.bounds, is_new=True)
 
 
 def open_copy(state: ReplicaState, bounds: LogBounds, *, is_new: bool) -> Decision:
@@ -83,7 +85,9 @@ def on_opened(state: ReplicaState, event: events.Opened) -> Decision:
         build_end=0, build_known_at=LONG_AGO, kinds_retry_at=LONG_AGO,
         unknown=frozenset(), plain=frozenset(),
     )  # fmt: skip
-    return pause(state, None) if replaces_another else _connect(state)
+    if replaces_another:
+        return pause(state, None)
+    return _connect(state)
 
 
 def _connect(state: ReplicaState) -> Decision:
@@ -147,9 +151,9 @@ def _planned(state: ReplicaState, handshake: Handshake | None) -> Decision:
         if point is not None:
             common = LogBounds(saved.begin, min(point, confirmed.high))
     n_bytes = max(state.link.overlap, settings.overlap + source.least_overlap)
-    wanted = compared_from(common, bounds, n_bytes)
+    near = compared_from(common, bounds, n_bytes)
     state = state.with_link(is_related=is_related, n_compared=n_bytes)
-    return state, [events.FindStart(wanted, saved.begin, bounds.high)]
+    return state, [events.FindStart(near, saved.begin, bounds.high)]
 
 
 def on_start_found(state: ReplicaState, event: events.StartFound) -> Decision:

@@ -415,8 +415,8 @@ class CopyStore:
         match action:
             case events.Open():
                 return self._open(action)
-            case events.FindStart(wanted, begin, high):
-                return self._find_start(wanted, begin, high)
+            case events.FindStart(physical_offset, begin, high):
+                return self._find_start(physical_offset, begin, high)
             case events.FindBoundary():
                 return self.differed(*action)
             case events.ForgetBegun():
@@ -532,18 +532,18 @@ class CopyStore:
         is_consistent = is_consistent and log.is_consistent
         return events.Failed(error, is_consistent, log.end, log.last_store_timestamp)
 
-    def _find_start(self, wanted: int, begin: int, high: int) -> events.StartFound:
+    def _find_start(self, physical_offset: int, begin: int, high: int) -> events.StartFound:
         """Find where a record of the copy begins, from which on the logs are compared."""
         copy = self.log
         copy.log.refresh()
-        compared = wanted
-        segment = copy.log.find(wanted)
-        if segment is not None and wanted > segment.start:
+        compared = physical_offset
+        segment = copy.log.find(physical_offset)
+        if segment is not None and physical_offset > segment.start:
             stop = min(segment.end, copy.end)
-            first = next_record(copy.log, segment, wanted, stop)
+            first = next_record(copy.log, segment, physical_offset, stop)
             compared = first if first < stop else segment.start
         if compared > high:  # inside of a long record, the log of the broker ends
-            compared = boundary_before(copy.log, begin, wanted)
+            compared = boundary_before(copy.log, begin, physical_offset)
         compared = max(compared, begin)
         agreed_from = copy.record_end(compared) if compared < copy.end else None
         return events.StartFound(compared, agreed_from)
@@ -599,8 +599,11 @@ class CopyStore:
         try:
             for worker in self._workers:
                 worker.end()
+            failed = self._workers[0].failed if self._workers else None
+            # After a flush of the log that failed, another one says nothing.
+            has_lost_bytes = failed is not None and isinstance(failed[0].action, LogFlush)
             with suppress(OSError):
-                if self._log is not None and self._workers and not self._has_lost_bytes():
+                if self._log is not None and self._workers and not has_lost_bytes:
                     self._disk.delete(self._spare)
                     self._log.begin_flush(self._log.end).perform(self._disk)
                     order = state_of(self._log.end)
@@ -608,11 +611,6 @@ class CopyStore:
                         write_state(self._disk, self.paths, order.saved)
         finally:
             self.release()
-
-    def _has_lost_bytes(self) -> bool:
-        """Return whether a flush of the log has failed, after which another one says nothing."""
-        failed = self._workers[0].failed
-        return failed is not None and isinstance(failed[0].action, LogFlush)
 
     def release(self) -> None:
         """End the threads, close all files and release the lock."""

@@ -130,7 +130,7 @@ class HeartbeatCame(NamedTuple):
 
 
 class EpochsReported(NamedTuple):
-    """The stream announced another epoch, or another confirm offset."""
+    """The stream has another epoch, or another confirm offset."""
 
     epochs: tuple[Epoch, ...]
     confirm_offset: int
@@ -277,7 +277,7 @@ class Connect(NamedTuple):
 class FindStart(NamedTuple):
     """Find where a record of the copy begins, at a physical offset or near it."""
 
-    wanted: int
+    physical_offset: int
     begin: int
     high: int
 

@@ -208,7 +208,6 @@ class ControllerStream(HaStream):
         self._number = 0  # of the epoch of the last header, as an index into the epochs
 
     def report(self, physical_offset: int) -> bytes:
-        """Return the message of a slave: an offset, which the first time is a request."""
         return _ACKNOWLEDGEMENT.pack(_TRANSFER_STATE, physical_offset)
 
     def _take_header(self, *fields: int) -> None:

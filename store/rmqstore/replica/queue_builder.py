@@ -265,7 +265,9 @@ class QueueBuilder:
             return limit
         window = window_at(self._log, segment, start, limit, STEP_BYTES)
         is_cut_by_size = window.damage is None and window.records.kind is not StopKind.BLANK
-        return window.stopped if is_cut_by_size else limit
+        if is_cut_by_size:
+            return window.stopped
+        return limit
 
     def _dispatch(
         self, start: int, stop: int, *, is_flushed: bool = False
@@ -276,7 +278,16 @@ class QueueBuilder:
             Up to where, and topics whose kind has to be known to continue.
         """
         while True:
-            dispatcher = self._open.dispatcher or self._new_dispatcher()
+            dispatcher = self._open.dispatcher
+            if dispatcher is None:
+                assert self._kinds is not None
+                known = self._kinds.batch | self._kinds.plain | self._is_batch.keys()
+                self._disk.make_folder(self._paths.index)
+                dispatcher = Dispatcher(
+                    self._disk, self._log, self._paths.index, self._config, self._appender,
+                    self._queues.batch_topics, known_topics=known, is_tolerant=True,
+                    walk=self._windows,
+                )  # fmt: skip
             end = stop
             unknown = frozenset[str]()
             try:
@@ -301,16 +312,6 @@ class QueueBuilder:
                 self._open.appenders.pop(key, None)
             self._open = self._open._replace(dispatcher=None)
             start = self._log.min_offset
-
-    def _new_dispatcher(self) -> Dispatcher:
-        assert self._kinds is not None
-        known = self._kinds.batch | self._kinds.plain | self._is_batch.keys()
-        self._disk.make_folder(self._paths.index)
-        return Dispatcher(
-            self._disk, self._log, self._paths.index, self._config, self._appender,
-            self._queues.batch_topics, known_topics=known, is_tolerant=True,
-            walk=self._windows,
-        )  # fmt: skip
 
     def _windows(self, log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
         return self._starts.windows(log, segment, start, end)  # those of the present step
