@@ -383,8 +383,7 @@ class LogDirs(Closing):
 
         def read() -> Iterator[pa.RecordBatch]:
             committed = committed_offsets(self, groups_of(selection), spec)
-            partitions = chosen.values()
-            spans = ((part, span_of(part, selection, committed)) for part in partitions)
+            spans = ((part, span_of(part, selection, committed)) for part in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _with_key(batch, key, schema)
 

@@ -156,13 +156,9 @@ def copy(
     if isinstance(storage, RemoteStorage):
         with open_source() as store:
             require_copyable(store, storage, request, str(path))
-        remote = RemoteCopier(
-            open_source, storage, request, head_of(str(name), request, given), steps
-        )
-        plan = remote.run()
-        findings = remote.check() if verify else ()
-        remote.finish(plan)
-        return _copied(plan, findings)
+        head = head_of(str(name), request, given)
+        remote = RemoteCopier(open_source, storage, request, head, steps)
+        return _copy_to_storage(remote, verify=verify)
     goal = LOCAL.full_path(Path(path))
     own_disk = disk or Disk()
     partial = goal.with_name(goal.name + ".partial")
@@ -194,6 +190,14 @@ def copy(
     finally:
         lock.release()
         own_disk.close()
+    return _copied(plan, findings)
+
+
+def _copy_to_storage(remote: RemoteCopier, *, verify: bool) -> Copied:
+    """Copy a store that was closed into other storage; return what the copy has."""
+    plan = remote.run()
+    findings = remote.check() if verify else ()
+    remote.finish(plan)
     return _copied(plan, findings)
 
 
