@@ -116,8 +116,8 @@ class ListenPort:
                     "would wait for a follower until they time out. Follow its slave, or allow "
                     "it with `allow_sync_master=True`"
                 )
-            least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
-        file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
+            least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES)
+        file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES)
         if not _MIN_FILE_BYTES <= file_size <= _MAX_FILE_BYTES:
             raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
         cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
@@ -211,14 +211,14 @@ class Source(NamedTuple):
     mode: Mode
 
 
-def _bounded(interval_ms: int | None, least_ms: int) -> float:
+def _bounded(interval_ms: int, least_ms: int) -> float:
     """Return an interval of a broker in seconds, no longer than a follower can wait."""
-    return min(max(interval_ms or 0, least_ms), _LONGEST_MS) / 1000
+    return min(max(interval_ms, least_ms), _LONGEST_MS) / 1000
 
 
 def _ha_address_of(settings: ServedSettings, endpoint: Endpoint) -> Address:
     """Return where a broker serves replicas; raises StoreStateError if it does not say."""
-    port = settings.number("haListenPort") or 0
+    port = settings.number("haListenPort", 0)
     if not 1 <= port < 1 << 16:
         raise StoreStateError(
             f"{endpoint.address} does not report its HA port (haListenPort {port}): give it "
@@ -259,7 +259,7 @@ def require_master(settings: ServedSettings, name: str) -> None:
 
     Source: ReplicasManager.java#changeToMaster, #changeToSlave; AutoSwitchHAClient.java#doTruncate.
     """
-    is_master = settings.number("brokerId") == MASTER_ID
+    is_master = settings.number("brokerId", -1) == MASTER_ID
     if not is_master or settings.text("brokerRole") == "SLAVE":
         raise BrokerUnreachableError(
             name,

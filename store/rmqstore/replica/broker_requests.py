@@ -185,7 +185,7 @@ class ServedSettings(NamedTuple):
         """Return whether a setting is true."""
         return self.text(name).lower() == "true"
 
-    def number(self, name: str, default: int | None = None) -> int | None:
+    def number(self, name: str, default: int) -> int:
         """Return a setting that is a whole number, ``default`` if it is not one."""
         text = self.text(name)
         if not re.fullmatch(r"[0-9]{1,18}", text):
