@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from kafka_batches import Row, batch
 from kafkalog.format.batch_headers import BatchHeaders, walk_batches
 from kafkalog.format.layout import RECORD
-from kafkalog.format.records import decode
+from kafkalog.format.records import decode_chunks
 
 _NO_HEADERS = [name for name in RECORD.names if name != "headers"]
 _HEADERS = ((b"trace-id", b"0123456789abcdef"), (b"source", b"orders"), (b"v", b"17"))
@@ -66,8 +66,9 @@ def check(data: np.ndarray, batch_headers: BatchHeaders, rows: int) -> int:
 def read(data: np.ndarray, batch_headers: BatchHeaders, columns: list[str], piece: int) -> int:
     """Decode columns, so many batches at a time; return the number of rows."""
     return sum(
-        decode(data, batch_headers[at : at + piece], columns=columns).num_rows
+        chunk.num_rows
         for at in range(0, len(batch_headers), piece)
+        for chunk in decode_chunks(data, batch_headers[at : at + piece], columns=columns)
     )
 
 

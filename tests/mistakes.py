@@ -247,7 +247,7 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/live/sending.py",
-        "first = replace(self, body=self.body[:at], n_messages=n_first, mark=mark)",
+        "first = replace(self, body=self.body[:at], n_messages=n_first, last_key=last_key)",
         "first = replace(self, body=self.body[:at], n_messages=n_first)",
         "the first half of a batch that was too large is sent twice if its answer is lost",
         "live/test_writer.py",

@@ -29,7 +29,7 @@ class OffsetReader:
     """The chosen partitions and their offsets, as of the last poll."""
 
     def __init__(self, options: ReadOptions) -> None:
-        """Look at the log directories. Raises as :meth:`look`."""
+        """Poll the log directories. Raises as :meth:`poll`."""
         self._options = options
         self._spec = options.spec(("offset",))
         self._strict = ScanSpec(("offset",), check_crcs=options.check_crc)
@@ -37,7 +37,7 @@ class OffsetReader:
         self._take()
 
     def poll(self) -> None:
-        """Look at the log directories again; the ends of partitions are looked for from the last.
+        """List the log directories again; the ends of partitions are looked for from the last.
 
         Raises:
             NotAStoreError: a path is not a log directory.
@@ -84,9 +84,11 @@ class OffsetReader:
                 contradictions.append(f"does not name {_names(missing)}")
             if others:
                 contradictions.append(f"names {_names(others)}, which is not read")
-            by_time, remedy = "ByTimestamp", ""
+            by_time = "ByTimestamp"
+            remedy = ""
             if limit.times is None:
-                by_time, remedy = "", "; -2 is the earliest offset, -1 the latest"
+                by_time = ""
+                remedy = "; -2 is the earliest offset, -1 the latest"
             raise OptionError(
                 f"{end}Offsets{by_time} must name every partition that is read, and no other: it"
                 f" {' and '.join(contradictions)}{remedy}"
@@ -105,7 +107,8 @@ class OffsetReader:
             CorruptBatchError: what may have ended the oldest transaction is damaged, and the mode
                 is FAILFAST.
         """
-        partition, spec = self._partition(key), self._spec
+        partition = self._partition(key)
+        spec = self._spec
         if not spec.is_committed:
             return partition.end_offset
         return partition.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs)
@@ -171,10 +174,12 @@ class OffsetReader:
             return self._within("startingOffsets", key, self._offset(limit.offset_of(key), key))
         if time < 0:
             return self._offset(time, key)
-        found, hidden = self._partition(key).offset_for_time(time), ""
+        found = self._partition(key).offset_for_time(time)
+        hidden = ""
         if found is not None and self._spec.is_committed and found >= (end := self.latest(key)):
             # a broker gives no offset either that a consumer of committed records may not see yet
-            found, hidden = None, f" before the last stable offset {end}"
+            found = None
+            hidden = f" before the last stable offset {end}"
         if found is not None:
             return found
         if self._options.start_is_strict:
@@ -188,7 +193,9 @@ class OffsetReader:
         """Return an offset of a partition that may be EARLIEST or LATEST."""
         if offset == EARLIEST:
             return self.earliest(key)
-        return self.latest(key) if offset == LATEST else offset
+        if offset == LATEST:
+            return self.latest(key)
+        return offset
 
     def _within(self, name: str, key: TopicPartition, offset: int) -> int:
         first, last = self.earliest(key), self._partition(key).end_offset

@@ -82,7 +82,9 @@ class KafkaLogReader(DataSourceReader):
 def default_schema(columns: ColumnOptions) -> StructType:
     """Return the columns of a read that names none."""
     schema = kafka_schema(include_headers=columns.include_headers)
-    return schema if columns.corrupt is None else schema.add(_corrupt_field(columns.corrupt))
+    if columns.corrupt is None:
+        return schema
+    return schema.add(_corrupt_field(columns.corrupt))
 
 
 def require_columns(schema: StructType, columns: ColumnOptions) -> None:
@@ -118,7 +120,8 @@ class RowReader:
         """
         require_columns(schema, options.columns)
         self._corrupt = options.columns.corrupt
-        self._names, self._log_dirs = schema.fieldNames(), options.log_dirs
+        self._names = schema.fieldNames()
+        self._log_dirs = options.log_dirs
         made_of = [_MADE_OF[name] for name in self._names if name in _MADE_OF]
         if "offset" not in made_of:
             made_of.append("offset")  # which errors name

@@ -41,7 +41,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader: OffsetReader | None = None
         self._latest: Offsets = {}
         self._target: Offsets | None = None  # of Trigger.AvailableNow
-        self._told: set[str] = set()  # losses that this trigger warned of
+        self._warned: set[str] = set()  # losses that this trigger warned of
         # the first trigger does not wait, as in Spark's Kafka source
         self._last_trigger = -float("inf")
 
@@ -72,8 +72,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
         reader = self._poll()
         since = StreamOffset.of_json(start)
-        self._told.clear()
-        is_first, self._latest = not self._latest, reader.latest_offsets()
+        self._warned.clear()
+        is_first = not self._latest
+        self._latest = reader.latest_offsets()
         if is_first:
             starts = {key: since.offsets.get(key, 0) for key in self._latest}
             reader.warn_of_losses(starts, self._latest)
@@ -172,7 +173,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept: Mapping[TopicPartition, LogIdentity] | None = None,
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
-        known, partitions = kept or {}, reader.partitions
+        known = kept or {}
+        partitions = reader.partitions
         identities = {
             key: known[key] if key in known else identity_of(partitions[key], offset)
             for key, offset in offsets.items()
@@ -202,9 +204,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose(self, reader: OffsetReader, text: str) -> None:
         """Report records that are gone, once in a trigger."""
-        if text not in self._told:
+        if text not in self._warned:
             reader.lose(text)
-            self._told.add(text)
+            self._warned.add(text)
 
     def _report_gone(self, reader: OffsetReader, offsets: Mapping[TopicPartition, int]) -> None:
         present = set(reader.partitions)

@@ -34,7 +34,7 @@ class DamagedBatch(NamedTuple):
         path: of the segment.
         position: in the segment.
         reason: what is wrong there.
-        reached: the offset after the valid batches before it.
+        end_offset: the offset after the valid batches before it.
         limit: offset before which it lies, as it does not reach into the next segment.
         base_offset: the one that its header says, which may be wrong; None if it has no header.
     """
@@ -42,7 +42,7 @@ class DamagedBatch(NamedTuple):
     path: str
     position: int
     reason: str
-    reached: int
+    end_offset: int
     limit: int
     base_offset: int | None = None
 
@@ -52,7 +52,7 @@ class DamagedBatches:
 
     Adjacent ranges that are read by themselves meet the same damage. Its row belongs to the range
     that has the base offset of the batch. That is believed if it fits between the valid batches
-    around it, so a row is held back until the next valid batch is read. Otherwise the first offset
+    around it, so a row is buffered until the next valid batch is read. Otherwise the first offset
     that is missing there decides, or the one before if none is.
 
     Args:
@@ -64,11 +64,14 @@ class DamagedBatches:
     """
 
     def __init__(self, spec: ScanSpec, start: int, end: int, *, follows: bool) -> None:
-        self._spec, self._start, self._end, self._follows = spec, start, end, follows
+        self._spec = spec
+        self._start = start
+        self._end = end
+        self._follows = follows
         self._pending: list[DamagedBatch] = []
 
     def clear(self) -> None:
-        """Forget the rows that are held back, because their batches are read again."""
+        """Forget the rows that are buffered, because their batches are read again."""
         self._pending.clear()
 
     def add(self, batch: DamagedBatch) -> None:
@@ -83,26 +86,25 @@ class DamagedBatches:
             self._spec.refuse(batch.path, batch.position, batch.reason)
 
     def rows(self, following: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that were held back.
+        """Yield the rows that were buffered.
 
         Args:
             following: base offset of the next valid batch; the end of the log if there is none.
         """
         pending, self._pending = self._pending, []
-        reached = 0  # after the valid batches before, and at the damaged one before
+        offset = 0  # after the valid batches before, and at the damaged one before
         for batch in pending:
-            reached = max(reached, batch.reached)
+            offset = max(offset, batch.end_offset)
             limit = min(following, batch.limit)
-            is_missing = reached < limit
-            if batch.base_offset is not None and reached <= batch.base_offset < limit:
-                reached = batch.base_offset
-            place = reached if is_missing else reached - 1
-            reaches_start = not self._follows and limit > self._start
-            is_of_range = place < self._end and (place >= self._start or reaches_start)
+            decisive = offset if offset < limit else offset - 1
+            if batch.base_offset is not None and offset <= batch.base_offset < limit:
+                offset = decisive = batch.base_offset
+            has_start = not self._follows and limit > self._start
+            is_of_range = decisive < self._end and (decisive >= self._start or has_start)
             if is_of_range or self._start == self._end:
-                is_inside = reached >= self._start or reached == batch.base_offset
-                offset = reached if is_inside else self._start
-                yield self._spec.damage_row(batch.path, batch.position, batch.reason, offset)
+                is_inside = offset >= self._start or offset == batch.base_offset
+                shown = offset if is_inside else self._start
+                yield self._spec.damage_row(batch.path, batch.position, batch.reason, shown)
 
 
 class PartitionReader:
@@ -124,8 +126,11 @@ class PartitionReader:
         transactions: Transactions | None,
         gaps: Gaps,
     ) -> None:
-        self._name, self._log, self._gaps = name, log, gaps
-        self._spec, self._transactions = spec, transactions
+        self._name = name
+        self._log = log
+        self._gaps = gaps
+        self._spec = spec
+        self._transactions = transactions
         self._next = 0
         self._damage = DamagedBatches(spec, 0, 0, follows=False)
 
@@ -161,7 +166,8 @@ class PartitionReader:
                 last = log.segments[-1].path
                 if log.storage.size(last) >= log.end_position:
                     return  # the segment is not shorter than it was when it was listed
-                gone, known = last, None
+                gone = last
+                known = None
             except FileNotFoundError as err:
                 logger.info("%s was deleted; listing the segments again", err.filename or err)
                 gone = str(err.filename or err)
@@ -190,44 +196,45 @@ class PartitionReader:
         proven = end + 1 if self._spec.is_permissive else end
         for ordered in ordered_windows(log, self._next):
             window = ordered.window
-            is_whole = window.stop is None and bool(ordered.in_order.all())
-            gap = self._gaps.before(window, is_whole=is_whole)
+            is_valid = window.stop is None and bool(ordered.in_order.all())
+            gap = self._gaps.before(window, is_valid=is_valid)
             if gap is not None and gap.start < end and gap.end > span[0]:
                 logger.warning("data loss: %s: %s", gap.path, gap)
             yield from self._window(log, ordered, span)
-            if max(self._next, ordered.reached) >= proven and end < log.end_offset:
+            if max(self._next, ordered.end_offset) >= proven and end < log.end_offset:
                 break  # damage after the last record counts only if all of the log is read
             if window.stop is not None:
                 path, (position, reason, _) = window.segment.path, window.stop
-                reached = self._reached(ordered, len(window.headers))
+                end_offset = self._end_before(ordered, len(window.headers))
                 limit = limit_of(log, window)
-                self._damage.add(DamagedBatch(path, position, reason, reached, limit))
+                self._damage.add(DamagedBatch(path, position, reason, end_offset, limit))
         yield from self._damage.rows(log.end_offset)
 
     def _window(
         self, log: PartitionLog, ordered: Ordered, span: tuple[int, int]
     ) -> Iterator[pa.RecordBatch]:
-        window, end = ordered.window, span[1]
+        window = ordered.window
+        end = span[1]
         rows = self._rows_within(ordered, span, reads_tail=end >= log.end_offset)
         headers, in_order = window.headers[rows], ordered.in_order[rows]
         valid, unknown = np.ones(len(headers), np.bool_), np.zeros(len(headers), np.bool_)
         if self._spec.check_crcs:
             valid = headers.check_crcs(window.data)
         good = valid & in_order
-        wanted = ~headers.is_control & (headers.record_count != 0)
+        chosen = ~headers.is_control & (headers.record_count != 0)
         if self._transactions is not None:
             outcomes = self._transactions.outcomes(headers)
-            wanted &= outcomes != ABORTED
-            unknown = good & wanted & (outcomes == UNKNOWN)
+            chosen &= outcomes != ABORTED
+            unknown = good & chosen & (outcomes == UNKNOWN)
             good &= ~unknown
-        reached: int | None = None  # after the last valid batch
+        end_offset: int | None = None  # after the last valid batch
         for first, after in _chunks(headers, good):
             chunk = slice(first, after)
             base_offset, position = int(headers.base_offset[first]), int(headers.position[first])
             if good[first] or unknown[first]:
                 yield from self._damage.rows(base_offset)
                 if good[first]:
-                    yield from self._decode(window, headers[chunk][wanted[chunk]], end)
+                    yield from self._decode(window, headers[chunk][chosen[chunk]], end)
                 else:
                     text = (
                         f"the records {base_offset} to {headers.last_offset[first]} of producer"
@@ -235,17 +242,17 @@ class PartitionReader:
                         " their marker is damaged"
                     )
                     yield from self._refuse(window, headers, first, text)
-                reached = int(headers.last_offset[after - 1]) + 1
-                self._next = max(self._next, reached)
+                end_offset = int(headers.last_offset[after - 1]) + 1
+                self._next = max(self._next, end_offset)
                 continue
             reason = "the CRC is wrong"
             if valid[first]:
                 reason = f"offset {base_offset} is not in order"
-            if reached is None:
-                reached = self._reached(ordered, rows.start + first)
+            if end_offset is None:
+                end_offset = self._end_before(ordered, rows.start + first)
             limit = limit_of(log, window)
             path = window.segment.path
-            self._damage.add(DamagedBatch(path, position, reason, reached, limit, base_offset))
+            self._damage.add(DamagedBatch(path, position, reason, end_offset, limit, base_offset))
         if rows.stop < len(window.headers):
             yield from self._damage.rows(int(window.headers.base_offset[rows.stop]))
 
@@ -254,11 +261,12 @@ class PartitionReader:
     ) -> Iterator[pa.RecordBatch]:
         """Handle a batch of whose header nothing is wrong."""
         position, base = int(headers.position[row]), int(headers.base_offset[row])
-        after, path = int(headers.last_offset[row]) + 1, window.segment.path
+        after = int(headers.last_offset[row]) + 1
+        path = window.segment.path
         self._damage.add(DamagedBatch(path, position, reason, base, after, base))
         yield from self._damage.rows(after)
 
-    def _reached(self, ordered: Ordered, row: int) -> int:
+    def _end_before(self, ordered: Ordered, row: int) -> int:
         """Return the offset after the valid batches before one of a window."""
         while row and self._is_damaged(ordered, row - 1):
             row -= 1
@@ -294,8 +302,8 @@ class PartitionReader:
                 first -= 1
         if reads_tail:
             return slice(first, len(headers))
-        reached = end if is_permissive else end - 1
-        for row in np.flatnonzero((lowest >= end) | (headers.last_offset >= reached)).tolist():
+        last = end if is_permissive else end - 1
+        for row in np.flatnonzero((lowest >= end) | (headers.last_offset >= last)).tolist():
             if row >= first and not self._is_damaged(ordered, row):
                 return slice(first, row if lowest[row] >= end else row + 1)
         return slice(first, len(headers))
@@ -312,7 +320,8 @@ class PartitionReader:
     def _decode(self, window: Window, headers: BatchHeaders, end: int) -> Iterator[pa.RecordBatch]:
         if not len(headers):
             return
-        columns, done = self._spec.columns, 0
+        columns = self._spec.columns
+        done = 0
         try:
             for done, batch in counted_chunks(window.data, headers, columns, self._next, end):  # noqa: B007 - read after an error
                 if batch.num_rows:

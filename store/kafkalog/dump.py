@@ -158,18 +158,18 @@ def stored_rows(
 
     Source: DumpLogSegments.scala.
     """
-    place = partition.topic, partition.partition
+    key = partition.topic, partition.partition
     for window in partition.log().windows(start_offset):
         headers = window.headers
-        reach = (headers.last_offset >= start_offset) & (headers.base_offset < end_offset)
-        reach |= (headers.magic < 2) & (headers.codec != 0) & (headers.last_offset >= start_offset)
-        yield from records_in(place, window, headers[reach], decode, (start_offset, end_offset))
+        chosen = (headers.last_offset >= start_offset) & (headers.base_offset < end_offset)
+        chosen |= (headers.magic < 2) & (headers.codec != 0) & (headers.last_offset >= start_offset)
+        yield from records_in(key, window, headers[chosen], decode, (start_offset, end_offset))
         if (window.next_offset or 0) >= end_offset:
             return
 
 
 def records_in(
-    place: tuple[str, int],
+    key: tuple[str, int],
     window: Window,
     headers: BatchHeaders,
     decode: Decode | None = None,
@@ -178,7 +178,7 @@ def records_in(
     """Yield the records of some batches of a window, those of each batch together.
 
     Args:
-        place: topic and partition.
+        key: topic and partition.
         window: has the batches.
         headers: the batches.
         decode: as for :func:`stored_rows`.
@@ -189,8 +189,8 @@ def records_in(
     for row, is_valid in enumerate(valid):
         header = headers[row : row + 1]
         common = {
-            "topic": place[0],
-            "partition": place[1],
+            "topic": key[0],
+            "partition": key[1],
             "is_valid": is_valid,
             "position": int(header.position[0]),
             "path": window.segment.path,
@@ -234,7 +234,9 @@ def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[st
 def _control_name(record: Record) -> str:
     """Return what a control record is, as Kafka names it."""
     kind = control_type(record)
-    return "UNKNOWN" if kind is None else kind.name
+    if kind is None:
+        return "UNKNOWN"
+    return kind.name
 
 
 def _json(content: dict[str, Any] | None) -> str | None:
@@ -280,8 +282,8 @@ def batch_rows(
                 break
 
 
-def batches_of(place: tuple[str, int], window: Window, headers: BatchHeaders) -> pa.RecordBatch:
-    """Return a row for each of some batches of a window; ``place`` is topic and partition."""
+def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> pa.RecordBatch:
+    """Return a row for each of some batches of a window; ``key`` is topic and partition."""
     count = len(headers)
     found: list[Record | None] = [None] * count
     for row in np.flatnonzero(headers.is_control).tolist():
@@ -294,8 +296,8 @@ def batches_of(place: tuple[str, int], window: Window, headers: BatchHeaders) ->
     sequence = (headers.base_sequence + headers.last_offset - headers.base_offset) & _MOST_SEQUENCE
     last_sequence = np.where(headers.base_sequence < 0, -1, sequence)
     columns = {
-        "topic": [place[0]] * count,
-        "partition": [place[1]] * count,
+        "topic": [key[0]] * count,
+        "partition": [key[1]] * count,
         "base_offset": headers.base_offset,
         "last_offset": headers.last_offset,
         "count": _known(headers.record_count),
@@ -349,7 +351,7 @@ class PartitionFile(NamedTuple):
     segment: Segment
 
     @property
-    def place(self) -> tuple[str, int]:
+    def topic_partition(self) -> tuple[str, int]:
         """Topic and partition; an empty text and -1 if the folder does not name them."""
         if self.kind == "checkpoint":
             return METADATA_TOPIC, 0
@@ -406,13 +408,13 @@ def file_rows(
     if not storage.exists(file.path):
         raise FileDeletedError(file.path)
     if file.kind in LOGS:
-        place = file.place
+        key = file.topic_partition
         window: Window | None = None
         for window in walk_segment(storage, file.segment):
             if deep:
-                yield from records_in(place, window, window.headers, decode)
+                yield from records_in(key, window, window.headers, decode)
             elif len(window.headers):
-                yield batches_of(place, window, window.headers)
+                yield batches_of(key, window, window.headers)
         if window is not None and window.stop is not None and window.stop.reason != "zeros":
             raise CorruptBatchError(file.path, window.stop.position, window.stop.reason)
         return

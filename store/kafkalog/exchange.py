@@ -88,21 +88,19 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     flags |= np.where(mask_of(times.is_null()), _NO_TIMESTAMP, 0)
     noted = np.flatnonzero(is_odd | headers.is_odd | (flags > 0))
     plain_note = cache(partial(_note, None, None))
-    notes = pa.array(
-        [
-            _note(keys[row] if is_odd[row] else None, headers.of_odd(row), int(flags[row]))
-            if is_odd[row] or headers.is_odd[row]
-            else plain_note(int(flags[row]))
-            for row in noted.tolist()
-        ],
-        pa.string(),
-    )
+    notes = []
+    for row in noted.tolist():
+        if is_odd[row] or headers.is_odd[row]:
+            key = keys[row] if is_odd[row] else None
+            notes.append(_note(key, headers.of_odd(row), int(flags[row])))
+        else:
+            notes.append(plain_note(int(flags[row])))
     arrays = [
         batch.column("topic").cast(pa.string()),
         batch.column("partition").cast(pa.int32()),
         values.fill_null(b"") if values.null_count else values,
         pc.if_else(booleans(key_fits), keys, pa.scalar(None, pa.binary())).cast(pa.string()),
-        headers.properties(noted, notes),
+        headers.properties(noted, pa.array(notes, pa.string())),
         times,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
@@ -143,11 +141,13 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     noted = map(orjson.loads, values.filter(booleans(is_note)).to_pylist())
     notes = dict(zip(rows[is_note].tolist(), noted, strict=True))
     for name in ("key", "value", "timestamp", "headers"):
-        said = {row: _decoded(name, note[name]) for row, note in notes.items() if name in note}
-        if said:
-            others = pa.array(list(said.values()), columns[name].type)
+        noted_values = {
+            row: _decoded(name, note[name]) for row, note in notes.items() if name in note
+        }
+        if noted_values:
+            others = pa.array(list(noted_values.values()), columns[name].type)
             order = np.arange(len(columns[name]))
-            order[list(said)] = len(order) + np.arange(len(said))
+            order[list(noted_values)] = len(order) + np.arange(len(noted_values))
             columns[name] = pa.concat_arrays([columns[name], others]).take(numbers(order))
     arrays = [columns[name] for name in RECORDS.names]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
@@ -174,11 +174,11 @@ class _Headers:
             is_property &= usable[codes]
             if self._names.null_count:
                 is_property &= mask_of(self._names.is_valid())
-            places = self._rows * len(distinct) + codes
-            if (np.diff(places) <= 0).any():  # a name may be repeated
-                _, from_the_end = np.unique(places[::-1], return_index=True)
-                is_last = np.zeros(len(places), np.bool_)
-                is_last[len(places) - 1 - from_the_end] = True
+            numbers_of = self._rows * len(distinct) + codes  # of row and name
+            if (np.diff(numbers_of) <= 0).any():  # a name may be repeated
+                _, from_the_end = np.unique(numbers_of[::-1], return_index=True)
+                is_last = np.zeros(len(numbers_of), np.bool_)
+                is_last[len(numbers_of) - 1 - from_the_end] = True
                 is_property &= is_last
         self.is_odd: Mask = np.zeros(len(lists), np.bool_)
         self.is_odd[self._rows[~is_property]] = True

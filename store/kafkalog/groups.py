@@ -128,8 +128,8 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
     odd = pa.table(
         [*(pa.nulls(len(damage), field.type) for field in GROUP_OFFSETS), reasons], schema.names
     )
-    whole = pa.concat_tables([found, odd], promote_options="default")
-    return whole.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
+    together = pa.concat_tables([found, odd], promote_options="default")
+    return together.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
 
 
 class _Replay:
@@ -143,7 +143,8 @@ class _Replay:
     def __init__(self, log: PartitionLog, spec: ScanSpec) -> None:
         self.offsets = _Offsets()
         self.damage: list[CorruptBatchError] = []
-        self._spec, self._start_offset = spec, log.start_offset
+        self._spec = spec
+        self._start_offset = log.start_offset
         for window in log.windows(log.start_offset):
             self.window(window)
 

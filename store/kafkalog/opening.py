@@ -51,7 +51,7 @@ Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
 # The first offset and the one after the last; None stands for the start or the end of the log.
 Span: TypeAlias = tuple[int | None, int | None]
 
-TOPIC, PARTITION = PLACE = (
+TOPIC, PARTITION = KEY_FIELDS = (
     pa.field("topic", pa.string(), nullable=False),
     pa.field("partition", pa.int32(), nullable=False),
 )
@@ -158,7 +158,9 @@ def _offset(bound: Bound, key: TopicPartition, committed: Committed) -> int | No
         offset = bound.of(NO_BROKER, *key, bound.offsets)
     if offset is None:
         offset = bound.default
-    return None if offset in {EARLIEST, LATEST} else offset
+    if offset in {EARLIEST, LATEST}:
+        return None
+    return offset
 
 
 def read_spans(
@@ -173,7 +175,8 @@ def read_spans(
         last: the number of records of each partition, the newest ones; None for all.
         progress: called with the offsets that are done, and the total.
     """
-    tally, is_counted = Tally(progress), progress is not ignore_progress
+    tally = Tally(progress)
+    is_counted = progress is not ignore_progress
     if is_counted:
         spans = list(spans)
         tally.expect(sum(offsets_in(partition, *span, last) for partition, span in spans))
@@ -203,7 +206,8 @@ class LogDirs(Closing):
             NotAStoreError: a path is not a log directory, or a partition folder.
             StoreStateError: two directories hold the same partition.
         """
-        self._paths, self._storage = tuple(paths), storage
+        self._paths = tuple(paths)
+        self._storage = storage
         self._dirs: tuple[LogDir, ...] = ()
         self._partitions: dict[TopicPartition, Partition] = {}
         self.refresh()
@@ -251,7 +255,7 @@ class LogDirs(Closing):
 
         A partition folder that was opened by itself is among them whatever its topic is.
         """
-        opened = {key for each in self._dirs if each.is_partition for key in each.partitions}
+        opened = {key for folder in self._dirs if folder.is_partition for key in folder.partitions}
         return {
             key: partition
             for key, partition in self._partitions.items()
@@ -262,9 +266,9 @@ class LogDirs(Closing):
     def missing(self) -> Mapping[TopicPartition, str]:
         """The partitions that a directory's checkpoints name and none holds, with the directory."""
         return {
-            key: each.path
-            for each in self._dirs
-            for key in each.missing
+            key: folder.path
+            for folder in self._dirs
+            for key in folder.missing
             if key not in self._partitions
         }
 
@@ -350,7 +354,7 @@ class LogDirs(Closing):
                 arguments contradict one another.
         """
         require_positive("last", last)
-        every = pa.schema([*PLACE, *RECORD])
+        every = pa.schema([*KEY_FIELDS, *RECORD])
         spec, names = parse_scan(
             columns,
             every.names,
@@ -374,17 +378,17 @@ class LogDirs(Closing):
             starting_offsets_by_timestamp_strategy=starting_offsets_by_timestamp_strategy,
         )
         chosen = self._choose(selection, partitions)
-        fields = {field.name: field for field in (*PLACE, *spec.schema)}
+        fields = {field.name: field for field in (*KEY_FIELDS, *spec.schema)}
         schema = pa.schema([fields[name] for name in names])
 
         def read() -> Iterator[pa.RecordBatch]:
             committed = committed_offsets(self, groups_of(selection), spec)
-            spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
+            spans = ((part, span_of(part, selection, committed)) for part in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
-                yield _placed(batch, key, schema)
+                yield _with_key(batch, key, schema)
 
         has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
-        is_quick = not has_look_ups and all(each.is_clean for each in chosen.values())
+        is_quick = not has_look_ups and all(part.is_clean for part in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
 
     def _choose(
@@ -401,17 +405,17 @@ class LogDirs(Closing):
         topics = {key.topic for key in candidates}
         if not selection.is_open:
             topics = set(choose_topics(selection, sorted(topics)))
-        chosen = {key: each for key, each in candidates.items() if key.topic in topics}
+        chosen = {key: found for key, found in candidates.items() if key.topic in topics}
         if selection.assign is not None:
             chosen = {
-                key: each
-                for key, each in chosen.items()
+                key: found
+                for key, found in chosen.items()
                 if key.partition in selection.assign[key.topic]
             }
         numbers = None if partitions is None else set(partitions)
         self._warn_of_missing(selection, numbers)
         if numbers is not None:
-            chosen = {key: each for key, each in chosen.items() if key.partition in numbers}
+            chosen = {key: found for key, found in chosen.items() if key.partition in numbers}
             lacking = numbers - {key.partition for key in chosen}
             if lacking:
                 raise OptionError(
@@ -487,11 +491,11 @@ class LogDirs(Closing):
         return read_consumer_groups(self._partitions.values(), mode)
 
 
-def _placed(batch: pa.RecordBatch, key: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
-    places = {field.name: value for field, value in zip(PLACE, key, strict=True)}
+def _with_key(batch: pa.RecordBatch, key: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+    known = {field.name: value for field, value in zip(KEY_FIELDS, key, strict=True)}
     arrays = [
-        pa.repeat(pa.scalar(places[field.name], field.type), batch.num_rows)
-        if field.name in places
+        pa.repeat(pa.scalar(known[field.name], field.type), batch.num_rows)
+        if field.name in known
         else batch.column(field.name)
         for field in schema
     ]
@@ -525,15 +529,16 @@ def open_log_dirs(
     names = [fspath(path) for path in log_dirs]
     if storage is None:
         if filesystem is None:
-            names, storage = places_in_storage(names, storage_options)
+            names, storage = names_in_storage(names, storage_options)
         else:
             _require_one_storage(names)
-            places = [locate(name, storage_options, filesystem) for name in names]
-            names, storage = [fspath(name) for name, _ in places], places[0][1]
+            located = [locate(name, storage_options, filesystem) for name in names]
+            names = [fspath(name) for name, _ in located]
+            storage = located[0][1]
     return LogDirs(names, storage)
 
 
-def places_in_storage(
+def names_in_storage(
     paths: Sequence[str], storage_options: Mapping[str, object] | None = None
 ) -> tuple[list[str], Storage]:
     """Return the names that paths have in the storage that has them, and the storage.

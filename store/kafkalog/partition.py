@@ -14,15 +14,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
-from kafkalog.scan import (
-    CORRUPT_RECORD,
-    IsolationLevel,
-    Mode,
-    Scan,
-    ScanSpec,
-    counted,
-    parse_scan,
-)
+from kafkalog.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, counted, parse_scan
 from kafkalog.storage.identity import LogIdentity, is_another, note_before
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
@@ -92,7 +84,8 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
     or the segment was not closed, so the batches after the one that it means count, too. Their
     headers are believed, as by a broker. A recovery builds the index again, from the batches.
     """
-    last, begin = -1, None
+    last = -1
+    begin = None
     if log.is_recovered(number):
         last = log.largest_timestamps[log.segments[number].base_offset]
     else:
@@ -102,11 +95,13 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
             last, begin = _first_later(log, number, timestamp)
         else:
             maxima = (window.headers.max_timestamp for window in log.windows_of(number, position))
-            last = max(entry.timestamp, *(int(each.max(initial=-1)) for each in maxima))
+            last = max(entry.timestamp, *(int(times.max(initial=-1)) for times in maxima))
     if last >= 0:
         return last, begin
     status = log.storage.status(log.segments[number].path)
-    return -1 if status is None else status.modified_ns // _NS_PER_MS, None
+    if status is None:
+        return -1, None
+    return status.modified_ns // _NS_PER_MS, None
 
 
 def _first_later(log: PartitionLog, number: int, timestamp: int) -> tuple[int, int | None]:
@@ -140,7 +135,9 @@ def _position_of(log: PartitionLog, number: int, entry: TimeEntry) -> int | None
         headers = window.headers
         rows = np.flatnonzero(headers.last_offset >= entry.offset)
         if len(rows):
-            return position if headers.max_timestamp[rows[0]] == entry.timestamp else None
+            if headers.max_timestamp[rows[0]] == entry.timestamp:
+                return position
+            return None
     return None
 
 
@@ -192,7 +189,7 @@ def _first_in(
 class Partition:
     """The log of one partition, which is only read.
 
-    Bounds are those of the moment when they were first asked for; :meth:`refresh` looks again.
+    Bounds are those of the moment when they were first asked for; :meth:`refresh` forgets them.
     Without a clean stop of the broker, the log is walked from its recovery point on when a bound is
     first asked for, and it ends where a broker's recovery would end it.
 
@@ -218,7 +215,8 @@ class Partition:
             before: the same partition as it was listed before. What it knows of the log need not be
                 walked again.
         """
-        self._storage, self.folder = storage, folder
+        self._storage = storage
+        self.folder = folder
         self.topic, self.partition = folder.topic_partition
         self.path = folder.path
         self.is_clean = folder.is_clean
@@ -297,7 +295,7 @@ class Partition:
     def mark(self) -> Mark | None:
         """The newest end of the log that a recovery found; None if there was none.
 
-        A later look for the end continues from there, also in another process that is given it.
+        A later search for the end continues from there, also in another process that is given it.
         """
         return self._mark if self._log is None else self._log.mark
 
@@ -305,7 +303,7 @@ class Partition:
     def open_transactions(self) -> dict[bool, OpenTransactions]:
         """The open transactions at the newest end that was looked for, by whether CRCs matter.
 
-        A later look for the last stable offset continues from there.
+        A later search for the last stable offset continues from there.
         """
         return self._open_before | self._open
 
@@ -318,7 +316,8 @@ class Partition:
         """Forget the bounds, so that they are looked up again."""
         self._mark = self.mark
         self._open_before = self.open_transactions
-        self._log, self._open = None, {}
+        self._log = None
+        self._open = {}
 
     def log(self) -> PartitionLog:
         """Return segments and bounds as of the first time that they were asked for.
@@ -552,25 +551,29 @@ def lost_end(partition: Partition) -> Loss | None:
         return None
     if not partition.is_clean:  # a running broker may have written it since the end was looked for
         log = read_partition_log(partition.log().storage, partition.folder, mark=partition.mark)
-    return Loss(_end_of(log), *claim) if claim.offset > _end_of(log) else None
+    if claim.offset <= _end_of(log):
+        return None
+    return Loss(_end_of(log), *claim)
 
 
 def warn_of_losses(partition: Partition, start: int | None = None, end: int | None = None) -> None:
-    """Warn of records that are gone from the ends of the log, as far as a range reaches them.
+    """Warn of records that are gone from the ends of the log, as far as a range has these ends.
 
     Args:
         partition: is read.
         start: the first offset; None for that of the log.
         end: the offset after the last one; None for the end.
     """
-    lost = lost_start(partition) if start is None or start <= partition.start_offset else None
-    if lost is not None:
-        text = "data loss: %s begins at %d, and %s says that it began at %d"
-        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
-    lost = lost_end(partition) if end is None or end >= partition.end_offset else None
-    if lost is not None:
-        text = "data loss: %s ends at %d, and %s says that it reached %d"
-        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+    if start is None or start <= partition.start_offset:
+        lost = lost_start(partition)
+        if lost is not None:
+            text = "data loss: %s begins at %d, and %s says that it began at %d"
+            logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+    if end is None or end >= partition.end_offset:
+        lost = lost_end(partition)
+        if lost is not None:
+            text = "data loss: %s ends at %d, and %s says that it reached %d"
+            logger.warning(text, partition.path, lost.found, lost.source, lost.named)
 
 
 def identity_of(partition: Partition, offset: int) -> LogIdentity:
@@ -614,7 +617,9 @@ def offsets_in(
     if end is not None:
         after = min(after, end)
     n_offsets = max(after - first, 0)
-    return n_offsets if last is None else min(n_offsets, last)
+    if last is not None:
+        n_offsets = min(n_offsets, last)
+    return n_offsets
 
 
 def read_range(
@@ -642,7 +647,9 @@ def read_range(
     if spec.is_committed:
         part_end = partition.committed_end(spec, part_end)
     found: list[pa.RecordBatch] = []
-    n_found, length, is_first = 0, last, False
+    n_found = 0
+    length = last
+    is_first = False
     while n_found < last and not is_first:
         part_start = max(first, part_end - length)
         is_first = part_start == first

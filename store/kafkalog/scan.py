@@ -35,7 +35,7 @@ class ScanSpec:
     """How records are read: the same for every partition of a scan.
 
     Attributes:
-        columns: names of the columns of records, in order.
+        columns: names of columns of ``kafkalog.format.layout.RECORD``, in order.
         isolation_level: one of ISOLATION_LEVELS.
         mode: one of MODES.
         corrupt_column: name of the column with the reason, in the mode PERMISSIVE.
@@ -51,23 +51,12 @@ class ScanSpec:
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse unknown columns, modes and isolation levels."""
+        """Refuse unknown modes and isolation levels."""
         if self.mode not in MODES:
             raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
         if self.isolation_level not in ISOLATION_LEVELS:
             levels = " or ".join(ISOLATION_LEVELS)
             raise OptionError(f"`isolation_level` {self.isolation_level!r}: {levels}")
-        unknown = [name for name in self.columns if name not in RECORD.names]
-        if unknown:
-            known = ", ".join(RECORD.names)
-            raise OptionError(f"`columns`: unknown {', '.join(unknown)}; there are {known}")
-        if len(set(self.columns)) < len(self.columns):
-            raise OptionError("`columns`: a column is named twice")
-        if self.is_permissive and self.corrupt_column in self.columns:
-            raise OptionError(
-                f"`column_name_of_corrupt_record` {self.corrupt_column!r}: a column of "
-                "records has this name"
-            )
 
     @property
     def is_committed(self) -> bool:
@@ -235,7 +224,8 @@ class Scan(ArrowRows, Closing):
         """
         require_positive("limit", limit)
         super().__init__(schema, is_quick=is_quick)
-        self._read, self._limit = read, limit
+        self._read = read
+        self._limit = limit
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all records, which reads as it is asked for batches."""
@@ -243,4 +233,6 @@ class Scan(ArrowRows, Closing):
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         batches = self._read()
-        return batches if self._limit is None else first_rows(batches, self._limit)
+        if self._limit is None:
+            return batches
+        return first_rows(batches, self._limit)

@@ -16,12 +16,7 @@ from kafkalog.format.layout import LEAST_RECORD, MAX_INFLATED_BYTES, RECORDS_AT,
 from kafkalog.format.reference import markers
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import newest_snapshot
-from kafkalog.storage.recovery import (
-    WalkEnd,
-    last_batch,
-    segment_sizes,
-    sizes_before,
-)
+from kafkalog.storage.recovery import WalkEnd, last_batch, segment_sizes, sizes_before
 from rmqstore.errors import MalformedBytesError
 
 logger = logging.getLogger(__name__)
@@ -149,7 +144,8 @@ def _begin(
     if known is not None and known.end is not None and known.end.offset <= log.end_offset:
         sizes = _sizes(log, known.since)
         if known.end.still_holds(log.storage, log.segments, sizes):
-            continued, walked_to = (known, sizes), known.end.offset
+            continued = (known, sizes)
+            walked_to = known.end.offset
             if known.end.base_offset == log.segments[-1].base_offset:
                 return continued
     snapshot = newest_snapshot(log.storage, log.folder, log.end_offset)
@@ -220,11 +216,11 @@ def transaction_events(
         valid = headers.check_crcs(window.data)
     # The offset after the good batches before each batch, and before the end, (n + 1,).
     ends = np.where(valid & in_order, headers.last_offset + 1, before)
-    reached = np.maximum.accumulate(np.concatenate([[before], ends]))
+    end_offsets = np.maximum.accumulate(np.concatenate([[before], ends]))
     may_be_marker = _may_be_marker(headers)
     producers, offsets = headers.producer_id.tolist(), headers.base_offset.tolist()
     for row in np.flatnonzero(~valid | is_transactional).tolist():
-        at = int(reached[row])
+        at = int(end_offsets[row])
         if not valid[row]:
             error = _error(window.segment.path, int(headers.position[row]), "the CRC is wrong")
             yield Damage(at, bool(may_be_marker[row]), error)
@@ -242,7 +238,7 @@ def transaction_events(
                 yield Event(producers[row], offset, marker.is_commit)
     if window.stop is not None:
         error = _error(window.segment.path, window.stop.position, window.stop.reason)
-        yield Damage(int(reached[-1]), may_be_marker=True, error=error)
+        yield Damage(int(end_offsets[-1]), may_be_marker=True, error=error)
 
 
 def _error(path: str, position: int, reason: str) -> CorruptBatchError:
@@ -286,12 +282,12 @@ class ProducerMarkers(NamedTuple):
     Attributes:
         offsets: int64 (n,).
         outcomes: what each makes of the records before it: ABORTED or COMMITTED, (n,).
-        n_doubts: how many doubts of the range the log has before each, int64 (n,).
+        n_uncertain: how many uncertain offsets of the range lie before each, int64 (n,).
     """
 
     offsets: NDArray[np.int64]
     outcomes: Outcomes
-    n_doubts: NDArray[np.int64]
+    n_uncertain: NDArray[np.int64]
 
 
 _NO_MARKERS: Final = ProducerMarkers(
@@ -305,33 +301,33 @@ class Transactions:
 
     Attributes:
         markers: by producer id.
-        doubts: the last offsets before damage that may have been a marker of any producer, rising,
-            int64 (n,).
+        uncertain: the last offsets before damage that may have been a marker of any producer,
+            rising, int64 (n,).
     """
 
     markers: dict[int, ProducerMarkers]
-    doubts: NDArray[np.int64]
+    uncertain: NDArray[np.int64]
 
     def outcomes(self, headers: BatchHeaders) -> Outcomes:
         """Return what became of batches, int8 (n,).
 
-        The next marker of its producer decides a batch, unless there is a doubt between them. One
-        that belongs to no transaction counts as COMMITTED, and one that neither a marker nor a
-        doubt follows as ABORTED.
+        The next marker of its producer decides a batch, unless an uncertain offset lies between
+        them. One that belongs to no transaction counts as COMMITTED, and one that neither a marker
+        nor an uncertain offset follows as ABORTED.
         """
         outcomes = np.full(len(headers), COMMITTED, np.int8)
-        in_doubt = np.flatnonzero(headers.is_transactional & ~headers.is_control)
-        in_doubt = in_doubt[np.argsort(headers.producer_id[in_doubt], kind="stable")]
-        producers = headers.producer_id[in_doubt]
+        transactional = np.flatnonzero(headers.is_transactional & ~headers.is_control)
+        transactional = transactional[np.argsort(headers.producer_id[transactional], kind="stable")]
+        producers = headers.producer_id[transactional]
         bounds = np.flatnonzero(producers[1:] != producers[:-1]) + 1
-        for rows in np.split(in_doubt, bounds) if len(in_doubt) else ():
+        for rows in np.split(transactional, bounds) if len(transactional) else ():
             producer = int(headers.producer_id[rows[0]])
             offsets = headers.base_offset[rows]
             ends = self.markers.get(producer, _NO_MARKERS)
             number = np.searchsorted(ends.offsets, offsets)
             decided = np.append(ends.outcomes, np.int8(ABORTED))[number]
-            n_doubts = np.append(ends.n_doubts, len(self.doubts))[number]
-            decided[np.searchsorted(self.doubts, offsets) < n_doubts] = UNKNOWN
+            n_uncertain = np.append(ends.n_uncertain, len(self.uncertain))[number]
+            decided[np.searchsorted(self.uncertain, offsets) < n_uncertain] = UNKNOWN
             outcomes[rows] = decided
         return outcomes
 
@@ -363,7 +359,7 @@ def read_transactions(
         UnreadableFileError: a segment is not a regular file.
     """
     ends: dict[int, list[tuple[int, int, int]]] = {}
-    doubts: list[int] = []
+    uncertain: list[int] = []
     undecided: set[int] = set()
     for ordered in ordered_windows(log, start_offset) if start_offset < end_offset else ():
         for event in transaction_events(
@@ -372,23 +368,23 @@ def read_transactions(
             if isinstance(event, Damage):
                 if is_strict and (undecided or event.offset < end_offset):
                     raise event.error
-                last = doubts[-1] if doubts else -1
+                last = uncertain[-1] if uncertain else -1
                 if undecided and event.may_be_marker and event.offset - 1 > last:
-                    doubts.append(event.offset - 1)
+                    uncertain.append(event.offset - 1)
             elif event.is_commit is not None:
                 outcome = COMMITTED if event.is_commit else ABORTED
-                ends.setdefault(event.producer, []).append((event.offset, outcome, len(doubts)))
+                ends.setdefault(event.producer, []).append((event.offset, outcome, len(uncertain)))
                 undecided.discard(event.producer)
             elif event.offset < end_offset:
                 undecided.add(event.producer)
-        if not undecided and ordered.reached >= end_offset:
+        if not undecided and ordered.end_offset >= end_offset:
             break
     markers = {
         producer: ProducerMarkers(
             np.array([offset for offset, _, _ in rows], np.int64),
             np.array([outcome for _, outcome, _ in rows], np.int8),
-            np.array([n_doubts for _, _, n_doubts in rows], np.int64),
+            np.array([n_uncertain for _, _, n_uncertain in rows], np.int64),
         )
         for producer, rows in ends.items()
     }
-    return Transactions(markers, np.array(doubts, np.int64))
+    return Transactions(markers, np.array(uncertain, np.int64))

@@ -100,18 +100,16 @@ class SegmentFacts:
         # First offset of each transaction that was aborted, by producer and offset of the marker;
         # None if nothing of it is left.
         self._aborted: dict[tuple[int, int], int | None] = {}
-        self._is_whole = True
+        self._is_valid = True
 
     def add(self, ordered: Ordered, valid: Mask) -> None:
         """Take the next window of the segment; ``valid`` are the batches whose CRC is right."""
         window = ordered.window
-        positions, lowest = (
-            window.headers.position.tolist(),
-            lowest_offsets(window.headers).tolist(),
-        )
+        positions = window.headers.position.tolist()
+        lowest = lowest_offsets(window.headers).tolist()
         self._begins |= dict(zip(positions, lowest, strict=True))
         good = valid & ordered.in_order
-        self._is_whole = self._is_whole and window.stop is None and bool(good.all())
+        self._is_valid = self._is_valid and window.stop is None and bool(good.all())
         headers = window.headers[good]
         self._last_offsets += headers.last_offset.tolist()
         self._max_timestamps += headers.max_timestamp.tolist()
@@ -125,7 +123,7 @@ class SegmentFacts:
             try:
                 found = markers(window.data, header)
             except MalformedBytesError:
-                self._is_whole = False
+                self._is_valid = False
                 continue
             for marker in found:
                 first = self._open.pop(producer, None)
@@ -145,7 +143,7 @@ class SegmentFacts:
                 if self._begins.get(position, offset + 1) > offset:
                     text = f"an entry sends offset {offset} to {position}, where no batch of it"
                     yield Finding(_INDEX, segment.index_path, f"{text} begins")
-            if self._is_whole:
+            if self._is_valid:
                 yield from self._time_index(segment)
                 yield from self._transaction_index(segment)
         self._begin()
@@ -249,7 +247,8 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
     facts = SegmentFacts(log)
     previous: Segment | None = None
     for ordered in ordered_windows(log, log.segments[0].base_offset):
-        window, segment = ordered.window, ordered.window.segment
+        window = ordered.window
+        segment = ordered.window.segment
         if previous is not None and segment != previous:
             yield from facts.compare(previous)
         previous = segment
@@ -259,8 +258,8 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
         if window.stop is not None:
             yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
         facts.add(ordered, valid)
-        is_whole = window.stop is None and bool((valid & ordered.in_order).all())
-        gap = gaps.before(window, is_whole=is_whole)
+        is_valid = window.stop is None and bool((valid & ordered.in_order).all())
+        gap = gaps.before(window, is_valid=is_valid)
         if gap is not None:
             gone.append(gap)
     if previous is not None:
@@ -324,8 +323,10 @@ def _invalid(
     """
     headers = window.headers
     for row in np.flatnonzero(~valid | ~in_order).tolist():
-        reason = f"offset {headers.base_offset[row]} is not in order"
-        yield int(headers.position[row]), reason if valid[row] else "the CRC is wrong"
+        reason = "the CRC is wrong"
+        if valid[row]:
+            reason = f"offset {headers.base_offset[row]} is not in order"
+        yield int(headers.position[row]), reason
     rows = np.flatnonzero(valid & ~headers.is_control)
     for first in range(0, len(rows), _BATCHES):
         for row, reason in _undecodable(window, rows[first : first + _BATCHES].tolist()):

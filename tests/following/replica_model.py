@@ -96,12 +96,12 @@ class FaultError(Exception):
 
     Attributes:
         error: the error.
-        is_whole: whether no change of the log was under way.
+        is_consistent: whether no change of the log was under way.
     """
 
-    def __init__(self, error: BaseException, *, is_whole: bool) -> None:
+    def __init__(self, error: BaseException, *, is_consistent: bool) -> None:
         super().__init__(error)
-        self.error, self.is_whole = error, is_whole
+        self.error, self.is_consistent = error, is_consistent
 
 
 def require(is_so: object, text: str) -> None:
@@ -276,7 +276,7 @@ class World:
         try:
             event = perform(order)
         except FaultError as fault:
-            event = events.Failed(fault.error, is_whole=False, end=0)
+            event = events.Failed(fault.error, is_consistent=False, end=0)
             self.is_failed = True
         self.mail += (self._happened(event),)
 
@@ -354,7 +354,7 @@ class World:
                 return
             found, self.todo = self.todo[0], self.todo[1:]
             if isinstance(found.event, events.Failed) and self.is_failed:
-                found = self._failure(found.event.error, is_whole=False)
+                found = self._failure(found.event.error, is_consistent=False)
             self.now += 0.001
             found = found._replace(at=self.now, epoch_ms=self.epoch_ms)
             event = found.event
@@ -373,27 +373,27 @@ class World:
                 if self.is_over:  # an interrupt of the end itself
                     self.error, self.is_abandoned = fault.error, True
                 elif isinstance(found.event, events.Failed):  # or of what an error leads to
-                    self._failure(fault.error, is_whole=False)
+                    self._failure(fault.error, is_consistent=False)
                     self.is_over = True
-                    self._on_End(events.End(fault.error, is_whole=False))
-                self.todo = (self._failure(fault.error, is_whole=fault.is_whole),)
+                    self._on_End(events.End(fault.error, is_complete=False))
+                self.todo = (self._failure(fault.error, is_consistent=fault.is_consistent),)
             else:
                 self.todo = results + self.todo
 
-    def _failure(self, error: BaseException, *, is_whole: bool) -> Happened:
+    def _failure(self, error: BaseException, *, is_consistent: bool) -> Happened:
         """Let both threads end what they do, and forget what they and the broker have answered."""
         for perform, orders in ((self._flushed, self.flushes), (self._changed, self.builds)):
             for order in orders:
                 if not self.is_failed:
                     self._send_mail(perform, order)
         self.flushes = self.builds = self.mail = self.reads = self.backlog = ()
-        is_whole, self.is_failed = is_whole and not self.is_failed, False
-        return self._happened(events.Failed(error, is_whole, self.end))
+        is_consistent, self.is_failed = is_consistent and not self.is_failed, False
+        return self._happened(events.Failed(error, is_consistent, self.end))
 
-    def _meet(self, fault: str, error: BaseException, *, is_whole: bool = False) -> None:
+    def _meet(self, fault: str, error: BaseException, *, is_consistent: bool = False) -> None:
         if fault in self.faults:
             self.faults -= {fault}
-            raise FaultError(error, is_whole=is_whole)
+            raise FaultError(error, is_consistent=is_consistent)
 
     def _send(self) -> bool:
         """Let the master send what it has, and some time pass; return whether anything came."""
@@ -515,13 +515,13 @@ class World:
     def _perform(self, action: Action) -> list[Event]:
         name = type(action).__name__
         if not isinstance(action, events.End):
-            self._meet("interrupt", KeyboardInterrupt(), is_whole=True)
+            self._meet("interrupt", KeyboardInterrupt(), is_consistent=True)
         perform = getattr(self, f"_on_{name}", None)
         if perform is not None:
             event = perform(action)
             return [] if event is None else [event]
         if isinstance(action, (*_FLUSHES, *_BUILDS)):
-            self._meet("order", KeyboardInterrupt(), is_whole=True)
+            self._meet("order", KeyboardInterrupt(), is_consistent=True)
         if isinstance(action, _FLUSHES):
             require(not self.flushes, "an order while another one is performed")
             self.flushes += ((action, self.end),)
@@ -751,7 +751,7 @@ class World:
         return events.SetAside(ROOT.with_name("aside"))
 
     def _on_End(self, action: events.End) -> None:  # noqa: N802
-        self.error, self.is_abandoned = action.error, not action.is_whole
+        self.error, self.is_abandoned = action.error, not action.is_complete
         goal = self.state.copy.goal
         is_complete = goal is not None and self.end >= goal
         is_unreachable = isinstance(self.error, BrokerUnreachableError)

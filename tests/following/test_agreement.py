@@ -101,7 +101,7 @@ def test_a_log_that_is_cut_before_what_is_compared_is_compared_again(tmp_path: P
         with following(master.address, target, overlap=600) as run:
             wait_for(lambda: len(master.reports) > n_before and len(master.reports[-1]) > 1)
             master.log, master.is_slow = log, False
-            wait_for(lambda: run.follower._now().n_cuts == 1)
+            wait_for(lambda: run.follower.progress().n_cuts == 1)
     require_exact(target, log)
 
 
@@ -155,7 +155,7 @@ def test_a_copy_without_a_record_begins_again_where_the_broker_does(
         master.cut_connections()
         master.is_slow = False
         if is_running:
-            wait_for(lambda: run.error is not None or run.follower._now().end == log.end)
+            wait_for(lambda: run.error is not None or run.follower.progress().end == log.end)
             run.end()
         else:
             follow_once(master, target)

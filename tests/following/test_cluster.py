@@ -46,7 +46,7 @@ class Run:
             FollowSettings(**{"timing": TIMING, **settings}),
             self.stop,
             progress=self._see,
-            look_seconds=0.1,
+            refresh_seconds=0.1,
             **options,
         )
         self.thread = threading.Thread(target=self._run)

@@ -65,12 +65,12 @@ def test_a_copy_is_exact_and_has_the_epochs_of_its_broker(tmp_path: Path) -> Non
     with FakeController(log, epochs) as master:
         master.confirm_offset = 123
         with following(master.address, target) as run:
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
             wait_for(lambda: len(master.reports[0]) > 2)
             more(log, 10)
             master.epochs = [*epochs, Epoch(9, log.end)]
             more(log, 10)
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
         assert len(master.handshakes) == 1
         shaken = master.handshakes[0]
     require_exact(target, log)
@@ -99,7 +99,7 @@ def test_a_copy_of_an_empty_log_goes_on_when_there_is_something(tmp_path: Path) 
     with FakeController(log, [Epoch(1, 0)]) as master, following(master.address, target) as run:
         wait_for(lambda: len(master.reports) == 1 and len(master.reports[0]) > 2)
         more(log, 30)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, log)
 
 
@@ -131,7 +131,7 @@ def test_a_switch_under_a_follower(tmp_path: Path) -> None:
     with FakeController(log, [Epoch(1, 0)]) as master, following(master.address, target) as run:
         for number in range(2, 6):
             end = master.log.end
-            wait_for(lambda end=end: run.follower._now().queues_end == end)
+            wait_for(lambda end=end: run.follower.progress().queues_end == end)
             log, point = switched(master.log, 20, 50)
             master.epochs = [
                 *(each for each in master.epochs if each.start_offset < point),
@@ -139,8 +139,10 @@ def test_a_switch_under_a_follower(tmp_path: Path) -> None:
             ]
             master.log = log
             master.cut_connections()
-        wait_for(lambda: run.follower._now().end == log.end and master.reports[-1][-1:] == [NEVER])
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(
+            lambda: run.follower.progress().end == log.end and master.reports[-1][-1:] == [NEVER]
+        )
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, log)
     assert epochs_of(target) == master.epochs
     assert follow_status(target)[0].n_cuts == 4
@@ -211,7 +213,7 @@ def test_only_a_master_is_asked_for_its_log(
         master.on_handshake = lambda: None
         with following(master.address, target) as run:
             master.settings = good
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, log)
 
 
@@ -378,7 +380,7 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
         )
         run = Following(master.address, target, sync_seconds=0.05)
         with suppress(AssertionError):
-            wait_for(lambda: run.follower._now().end == log.end or run.error is not None, 2)
+            wait_for(lambda: run.follower.progress().end == log.end or run.error is not None, 2)
         with suppress(RmqStoreError):
             run.end()
         if target.exists() and (target / "commitlog").exists():

@@ -35,12 +35,12 @@ def test_a_copy_that_begins_again_earlier_has_all_epochs(tmp_path: Path) -> None
         master.is_slow = True
         with following(master.address, target, start="last-file") as run:
             wait_for(lambda: bool(master.reports) and len(master.reports[-1]) > 1)
-            assert run.follower._now().begin > 0
+            assert run.follower.progress().begin > 0
             master.log = short
             master.epochs = [Epoch(1, 0), Epoch(2, short.placed[20].physical_offset)]
             master.is_slow = False
             master.cut_connections()
-            wait_for(lambda: run.follower._now().queues_end == short.end)
+            wait_for(lambda: run.follower.progress().queues_end == short.end)
     require_exact(target, short)
     assert epochs_of(target) == master.epochs
     assert follow_status(target)[0].epoch == 2

@@ -45,7 +45,7 @@ def test_a_copy_of_an_empty_log_has_nothing_to_compare_yet(tmp_path: Path) -> No
     with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
         wait_for(lambda: len(master.reports) > 0)
         more(log, 10)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(tmp_path / "copy", log)
 
 
@@ -86,9 +86,9 @@ def test_a_log_that_was_empty_may_begin_anywhere(tmp_path: Path) -> None:
     """A slave without a log begins with the last file of its master."""
     target, log = tmp_path / "copy", log_of(600)
     with FakeMaster(log_of(0)) as master, following(master.address, target) as run:
-        wait_for(lambda: run.follower._now().n_connections > 0)
+        wait_for(lambda: run.follower.progress().n_connections > 0)
         master.low = 3 * FILE_BYTES
         master.log = log
-        wait_for(lambda: run.follower._now().queues_end == log.end)
-        assert run.follower._now().begin == master.low
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
+        assert run.follower.progress().begin == master.low
     require_exact(target, log, master.low)

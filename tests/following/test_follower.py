@@ -57,7 +57,7 @@ def test_a_copy_grows_with_the_log_and_goes_on_after_a_stop(tmp_path: Path) -> N
             with following(master.address, target) as run:
                 for _ in range(5):
                     more(log, 37 + turn)
-                    wait_for(lambda: run.follower._now().queues_end == log.end)
+                    wait_for(lambda: run.follower.progress().queues_end == log.end)
             require_exact(target, log)
         assert all(reports[1:] and set(reports[1:]) == {NEVER} for reports in master.reports)
 
@@ -83,10 +83,10 @@ def test_tables_wait_for_the_log(tmp_path: Path) -> None:
         FakeMaster(log) as master,
         following(master.address, target, tables_seconds=0.3, max_rate=log.end // 2) as run,
     ):
-        wait_for(lambda: run.follower._now().end > 0)
+        wait_for(lambda: run.follower.progress().end > 0)
         assert not file.exists()
         wait_for(file.exists)
-        assert run.follower._now().end == log.end
+        assert run.follower.progress().end == log.end
         master.tables[43] = b'{"offsetTable":{"T@G":{0:9}}}'
         wait_for(lambda: file.read_bytes() == master.tables[43])
     assert (
@@ -220,7 +220,7 @@ def test_a_connection_that_breaks_again_and_again_leaves_an_exact_copy(
             more(log, dice.randrange(60), size=dice.choice([1, 100, 4000]))
             if dice.random() < 0.7:
                 master.cut_connections()
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(tmp_path / "copy", log)
 
 
@@ -281,7 +281,7 @@ def test_refusals_and_failures_of_the_ordinary_port_are_told(tmp_path: Path) -> 
 def test_a_copy_that_is_in_use_and_a_folder_of_something_else_are_refused(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(50)
     with FakeMaster(log) as master, following(master.address, target) as run:
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end == log.end)
         with pytest.raises(StoreLockedError):
             follow_once(master, target)
         other = Store().write(tmp_path / "other")
@@ -323,7 +323,7 @@ def test_a_reader_beside_a_follower_sees_what_was_copied(tmp_path: Path) -> None
     target, log = tmp_path / "copy", log_of(100)
     with FakeMaster(log) as master, following(master.address, target) as run:
         for _ in range(3):
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
             with rmqstore.open(target) as store:
                 assert store.scan().read_all().num_rows == len(log.placed)
             more(log, 200)
@@ -332,7 +332,7 @@ def test_a_reader_beside_a_follower_sees_what_was_copied(tmp_path: Path) -> None
 def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(20)
     with FakeMaster(log) as master, following(master.address, target) as run:
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         tables = json.loads(master.tables[21])
         entry = tables["topicConfigTable"]["T"] | {
             "topicName": "B",
@@ -342,7 +342,7 @@ def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:
         master.tables[21] = json.dumps(tables).encode()
         for number in range(5):
             log.append(Record(topic="B", body=b"%d" % number, store_timestamp=1_700_000_009_000))
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     assert (target / "batchconsumequeue" / "B").is_dir()
     assert not (target / "consumequeue" / "B").exists()
 
@@ -392,9 +392,9 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
         FakeMaster(log) as master,
         following(master.address, tmp_path / "copy", max_rate=log.end // 3) as run,
     ):
-        wait_for(lambda: run.follower._now().end > 0)
-        assert run.follower._now().end < log.end
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end > 0)
+        assert run.follower.progress().end < log.end
+        wait_for(lambda: run.follower.progress().end == log.end)
 
 
 def test_the_headers_count_for_a_rate(tmp_path: Path) -> None:

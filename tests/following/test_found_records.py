@@ -58,7 +58,7 @@ def require_seen_by_readers(master: FakeMaster, target: Path, n_rows: int) -> No
     """Count what a reader sees before the master sends anything, and let it be compared then."""
     master.is_slow = True
     with following(master.address, target) as run:
-        wait_for(lambda: run.follower._now().n_connections > 0)
+        wait_for(lambda: run.follower.progress().n_connections > 0)
         with rmqstore.open(target) as store:
             assert store.scan().read_all().num_rows == n_rows
         master.is_slow = False
@@ -106,7 +106,7 @@ def test_found_records_are_not_vouched_for_before_they_are_compared(
     with FakeMaster(log) as master:
         master.is_slow = True
         with following(master.address, target) as run:
-            wait_for(lambda: run.follower._now().n_connections > 1)
+            wait_for(lambda: run.follower.progress().n_connections > 1)
             written = state_of(target).updated_at
             wait_for(lambda: state_of(target).updated_at > written)
             assert state_of(target).end == sure

@@ -53,7 +53,7 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
         master.mangle = header_mangler(dice)
         run = Following(master.address, target, sync_seconds=0.05)
         with suppress(AssertionError):
-            wait_for(lambda: run.follower._now().end == log.end or run.error is not None, 2)
+            wait_for(lambda: run.follower.progress().end == log.end or run.error is not None, 2)
         with suppress(RmqStoreError):
             run.end()
         for name, data in files(target).items():
@@ -152,7 +152,7 @@ def test_a_master_that_falls_silent_is_left_and_asked_again(says: bytes, tmp_pat
         run = Following(master.address, tmp_path / "copy")
         wait_for(lambda: len(master.reports) > 2)
         is_silent.clear()
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         run.end()
     require_exact(tmp_path / "copy", log)
     # Nothing is reported before a header has come: a broker may take it for something else.

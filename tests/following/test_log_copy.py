@@ -118,7 +118,7 @@ def test_what_is_valid_before_a_wrong_record_is_written(tmp_path: Path) -> None:
         with pytest.raises(CorruptRecordError, match=f"says that it is at {bad ^ 1}"):
             copy.write_buffer()
         assert copy.end == bad
-        assert copy.is_whole
+        assert copy.is_consistent
         copy.forget_begun()
         copy.buffer(joined(log)[bad:])
         copy.write_buffer()

@@ -80,7 +80,7 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     patient = replace(TIMING, silence=30.0)  # there is no other connection once nothing answers
     with FakeMaster(log) as master:
         with following(master.address, target, timing=patient) as run:
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
             tables = json.loads(master.tables[21])
             entry = {**tables["topicConfigTable"]["T"], "topicName": "B"}
             tables["topicConfigTable"]["B"] = entry | {"attributes": {"queue.type": "BatchCQ"}}
@@ -88,7 +88,7 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
             built = log.end
             master.answer_code = 2  # SYSTEM_BUSY at the ordinary port; the stream goes on
             log.append(Record(topic="B", body=b"1", store_timestamp=1_700_000_009_000))
-            wait_for(lambda: run.follower._now().end == log.end)
+            wait_for(lambda: run.follower.progress().end == log.end)
             wait_for(lambda: "kind of topic B" in caplog.text)
         state, _ = follow_status(target)
         assert (state.end, state.built, state.is_closed) == (log.end, built, False)
@@ -214,13 +214,13 @@ def test_metrics_without_the_library_say_what_to_install(monkeypatch: pytest.Mon
 def test_progress_says_whether_the_broker_answers(tmp_path: Path) -> None:
     log = log_of(20)
     with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
-        wait_for(lambda: run.follower._now().is_connected)
-        assert abs(run.follower._now().source_at / 1000 - time.time()) < 60
+        wait_for(lambda: run.follower.progress().is_connected)
+        assert abs(run.follower.progress().source_at / 1000 - time.time()) < 60
         master.settings["haListenPort"] = str(closed_port())
 
         def is_gone() -> bool:
             master.cut_connections()  # one that is only just being made is cut by the next call
-            return not run.follower._now().is_connected
+            return not run.follower.progress().is_connected
 
         wait_for(is_gone)
 

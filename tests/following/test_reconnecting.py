@@ -50,7 +50,7 @@ def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after
             (told,) = warnings(caplog)
             assert "no connection" in told
             master.settings["haListenPort"] = good
-            wait_for(lambda: run.follower._now().end == log.end)
+            wait_for(lambda: run.follower.progress().end == log.end)
             master.cut_connections()
             wait_for(lambda: len(warnings(caplog)) == 2)
 

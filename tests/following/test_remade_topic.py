@@ -63,8 +63,8 @@ def test_a_topic_may_be_made_again_while_it_is_followed(tmp_path: Path) -> None:
             count = dice.randrange(2, 40)
             put(log, count, mark)
             if dice.random() < 0.7:
-                wait_for(lambda: run.follower._now().queues_end == log.end)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+                wait_for(lambda: run.follower.progress().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     assert bodies(target) == expected("f", count)
 
 

@@ -247,7 +247,7 @@ def test_settings_leave_out_what_nobody_asked_for() -> None:
         settings = BrokerClient(client).settings()
     assert settings.given == {"brokerName": "b", "haListenPort": "10912"}
     assert settings.version == (5, 3, 3)
-    assert settings.number("haListenPort") == 10912
+    assert settings.number("haListenPort", 0) == 10912
 
 
 def settings_of(body: bytes, version: str = "V5_3_3") -> ServedSettings:

@@ -24,7 +24,7 @@ from following.followers import (
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
 from rmqstore.replica.retention import (
-    NeededByStreams,
+    OldFiles,
     Retention,
     first_needed,
     new_begin,
@@ -95,11 +95,11 @@ def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) 
         FakeMaster(log) as master,
         following(master.address, target, retention=Retention(max_bytes=3 * FILE_BYTES)) as run,
     ):
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         wait_for(lambda: len(list((target / "commitlog").iterdir())) == 3)
         before = len(list((target / "consumequeue").rglob("0*")))
         more(log, 2000)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         wait_for(lambda: len(list((target / "commitlog").iterdir())) == 3)
         with rmqstore.open(target) as store:
             assert store.scan().read_all().num_rows > 0
@@ -149,7 +149,7 @@ def test_files_go_with_those_of_the_broker(tmp_path: Path) -> None:
         FakeMaster(log) as master,
         following(master.address, target, retention=Retention(is_mirror=True)) as run,
     ):
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         assert begin_of(target) == 0
         master.low = 2 * FILE_BYTES
         wait_for(lambda: begin_of(target) == 2 * FILE_BYTES)
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_does_not_tell_is_warned_of_once(
 def test_a_checkpoint_that_does_not_tell_is_an_error(
     change: Any, match: str, tmp_path: Path
 ) -> None:
-    log = log_of(10)
+    log = log_of(100)
     with FakeMaster(log) as master:
         follow_once(master, tmp_path / "copy")
     checkpoint = Checkpoint(tmp_path / "checkpoint")
@@ -304,7 +304,9 @@ def test_a_checkpoint_that_does_not_tell_is_an_error(
     change(checkpoint.folder)
     with pytest.raises(StoreStateError, match=match):
         first_needed(checkpoint.folder, paths, {"b"}, log.end)
-    assert NeededByStreams([checkpoint.folder]).limit(paths, {"b"}, log.end) == 0
+    old_files = OldFiles(Retention(is_mirror=True), [checkpoint.folder])
+    with closing(CommitLog(paths.commitlogs)) as copied:
+        assert old_files.find(paths, copied, "b", log.end, FILE_BYTES) == (0, FILE_BYTES, 0)
 
 
 def test_offsets_of_a_later_layout_of_spark_are_read(tmp_path: Path) -> None:
@@ -339,9 +341,9 @@ def test_after_a_gap_a_new_copy_begins_and_the_old_one_is_kept(tmp_path: Path) -
         require_exact(target, kept(log, master.low), master.low)
         require_exact(tmp_path / f"copy.until-{end}", old)
         with following(master.address, target, on_gap="restart") as run:
-            wait_for(lambda: run.follower._now().end == log.end)
+            wait_for(lambda: run.follower.progress().end == log.end)
             more(log, 10)
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, kept(log, master.low), master.low)
     assert set(follow_cluster_status(tmp_path)) == {"copy", f"copy.until-{end}"}
 
@@ -351,13 +353,13 @@ def test_a_gap_while_following_sets_the_copy_aside_too(tmp_path: Path) -> None:
     with FakeMaster(log) as master:
         good = master.settings["haListenPort"]
         with following(master.address, target, on_gap="restart") as run:
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
             master.settings["haListenPort"] = "1"
             master.cut_connections()
             more(log, 900)
             master.low = 4 * FILE_BYTES
             master.settings["haListenPort"] = good
-            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, kept(log, master.low), master.low)
 
 
@@ -399,7 +401,7 @@ class SlowMaster(FakeMaster):
 def test_a_connected_follower_that_retention_overtakes_says_so(tmp_path: Path) -> None:
     with SlowMaster(log_of(1000), batch=1000) as master:
         run = Following(master.address, tmp_path / "copy")
-        wait_for(lambda: run.follower._now().end > 0)
+        wait_for(lambda: run.follower.progress().end > 0)
         master.low = 4 * FILE_BYTES
         with pytest.raises(StoreStateError, match="the copy cannot continue without a gap"):
             run.wait()
@@ -411,9 +413,9 @@ def test_a_connected_follower_that_retention_overtakes_may_begin_again(tmp_path:
     log, target = log_of(1000), tmp_path / "copy"
     with SlowMaster(log, batch=1000) as master:
         with following(master.address, target, on_gap="restart") as run:
-            wait_for(lambda: run.follower._now().end > 0)
+            wait_for(lambda: run.follower.progress().end > 0)
             master.low = 4 * FILE_BYTES
-            wait_for(lambda: run.follower._now().end == log.end)
+            wait_for(lambda: run.follower.progress().end == log.end)
         require_exact(target, log, 4 * FILE_BYTES)
     assert len(list(tmp_path.glob("copy.until-*"))) == 1
 
@@ -421,12 +423,12 @@ def test_a_connected_follower_that_retention_overtakes_may_begin_again(tmp_path:
 def test_a_broker_that_sends_heartbeats_instead_of_its_log_is_left(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
     with FakeMaster(log) as master, following(master.address, target) as run:
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end == log.end)
         master.is_slow = True
         more(log, 10)
         wait_for(lambda: len(master.reports) > 1)
         master.is_slow = False
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end == log.end)
 
 
 @pytest.mark.parametrize("low", [1, FILE_BYTES - 1, FILE_BYTES + 8])

@@ -41,7 +41,7 @@ def test_a_stream_gets_each_message_once_while_a_follower_is_stopped_and_started
                 for _ in range(4):
                     number(log, 60, numbers, now)
                     query.trigger()
-                wait_for(lambda run=run: run.follower._now().queues_end == log.end)
+                wait_for(lambda run=run: run.follower.progress().queues_end == log.end)
                 query.trigger()
             query.trigger()
     drained(query)
@@ -63,7 +63,7 @@ def test_a_stream_sees_a_cut_as_what_it_is(n_more: int, tmp_path: Path) -> None:
     drained(query)
     assert set(query.delivered) >= lost
     with FakeMaster(other) as master, following(master.address, target) as run:
-        wait_for(lambda: run.follower._now().queues_end == other.end)
+        wait_for(lambda: run.follower.progress().queues_end == other.end)
         query.trigger()
         drained(query)
     drained(query)

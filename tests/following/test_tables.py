@@ -10,7 +10,7 @@ import pytest
 
 from following.fake_master import TOPICS, log_of
 from rmqstore.replica.broker import batch_topics_of
-from rmqstore.replica.broker_requests import HeldTable
+from rmqstore.replica.broker_requests import PackedTable
 from rmqstore.replica.queue_builder import write_tables
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.disk import Disk
@@ -60,22 +60,22 @@ def test_the_table_before_is_kept_as_brokers_keep_it(tmp_path: Path) -> None:
     """Source: ConfigManager.java#persist, MixAll.java#string2File."""
     paths, names = find_store(log_of(1).write(tmp_path / "s")), ("topics.json", "topics.json.bak")
     for count in (1, 2, 2):  # what is the same is not written again
-        write_tables(Disk(), paths, {names[0]: HeldTable(table(count))})
+        write_tables(Disk(), paths, {names[0]: PackedTable(table(count))})
     assert [(paths.config / name).read_bytes() for name in names] == [table(2), table(1)]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", table(8000), bytes(range(256)) * 1000])
 def test_a_table_is_held_as_it_was_sent(content: bytes) -> None:
-    held = HeldTable(content)
+    held = PackedTable(content)
     assert held.content == content
-    assert held == HeldTable(content)
-    assert held != HeldTable(content + b" ")
+    assert held == PackedTable(content)
+    assert held != PackedTable(content + b" ")
 
 
 def test_a_table_that_waits_takes_a_part_of_its_size() -> None:
     content = table(60_000)
     tracemalloc.start()
-    held = HeldTable(content)
+    held = PackedTable(content)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < len(content) // 5

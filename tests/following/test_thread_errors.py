@@ -33,6 +33,7 @@ from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Asked, Happened, Question
 from rmqstore.replica.ha import Handshake
 from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, wait_of
+from rmqstore.replica.log_copy import LogCopy
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.files.disk import Disk
@@ -82,10 +83,12 @@ def test_files_are_flushed_that_are_there_after_a_cut(tmp_path: Path) -> None:
     ):
         for _ in range(4):  # the state is written several times
             more(longer, 20)
-            wait_for(lambda: run.follower._now().end == longer.end)
+            wait_for(lambda: run.follower.progress().end == longer.end)
         master.log = other
         master.cut_connections()
-        wait_for(lambda: run.follower._now().n_cuts == 1 and run.follower._now().end == other.end)
+        wait_for(
+            lambda: run.follower.progress().n_cuts == 1 and run.follower.progress().end == other.end
+        )
     require_exact(target, other)
     assert stale == []
 
@@ -119,7 +122,7 @@ def test_another_broker_while_a_flush_fails_ends_the_follower(tmp_path: Path) ->
 
     with FakeMaster(log) as master:
         run = Following(master.address, target, make_disk=lambda: disk)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         disk.is_armed = True
         run.follower._port.source = refuse  # type: ignore[assignment, method-assign]
         more(log, 10)
@@ -173,15 +176,15 @@ def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(
         FakeMaster(log) as master,
         following(master.address, target, make_disk=SlowDisk, timing=timing) as run,
     ):
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end == log.end)
         is_slow.set()
         more(log, 5)
         wait_for(lambda: "the copy takes too long" in caplog.text)
-        n_connections = run.follower._now().n_connections
+        n_connections = run.follower.progress().n_connections
         time.sleep(0.5)
-        assert run.follower._now().n_connections == n_connections
+        assert run.follower.progress().n_connections == n_connections
         may_go_on.set()
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end == log.end)
     require_exact(target, log)
 
 
@@ -264,14 +267,14 @@ def test_a_connection_that_is_reset_at_once_is_made_again(
         monkeypatch.setattr(socket, "create_connection", connect_slowly)
         address = Address("127.0.0.1", port)
         with following(master.address, tmp_path / "copy", ha_address=address) as run:
-            wait_for(lambda: run.follower._now().n_connections > 2)
+            wait_for(lambda: run.follower.progress().n_connections > 2)
 
 
 def test_a_connection_that_comes_after_the_end_is_closed(tmp_path: Path) -> None:
     log = log_of(20)
     with FakeMaster(log) as master:
         run = Following(master.address, tmp_path / "copy")
-        wait_for(lambda: run.follower._now().end == log.end)
+        wait_for(lambda: run.follower.progress().end == log.end)
         mail = run.follower._mail
         made = run.follower._made
         assert made is not None
@@ -309,7 +312,7 @@ def test_a_connection_that_comes_while_the_copy_is_completed_is_closed(
     monkeypatch.setattr(follower, "connect", connect_slowly)
     with FakeMaster(log) as master:
         run = Following(master.address, target, make_disk=SlowStates)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         is_cut.set()
         master.cut_connections()
         try:
@@ -345,13 +348,13 @@ def test_the_first_thread_ends_if_there_is_no_second_one(
 def test_an_interrupt_after_a_write_leaves_a_note_of_the_last_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = follower.Follower._PERFORMED[events.Write]
+    write = LogCopy.write_buffer
 
-    def write_and_interrupt(run: follower.Follower, action: events.Write) -> None:
-        write(run, action)
+    def write_and_interrupt(copy: LogCopy) -> None:
+        write(copy)
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(follower.Follower._PERFORMED, events.Write, write_and_interrupt)
+    monkeypatch.setattr(LogCopy, "write_buffer", write_and_interrupt)
     log, target = log_of(20), tmp_path / "copy"
     with FakeMaster(log) as master, pytest.raises(KeyboardInterrupt):
         follow_once(master, target)
@@ -399,7 +402,7 @@ def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(
 
     with FakeMaster(log) as master:
         run = Following(master.address, target, make_disk=SlowStates)
-        wait_for(lambda: run.follower._now().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
         run.follower._port.source = refuse  # type: ignore[assignment, method-assign]
         master.cut_connections()
         assert is_asked.wait(10)

@@ -82,7 +82,7 @@ def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path
     assert isinstance(event, Failed)
     assert worker.failed == (flush, event.error)
     assert str(event.error) == "[Errno 5] lost"
-    assert not event.is_whole
+    assert not event.is_consistent
 
 
 @pytest.fixture
@@ -179,10 +179,10 @@ def test_files_that_were_made_again_are_flushed_and_not_those_before(tmp_path: P
         thread = threading.Thread(target=run.run)
         thread.start()
         try:
-            wait_for(lambda: run._now().end == longer.end)
+            wait_for(lambda: run.progress().end == longer.end)
             master.log = other
             master.cut_connections()
-            wait_for(lambda: run._now().n_cuts == 1 and run._now().end == other.end)
+            wait_for(lambda: run.progress().n_cuts == 1 and run.progress().end == other.end)
         finally:
             stop.set()
             thread.join(30)

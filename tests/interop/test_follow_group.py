@@ -148,7 +148,7 @@ def followed(control: Control, target: Path) -> Iterator[None]:
         target,
         FollowSettings(tables_seconds=1.0),
         stop,
-        look_seconds=1.0,
+        refresh_seconds=1.0,
     )
     thread = threading.Thread(target=run.run)
     thread.start()

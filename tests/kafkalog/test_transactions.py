@@ -218,7 +218,7 @@ def test_a_doubt_is_kept_once_for_all_producers(folder: Path) -> None:
     ]
     build.write_segment(folder, 0, *batches)
     transactions = read_transactions(opened(folder).log(), 0, end + n_producers + 2)
-    assert len(transactions.doubts) == n_producers
+    assert len(transactions.uncertain) == n_producers
     assert sum(len(ends.offsets) for ends in transactions.markers.values()) == n_producers + 1
     given = committed(folder, mode="DROPMALFORMED")
     assert given == [*[b"b"] * n_producers, b"c"]

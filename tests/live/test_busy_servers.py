@@ -23,7 +23,7 @@ CODES = {1: "store getMessage return null", 2: "[OVERLOAD]busy", 14: "not runnin
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_PAUSES", (0.001,))
-    monkeypatch.setattr(sending, "_SETTLING_SECONDS", 0.001)
+    monkeypatch.setattr(sending, "_VISIBLE_SECONDS", 0.001)
 
 
 def refuse(server: FakeServer, asked: int, code: int, times: int, remark: str = "") -> None:

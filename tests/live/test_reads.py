@@ -352,7 +352,7 @@ def test_many_topics_take_few_round_trips() -> None:
 def test_little_is_held_while_answers_wait_for_those_before_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pulls, "_HELD_BYTES", 1)
+    monkeypatch.setattr(pulls, "_BUFFERED_BYTES", 1)
     with FakeCluster(stores()) as fake, fake.open() as cluster:
         for broker in fake.brokers.values():
             broker.dice = random.Random(4)

@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     monkeypatch.setattr(sending, "_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(sending, "_SETTLING_SECONDS", 0.02)
+    monkeypatch.setattr(sending, "_VISIBLE_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_rows_without_a_queue_are_shared_out_and_each_queue_keeps_their_order(
     fake: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.waits = 0.01
-    monkeypatch.setattr(writer, "_HELD_BYTES", 1000)  # most is sent before the end
+    monkeypatch.setattr(writer, "_BUFFERED_BYTES", 1000)  # most is sent before the end
     with fake.writer() as one:
         for start in range(0, 3000, 250):
             one.append(

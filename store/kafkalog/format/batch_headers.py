@@ -194,7 +194,8 @@ def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeader
     """
     view = view_of(data)
     starts, stopped_at, reason = follow(view, at)
-    content, begins = np.frombuffer(view, np.uint8), np.array(starts, np.int64)
+    content = np.frombuffer(view, np.uint8)
+    begins = np.array(starts, np.int64)
     legacy = windows(content, LEGACY_HEAD.itemsize)[begins].view(LEGACY_HEAD)
     magic = legacy["magic"].astype(np.int8)
     base_offset = legacy["offset"].astype(np.int64)

@@ -40,7 +40,9 @@ def inflate(stored: memoryview, codec: int, magic: int, limit: int = MAX_INFLATE
     if codec == Codec.SNAPPY:
         return _inflate_snappy(stored, limit)
     if codec == Codec.LZ4:
-        return _inflate_lz4(mend_frame_head(stored) if magic == 0 else stored, limit)
+        if magic == 0:
+            stored = mend_frame_head(stored)
+        return _inflate_lz4(stored, limit)
     if codec == Codec.ZSTD and magic >= 2:
         return _inflate_zstd(stored, limit)
     raise ValueError(f"compression type {codec} is unknown in format v{min(magic, 2)}")
@@ -52,7 +54,9 @@ class _Output:
     def __init__(self, stored: memoryview, limit: int, codec: str) -> None:
         self.parts: list[bytes] = []
         self.chunk = max(_FIRST_GUESS * len(stored), _LEAST_CHUNK)
-        self._n_bytes, self._limit, self._codec = 0, limit, codec
+        self._n_bytes = 0
+        self._limit = limit
+        self._codec = codec
 
     def add(self, part: bytes) -> None:
         """Take a part; the next one may be longer."""
@@ -67,7 +71,9 @@ class _Output:
             raise ValueError(f"{self._codec} inflates to more than {self._limit} bytes")
 
     def joined(self) -> bytes:
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        if len(self.parts) == 1:
+            return self.parts[0]
+        return b"".join(self.parts)
 
 
 def _inflate_gzip(stored: memoryview, limit: int) -> bytes:

@@ -252,7 +252,8 @@ class _Reader:
     """Reads the fields of a message, one after the other."""
 
     def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
         self.is_flexible = is_flexible
 
     def number(self, form: str) -> int:
@@ -378,7 +379,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value
 
 
 decode_group_record: Final[Decode] = partial(_decode, _GROUP_RECORDS)

@@ -78,7 +78,8 @@ class LegacyRecords:
         own = np.full(len(starts), NO_TIMESTAMP, np.int64)
         rows = np.flatnonzero(magic == 1)
         own[rows] = windows(section.data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
-        is_v1, is_append_time = outer.magic == 1, outer.is_log_append_time
+        is_v1 = outer.magic == 1
+        is_append_time = outer.is_log_append_time
         times = np.where(is_append_time[self.owners], outer.max_timestamp[self.owners], own)
         self.timestamps = np.where(is_v1[self.owners], times, NO_TIMESTAMP)
         types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
@@ -184,7 +185,9 @@ def most_records(section: Section) -> Longs:
 def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
     """Yield where messages begin inside the one of a section, and where they end."""
     view = section.data.data
-    at, end, taken = int(section.starts[0]), int(section.ends[0]), n_bytes
+    at = int(section.starts[0])
+    end = int(section.ends[0])
+    taken = n_bytes
     while True:
         starts, stopped_at, reason = follow(view[: min(at + taken, end)], at)
         if starts:
@@ -212,7 +215,9 @@ def _shift(section: Section, row: int, last: int) -> int:
         reason = "the offset of a compressed message is less than those inside"
         raise BatchFaultError(row, reason)
     shift = outer - inner
-    return shift - (1 << 64) if shift >= 1 << 63 else shift
+    if shift >= 1 << 63:
+        return shift - (1 << 64)
+    return shift
 
 
 def _starts(section: Section) -> tuple[Longs, Longs]:

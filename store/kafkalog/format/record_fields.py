@@ -36,7 +36,8 @@ class RowFaultError(Exception):
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
-        self.row, self.reason = row, reason
+        self.row = row
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Fields:
 def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
     """Read the fields of records.
 
-    What the headers hold is not looked at; only if there are none, it is known that the fields fill
+    What the headers hold is not read; only if there are none, it is known that the fields fill
     a record.
 
     Args:
@@ -230,7 +231,8 @@ class _Cursor:
 
     def __init__(self, words: Words, positions: Longs, ends: Longs) -> None:
         self.positions = positions
-        self._words, self._ends = words, ends
+        self._words = words
+        self._ends = ends
         self._rest = words[:0]
         self._n_used: Words | None = None  # bytes of the word that were shifted out; None: no word
 

@@ -1,8 +1,8 @@
 """Where the records of many batches begin.
 
 Records are a chain of lengths, so the chains of all batches are followed together, one record of
-each batch a step. Large batches are cut at places that look like the start of a record, so that
-more chains can be followed at once. The chain from each place must end exactly at the next one,
+each batch a step. Large batches are cut at positions that look like the start of a record, so that
+more chains can be followed at once. The chain from each position must end exactly at the next one,
 which proves that all of them are right.
 """
 
@@ -153,7 +153,8 @@ class BatchFaultError(Exception):
 
     def __init__(self, batch: int, reason: str) -> None:
         super().__init__(batch, reason)
-        self.batch, self.reason = batch, reason
+        self.batch = batch
+        self.reason = reason
 
 
 def record_starts(
@@ -227,7 +228,7 @@ def supposed_starts(
 
     It takes a fraction of the time of :func:`record_starts`, as little is checked: batches of equal
     records are divided, and the chains of others are followed, the large ones cut. If each record
-    ends where the next one begins, or its batch ends, then all places are right.
+    ends where the next one begins, or its batch ends, then all positions are right.
 
     Args:
         data: as for :func:`record_starts`, and so are the others.
@@ -255,7 +256,9 @@ def supposed_starts(
         begins = np.sort(np.concatenate([begins, followed]))
     has_records = counts > 0
     of_batches = begins[(np.cumsum(counts) - counts)[has_records]]
-    return begins if np.array_equal(of_batches, starts[has_records]) else None
+    if np.array_equal(of_batches, starts[has_records]):
+        return begins
+    return None
 
 
 def _divided(
@@ -275,7 +278,8 @@ def _divided(
     following = strides.take(words[np.minimum(starts + sizes, last)])
     if 2 * np.count_nonzero(sizes == following) < len(counts):
         return none
-    cursors, left = starts, counts
+    cursors = starts
+    left = counts
     run_starts = np.empty((len(counts), n_runs), np.int64)
     run_sizes = np.empty((len(counts), n_runs), np.int64)
     for number in range(n_runs):
@@ -316,11 +320,11 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
         if len(stuck):
             is_inside[1:] &= steps[1:] != steps[:-1]
             # These lengths may have any width. A chain ends at its limit where no record is.
-            places, bounds = cursors[stuck], limits[stuck]
-            inside = places < bounds
-            numbers, widths = decode_long(word_view(data)[np.where(inside, places, 0)])
+            positions, bounds = cursors[stuck], limits[stuck]
+            inside = positions < bounds
+            numbers, widths = decode_long(word_view(data)[np.where(inside, positions, 0)])
             lengths = low_32_bits(numbers)
-            nexts = places + widths.view(np.int64) + lengths
+            nexts = positions + widths.view(np.int64) + lengths
             is_record = inside & (lengths >= LEAST_RECORD_BODY) & (widths <= MOST_BYTES)
             cursors[stuck] = np.where(is_record, np.minimum(nexts, bounds), bounds)
         found.append(steps[is_inside])
@@ -336,7 +340,9 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
             return None
         found.append(begins + cursor)
         n_found += len(begins)
-    return np.sort(np.concatenate(found)) if n_found == total else None
+    if n_found == total:
+        return np.sort(np.concatenate(found))
+    return None
 
 
 @cache
@@ -366,20 +372,21 @@ def _chains(
     n_cuts = counts[large] // a_chain - 1
     batches = np.repeat(large, n_cuts)
     number = np.arange(len(batches)) - np.repeat(np.cumsum(n_cuts) - n_cuts, n_cuts) + 1
-    places = starts[batches] + number * np.repeat(sizes // (n_cuts + 1), n_cuts)
-    fits = places + searched <= len(data)
-    batches, places = batches[fits], places[fits]
-    if not len(places):
+    positions = starts[batches] + number * np.repeat(sizes // (n_cuts + 1), n_cuts)
+    fits = positions + searched <= len(data)
+    batches, positions = batches[fits], positions[fits]
+    if not len(positions):
         return firsts, owners
-    windows = np.lib.stride_tricks.sliding_window_view(data, searched)[places]
+    windows = np.lib.stride_tricks.sliding_window_view(data, searched)[positions]
     windows[:, :_LONGEST_WIDTH] = 1
     row, column = np.nonzero(windows == 0)
-    bodies = places[row] + column  # a record's attributes, its first byte, may be there
+    bodies = positions[row] + column  # a record's attributes, its first byte, may be there
     widths = 1 + (data[bodies - 2] >= 0x80) * (1 + (data[bodies - 3] >= 0x80))
     begins = bodies - widths
     limits = ends[batches[row]]
     seems_so = data[bodies - 1] < 0x80
-    cursors, words = begins, word_view(data)
+    cursors = begins
+    words = word_view(data)
     for _ in range(3):
         numbers, found = decode_words(words[cursors])
         lengths = low_32_bits(numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -101,10 +102,10 @@ def header_lists(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     starts, lengths = headers.name_starts, headers.name_lengths
-    each = int(counts[0]) if len(counts) else 0
     names = None
-    if each and (counts == each).all():
-        names = _same_names(data, starts.reshape(-1, each), lengths.reshape(-1, each))
+    if len(counts) and counts[0] and (counts == counts[0]).all():
+        shape = (len(counts), int(counts[0]))
+        names = _same_names(data, starts.reshape(shape), lengths.reshape(shape))
     if names is None:
         names = valid_text(gather_spans(data, starts, lengths, pa.string()))
     values = nullable_spans(data, headers.value_starts, headers.value_lengths)
@@ -125,7 +126,8 @@ def even_headers(data: NDArray[np.uint8], records: Fields) -> pa.Array | None:
         data: the bytes.
         records: the fields of at least one record.
     """
-    starts, n_headers = records.header_starts, int(records.header_counts[0])
+    starts = records.header_starts
+    n_headers = int(records.header_counts[0])
     n_bytes = int(records.ends[0] - starts[0])
     words = -(-n_bytes // WORD_BYTES)
     if not n_headers or n_bytes > _MOST_EVEN or int(starts.max()) + words * WORD_BYTES > len(data):
@@ -209,49 +211,6 @@ def _validity(valid: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def decode(
-    data: Data,
-    batch_headers: BatchHeaders,
-    *,
-    columns: Sequence[str],
-    start_offset: int | None = None,
-    end_offset: int | None = None,
-) -> pa.RecordBatch:
-    """Return the records of batches, without control records.
-
-    Args:
-        data: the data that was walked, less than 2 GiB.
-        headers: some of its headers.
-        columns: names of columns of ``schema.RECORD``.
-        start_offset: first offset.
-        end_offset: offset after the last one.
-
-    Raises:
-        MalformedBytesError: a batch contradicts the format. The position is that of the batch in
-            the segment. Checksums of batches are not compared, and headers are checked only if they
-            are among the columns.
-        OverflowError: a column has more than 2 GiB; :func:`decode_chunks` has no such limit.
-
-    All records lie in memory at once, so it is :func:`decode_chunks` that reads whole logs.
-    """
-    schema = pa.schema([RECORD.field(name) for name in columns])
-    chunks = list(
-        decode_chunks(
-            data, batch_headers, columns=columns, start_offset=start_offset, end_offset=end_offset
-        )
-    )
-    if len(chunks) == 1:
-        return chunks[0]
-    joined = pa.Table.from_batches(chunks, schema).combine_chunks().to_batches()
-    if len(joined) > 1:
-        raise OverflowError("the records have more than 2 GiB: decode fewer batches at a time")
-    if not joined:
-        return pa.RecordBatch.from_arrays(
-            [pa.nulls(0, kind) for kind in schema.types], schema=schema
-        )
-    return joined[0]
-
-
 def decode_chunks(
     data: Data,
     batch_headers: BatchHeaders,
@@ -260,10 +219,22 @@ def decode_chunks(
     start_offset: int | None = None,
     end_offset: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of batches a chunk at a time; see :func:`decode`.
+    """Yield the records of batches, without control records, a chunk at a time.
 
     A chunk has some 16 MiB, or one batch that inflates to more, and at most 256 Ki records. If a
     batch is damaged, the error comes before any of its records.
+
+    Args:
+        data: the data that was walked.
+        batch_headers: some of its headers.
+        columns: names of columns of ``schema.RECORD``.
+        start_offset: first offset.
+        end_offset: offset after the last one.
+
+    Raises:
+        MalformedBytesError: a batch contradicts the format. The position is that of the batch in
+            the segment. Checksums of batches are not compared, and headers are checked only if they
+            are among the columns.
     """
     for _, chunk in counted_chunks(data, batch_headers, columns, start_offset, end_offset):
         yield chunk
@@ -282,7 +253,7 @@ def counted_chunks(
     """
     schema = pa.schema([RECORD.field(name) for name in columns])
     chosen = batch_headers[~batch_headers.is_control & (batch_headers.record_count != 0)]
-    for section in (part for whole in sections(data, chosen) for part in _parts(whole)):
+    for section in chain.from_iterable(map(_parts, sections(data, chosen))):
         begin = int(section.headers.position[0])
         after = int(section.headers.position[-1] + section.headers.size[-1])
         try:
@@ -418,7 +389,8 @@ def _rows_of(section: Section, counts: Longs, fields: Fields) -> _Rows:
 
 
 def _column(section: Section, rows: _Rows, name: str) -> pa.Array:
-    data, fields = section.data, rows.fields
+    data = section.data
+    fields = rows.fields
     kind = RECORD.field(name).type
     if name == "key":
         return nullable_spans(data, fields.key_starts, fields.key_lengths)

@@ -317,8 +317,7 @@ def markers(data: Data, batch_headers: BatchHeaders) -> list[Marker]:
     found = []
     for row in np.flatnonzero(batch_headers.is_control).tolist():
         first = first_control_record(data, batch_headers[row : row + 1])
-        marker = None if first is None else parse_marker(first)
-        if marker is not None:
+        if first is not None and (marker := parse_marker(first)) is not None:
             found.append(marker)
     return found
 
@@ -331,7 +330,9 @@ def control_type(record: Record) -> ControlType | None:
     if record.key is None or len(record.key) < 4:
         return None
     version, kind = struct.unpack_from(">hh", record.key)
-    return ControlType(kind) if version >= 0 and kind in _CONTROL_TYPES else None
+    if version >= 0 and kind in _CONTROL_TYPES:
+        return ControlType(kind)
+    return None
 
 
 def first_control_record(data: Data, header: BatchHeaders) -> Record | None:

@@ -124,9 +124,9 @@ def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
     if log.end_offset < offset:
         return noted.is_before(found)
     if header.last_offset[0] < offset - 1:
-        is_timed = bool(header.is_log_append_time[0])
-        timed = found if is_timed else found._replace(max_timestamp=-1)
-        return noted.is_before(timed)
+        if not header.is_log_append_time[0]:
+            found = found._replace(max_timestamp=-1)
+        return noted.is_before(found)
     return noted.is_before(found) or not _may_be_rewritten(header)
 
 

@@ -93,7 +93,7 @@ def read_topic_id(storage: Storage, path: str) -> str | None:
     Source: PartitionMetadataFile.java.
     """
     match = re.search(r"^topic_id: *(\S{22})$", _text(storage, path) or "", re.MULTILINE)
-    return match[1] if match else None
+    return match and match[1]
 
 
 def read_properties(storage: Storage, path: str) -> dict[str, str]:

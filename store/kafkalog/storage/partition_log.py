@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Batches that an index proposes after damage, about 50 us each: those of some 64 MiB.
 _MOST_PROPOSALS: Final = 16_384
-_MAX_LISTINGS: Final = 10  # of a folder whose files vanish while they are looked at
+_MAX_LISTINGS: Final = 10  # of a folder whose files vanish while they are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +166,21 @@ class PartitionLog:
         """Return the batches at a position of a segment; None if no valid batch begins there."""
         segment = self.segments[number]
         for window in walk_segment(self.storage, segment, position, self.end_of(number)):
-            return window if begins_valid(window, segment) else None
+            if begins_valid(window, segment):
+                return window
+            return None
         return None
 
     def _after_damage(self, number: int, stop: Stop) -> int | None:
         """Return the position of the first batch after a broken chain that the index knows."""
         segment = self.segments[number]
         end = self.end_of(number)
-        end = self.storage.size(segment.path) if end is None else end
+        if end is None:
+            end = self.storage.size(segment.path)
         positions = read_offset_index(self.storage, segment).positions
         proposed = positions[(positions > stop.position) & (positions < end)]
         if len(proposed) > _MOST_PROPOSALS:
-            text = "%s: of %d entries of the index after damage at %d, %d are looked at"
+            text = "%s: of %d entries of the index after damage at %d, %d are checked"
             logger.info(text, segment.path, len(proposed), stop.position, _MOST_PROPOSALS)
         for position in proposed[:_MOST_PROPOSALS].tolist():
             if self._window_at(number, position) is not None:
@@ -201,7 +204,7 @@ def read_partition_log(
         mark: an earlier end of the log, from which a recovery continues.
 
     Raises:
-        FileDeletedError: files vanish again and again while they are looked at.
+        FileDeletedError: files vanish again and again while they are listed.
         UnreadableFileError: the folder or a segment cannot be read.
     """
     for _ in range(_MAX_LISTINGS):
@@ -254,13 +257,13 @@ class Ordered(NamedTuple):
         in_order: whether the offsets of each batch follow those before it and lie within its
             segment, bool (n,). A batch whose CRC is wrong may be in order or not.
         before: the offset after the last batch in order before the window.
-        reached: the same, after the window.
+        end_offset: the same, after the window.
     """
 
     window: Window
     in_order: NDArray[np.bool_]
     before: int
-    reached: int
+    end_offset: int
 
 
 def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
@@ -276,24 +279,25 @@ def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
     """
     windows = log.windows(start_offset)
     window = next(windows, None)
-    reached = 0
+    end_offset = 0
     while window is not None:
-        floor = max(window.segment.base_offset, reached)
-        following, is_next_read = None, False
-        if window.stop is None and leaves_a_gap(window.headers, floor):
-            following, is_next_read = next(windows, None), True
+        floor = max(window.segment.base_offset, end_offset)
+        following = None
+        is_next_read = window.stop is None and leaves_a_gap(window.headers, floor)
+        if is_next_read:
+            following = next(windows, None)
         same_segment = following is not None and following.segment == window.segment
         limit = limit_of(log, window)
         in_order = batches_in_order(window, floor, limit, following if same_segment else None)
         if not in_order.all():
             log.require_segments()
-        before = reached
+        before = end_offset
         for row in np.flatnonzero(in_order)[::-1].tolist():  # up to the last valid batch in order
             header = window.headers[row : row + 1]
             if header.check_crcs(window.data)[0]:
-                reached = max(reached, int(header.last_offset[0]) + 1)
+                end_offset = max(end_offset, int(header.last_offset[0]) + 1)
                 break
-        yield Ordered(window, in_order, before, reached)
+        yield Ordered(window, in_order, before, end_offset)
         window = following if is_next_read else next(windows, None)
 
 

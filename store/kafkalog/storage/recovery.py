@@ -135,7 +135,7 @@ def batches_in_order(
     """Return which batches of a window have offsets that rise, bool (n,).
 
     If some do not, the fewest batches are taken to be wrong. Those whose CRC is wrong as well are
-    not in order either, if any are looked at: their headers may say anything.
+    not in order either, if any are checked: their headers may say anything.
 
     Args:
         window: the batches.
@@ -325,7 +325,9 @@ def _witnessed_end(
     if len(ends) != 1 or max(ends) > claimed:
         return claimed
     (end,) = ends
-    return end if end in (recovery_point, least) else claimed
+    if end in (recovery_point, least):
+        return end
+    return claimed
 
 
 def next_offset(storage: Storage, segment: Segment) -> int:

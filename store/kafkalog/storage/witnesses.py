@@ -70,7 +70,9 @@ def list_beside(storage: Storage, folder: str) -> Beside:
 
 
 def _list_once(storage: Storage, folder: str) -> Beside:
-    snapshots, with_log, indexes = set(), set(), {}
+    snapshots = set()
+    with_log = set()
+    indexes = {}
     for entry in storage.list_folder(folder):
         base_offset = base_offset_of(entry.name)
         if entry.is_folder or base_offset is None:
@@ -102,7 +104,7 @@ def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside)
         *(Claim(epoch.start_offset, "leader-epoch-checkpoint") for epoch in epochs),
         *(Claim(base, path.rpartition("/")[2]) for base, path in beside.orphans.items()),
     ]
-    claim = max(claims, key=lambda each: each.offset)
+    claim = max(claims, key=lambda claim: claim.offset)
     return claim if claim.offset > 0 else None
 
 
@@ -152,14 +154,16 @@ class Gaps:
         self._path: str | None = None
         self._next: int | None = None  # None after damage, up to the next segment
 
-    def before(self, window: Window, *, is_whole: bool) -> Gap | None:
+    def before(self, window: Window, *, is_valid: bool) -> Gap | None:
         """Take the next window of a log; return the gap before it.
 
         Args:
             window: the window.
-            is_whole: whether nothing is damaged in it.
+            is_valid: whether nothing is damaged in it.
         """
-        gap, path, base = None, window.segment.path, window.segment.base_offset
+        gap = None
+        path = window.segment.path
+        base = window.segment.base_offset
         if path != self._path:
             if self._next is not None and max(self._next, self._from) < base:
                 gap = Gap(self._next, base, path)
@@ -167,7 +171,7 @@ class Gaps:
             self._next = base if self._path is not None or not window.start else None
             self._path = path
         headers = window.headers
-        if not is_whole:
+        if not is_valid:
             self._next = None
         elif len(headers):
             expected = headers.last_offset[:-1] + 1

@@ -27,7 +27,7 @@ from kafkalog.format.consumer_offsets import (
     decode_group_record,
     decode_transaction_record,
 )
-from kafkalog.opening import LISTED, LogDirs, open_log_dirs, places_in_storage
+from kafkalog.opening import LISTED, LogDirs, names_in_storage, open_log_dirs
 from kafkalog.partition import Partition
 from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
 from kafkalog.storage.names import (
@@ -217,7 +217,7 @@ def dump(
         raise OptionError(f"--columns: {'--batches' if batches else '--deep'} gives all columns")
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)
-        if deep and any(file.place[0] == METADATA_TOPIC for file in files):
+        if deep and any(file.topic_partition[0] == METADATA_TOPIC for file in files):
             click.echo(_METADATA_BYTES, err=True)
         of_files = (file_rows(storage, file, decode, deep=deep) for file in files)
         output.write(file_schema(kind, decode, deep=deep), chain.from_iterable(of_files))
@@ -262,7 +262,7 @@ def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage
     if chosen:
         refused = ", ".join(name.replace("_", "-") for name in chosen)
         raise OptionError(f"{refused}: files are shown as a whole; name log directories")
-    names, storage = places_in_storage(paths, given_options().storage_options)
+    names, storage = names_in_storage(paths, given_options().storage_options)
     files = [parse_file(name) for name in names]
     kinds = {file.kind if file is not None else "folder" for file in files}
     if len(kinds) > 1:

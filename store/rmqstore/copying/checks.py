@@ -10,10 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
-from rmqstore.copying.plan import (
-    CopyRequest,
-    PlannedFile,
-)
+from rmqstore.copying.plan import CopyRequest, PlannedFile
 from rmqstore.errors import (
     READS_AFTER_END,
     CorruptRecordError,
@@ -53,7 +50,7 @@ def resolved(folders: FolderArguments) -> FolderArguments:
     resolved: dict[str, Any] = dict(folders)
     for name in ("commitlogs", "dledger_logs"):
         if resolved.get(name):
-            resolved[name] = [str(LOCAL.full_path(Path(one))) for one in resolved[name]]
+            resolved[name] = [str(LOCAL.full_path(Path(path))) for path in resolved[name]]
     for name in ("consumequeue", "index", "conf"):
         if resolved.get(name):
             resolved[name] = str(LOCAL.full_path(Path(resolved[name])))
@@ -144,7 +141,8 @@ class Journal:
         request: CopyRequest,
         folders: Mapping[str, object],
     ) -> None:
-        self._disk, self._path = disk, folder / JOURNAL
+        self._disk = disk
+        self._path = folder / JOURNAL
         head = head_of(source, request, folders)
         self._done: dict[str, list[object]] = {}
         self._end = 0
@@ -216,7 +214,8 @@ class CopySteps:
     """The progress of a copy: its bytes count once for copying and, if it is checked, once more."""
 
     def __init__(self, progress: Progress, *, verify: bool) -> None:
-        self._progress, self._n_steps = progress, 2 if verify else 1
+        self._progress = progress
+        self._n_steps = 2 if verify else 1
         self._n_bytes = 0
 
     def begin(self, n_bytes: int) -> None:
@@ -246,11 +245,12 @@ def findings_of(
     """
     own_name = str(copy.paths.root)
     found = []
-    for one in verify(copy, steps.checked):
-        place = one.place.replace(own_name, name)
+    for finding in verify(copy, steps.checked):
+        place = finding.place.replace(own_name, name)
         # The records of a queue that is left out have no unit.
-        if one.part != "queue" or request.has(place.rpartition("-")[0]):
-            found.append(one._replace(place=place, text=one.text.replace(own_name, name)))
+        if finding.part != "queue" or request.has(place.rpartition("-")[0]):
+            text = finding.text.replace(own_name, name)
+            found.append(finding._replace(place=place, text=text))
     return tuple(found)
 
 

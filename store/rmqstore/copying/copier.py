@@ -31,7 +31,7 @@ from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
-    copy_until_settled,
+    copy_until_stable,
     first_kept,
     is_of_database,
     plan_copy,
@@ -39,11 +39,7 @@ from rmqstore.copying.plan import (
     require_possible,
 )
 from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
-from rmqstore.errors import (
-    Finding,
-    StoreStateError,
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import Finding, StoreStateError, UnsupportedFeatureError
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp
@@ -142,9 +138,11 @@ def copy(
         CorruptRecordError: the store was not closed, and good records follow damage of its log,
             and ``truncate`` is not set.
     """
+    if isinstance(topics, str):
+        topics = [topics]
     request = CopyRequest(
         None if since is None else parse_timestamp("since", since),
-        None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
+        None if topics is None else frozenset(topics),
         str(since).strip() if is_relative(since) else None,
     )
     name = name_of(source, filesystem)
@@ -154,18 +152,15 @@ def copy(
     def open_source() -> MessageStore:
         return open_for(name, storage_options=storage_options, filesystem=filesystem, **given)
 
-    place, storage = locate(target, target_options, target_filesystem)
+    path, storage = locate(target, target_options, target_filesystem)
     if isinstance(storage, RemoteStorage):
         with open_source() as store:
-            require_copyable(store, storage, request, str(place))
-        remote = RemoteCopier(
-            open_source, storage, request, head_of(str(name), request, given), steps
-        )
-        plan = remote.run()
-        findings = remote.check() if verify else ()
-        remote.finish(plan)
-        return _copied(plan, findings)
-    goal, own_disk = LOCAL.full_path(Path(place)), disk or Disk()
+            require_copyable(store, storage, request, str(path))
+        head = head_of(str(name), request, given)
+        remote = RemoteCopier(open_source, storage, request, head, steps)
+        return _copy_to_storage(remote, verify=verify)
+    goal = LOCAL.full_path(Path(path))
+    own_disk = disk or Disk()
     partial = goal.with_name(goal.name + ".partial")
     if LOCAL.exists(goal):
         raise StoreStateError(f"{goal} exists already: a copy is made in a new folder")
@@ -198,6 +193,14 @@ def copy(
     return _copied(plan, findings)
 
 
+def _copy_to_storage(remote: RemoteCopier, *, verify: bool) -> Copied:
+    """Copy a store that was closed into other storage; return what the copy has."""
+    plan = remote.run()
+    findings = remote.check() if verify else ()
+    remote.finish(plan)
+    return _copied(plan, findings)
+
+
 def _copied(plan: CopyPlan, findings: tuple[Finding, ...]) -> Copied:
     return Copied(len(plan.files), plan.n_bytes, (*plan.left_out, *plan.skipped), findings)
 
@@ -223,13 +226,17 @@ class _Copier:
         *,
         truncates: bool,
     ) -> None:
-        self._disk, self._open_source, self._target = disk, open_source, target
-        self._request, self._journal, self._steps = request, journal, steps
+        self._disk = disk
+        self._open_source = open_source
+        self._target = target
+        self._request = request
+        self._journal = journal
+        self._steps = steps
         self._truncates = truncates
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
         """Copy all files, and make the copy of a store valid whose queues may lack messages."""
-        plan, is_closed = copy_until_settled(
+        plan, is_closed = copy_until_stable(
             self._open_source,
             self._request,
             self._copy,
@@ -264,7 +271,9 @@ class _Copier:
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         """Copy the files, as the store has them at this time; return what was copied."""
-        paths, end, n_dropped = store.paths, store.log_end, 0
+        paths = store.paths
+        end = store.log_end
+        n_dropped = 0
         if end is not None:
             try:
                 require_writable(paths)
@@ -297,15 +306,15 @@ class _Copier:
                 waiting.append(file)
                 n_waiting += file.end
             if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
-                self._settle(waiting)
+                self._flush(waiting)
                 waiting.clear()
                 n_waiting = 0
             done += file.end
             self._steps.copied(done)
-        self._settle(waiting)
-        return plan if end is None else self._settle_database(store, plan)
+        self._flush(waiting)
+        return plan if end is None else self._copy_database(store, plan)
 
-    def _settle_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
+    def _copy_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
         """Copy the index in RocksDB until its tables stayed the same meanwhile, or leave it out."""
         others = [file for file in plan.files if not is_of_database(file)]
         copied = [file for file in plan.files if is_of_database(file)]
@@ -335,7 +344,7 @@ class _Copier:
             if path not in kept and path.relative_to(self._target).as_posix() not in names:
                 self._disk.delete(path)
 
-    def _settle(self, files: list[PlannedFile]) -> None:
+    def _flush(self, files: list[PlannedFile]) -> None:
         if files:
             self._disk.flush_all([self._target / file.name for file in files])
             self._journal.add(files)

@@ -57,7 +57,7 @@ class Settled(NamedTuple):
     is_closed: bool
 
 
-def copy_until_settled(
+def copy_until_stable(
     open_source: Callable[[], MessageStore],
     request: CopyRequest,
     copy_files: Callable[[MessageStore], CopyPlan],
@@ -77,7 +77,8 @@ def copy_until_settled(
     for _ in range(_MAX_ROUNDS):
         try:
             with open_source() as store:
-                plan, is_closed = copy_files(store), store.log_end is None
+                plan = copy_files(store)
+                is_closed = store.log_end is None
                 is_outdated = False
                 if is_closed:  # a writer may have opened it since the copy was planned
                     store.paths.storage.refresh()
@@ -168,16 +169,16 @@ def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
     """Return where the first file of the log begins that is copied.
 
     Files before it have only records that were stored before a time (ms). All of their records are
-    looked at, because a clock may have been set back.
+    checked, because a clock may have been set back.
     """
-    segments = [one for one in log.segments if log_end is None or one.start < log_end]
+    segments = [segment for segment in log.segments if log_end is None or segment.start < log_end]
     if since is None or not segments:
         return log.min_offset
     for segment in segments[:-1]:
         newest = 0  # without records
         for window in walk_forward(log, segment, segment.start, segment.end):
-            for _, headers, whole in window.headers():
-                times = headers.column("store_timestamp")[whole]
+            for _, headers, complete in window.headers():
+                times = headers.column("store_timestamp")[complete]
                 newest = max(newest, int(times.max(initial=0)))
         if not 0 < newest < since:
             return segment.start
@@ -249,8 +250,12 @@ class _Planner:
     def __init__(
         self, store: StoreParts, request: CopyRequest, log_start: int, log_end: int | None
     ) -> None:
-        self._store, self._paths, self._storage = store, store.paths, store.paths.storage
-        self._request, self._log_start, self._log_end = request, log_start, log_end
+        self._store = store
+        self._paths = store.paths
+        self._storage = store.paths.storage
+        self._request = request
+        self._log_start = log_start
+        self._log_end = log_end
         self._left_out: list[str] = []
         self._skipped: list[str] = []
 
@@ -302,9 +307,11 @@ class _Planner:
         """Plan the files of the log, without those after its end and those that are too old."""
         log_end = self._log_end
         segments = [
-            one for one in self._store.log.segments if log_end is None or one.start < log_end
+            segment
+            for segment in self._store.log.segments
+            if log_end is None or segment.start < log_end
         ]
-        kept = [one for one in segments if one.start >= self._log_start]
+        kept = [segment for segment in segments if segment.start >= self._log_start]
         if len(kept) < len(segments):
             self._left_out.append(
                 f"{len(segments) - len(kept)} files of the log, "

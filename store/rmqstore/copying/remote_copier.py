@@ -22,17 +22,12 @@ from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
-    copy_until_settled,
+    copy_until_stable,
     first_kept,
     plan_copy,
     require_possible,
 )
-from rmqstore.errors import (
-    FileDeletedError,
-    Finding,
-    StoreStateError,
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import FileDeletedError, Finding, StoreStateError, UnsupportedFeatureError
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.storage.broker.topic_table import content_of_kept
 from rmqstore.storage.files.local import LOCAL
@@ -75,9 +70,12 @@ class RemoteCopier:
         head: Mapping[str, object],
         steps: CopySteps,
     ) -> None:
-        self._open_source, self._storage = open_source, storage
+        self._open_source = open_source
+        self._storage = storage
         self._folder: RemoteFolder = storage.folder()
-        self._request, self._head, self._steps = request, dict(head), steps
+        self._request = request
+        self._head = dict(head)
+        self._steps = steps
         self._sizes = self._folder.sizes()
         self._done: dict[str, list[object]] = {}
         self._n_parts = 0
@@ -130,7 +128,7 @@ class RemoteCopier:
             UnsupportedFeatureError: the store is open, or was not closed.
             StoreStateError: it changes all the time.
         """
-        return copy_until_settled(
+        return copy_until_stable(
             self._open_source, self._request, self._copy, "stop its broker"
         ).plan
 

@@ -98,7 +98,7 @@ def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
     None if that is not known: through a proxy a record is looked for in the queues that are
     followed, and it may be in another one.
     """
-    if broker.is_behind_proxy:  # which passes on no request for a record by its place
+    if broker.is_behind_proxy:  # which passes on no request for a record by its physical offset
         record = record_in_queues(broker, mark.physical_offset, spans)
         if record is None:
             return None
@@ -132,17 +132,17 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
     firsts = {key: start for key, (start, _) in spans.items()}
     asked = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
     records, _ = first_answers(broker, asked)
-    doubtful: dict[QueueKey, RecordHeader | None] = {}
+    unclear: dict[QueueKey, RecordHeader | None] = {}
     for number, record in records.items():
         queue_slice = asked[number]
         key = (queue_slice.topic, queue_slice.queue_id)
         if record is None or (record.served_offset == 0 and record.queue_offset):
-            doubtful[key] = record
+            unclear[key] = record
         else:
             firsts[key] = min(record.served_offset, queue_slice.end)
-    searches = [_Search(key, firsts[key] + 1, spans[key][1]) for key in doubtful]
+    searches = [_Search(key, firsts[key] + 1, spans[key][1]) for key in unclear]
     _run(broker, searches)
-    for search, record in zip(searches, doubtful.values(), strict=True):
+    for search, record in zip(searches, unclear.values(), strict=True):
         # For the first record of its log a broker may answer with the first one that is left.
         is_other = record is not None and record.physical_offset == search.physical_offset
         if record is None or is_other or search.found > 1:
@@ -155,7 +155,7 @@ def bounds_of_withdrawn(
 ) -> dict[QueueKey, tuple[int, int]]:
     """Return where a selection begins and ends in queues that a broker lets nobody read.
 
-    None of their records can be looked at, so a time is where the broker finds it.
+    None of their records can be read, so a time is where the broker finds it.
 
     Args:
         broker: the broker.
@@ -178,8 +178,8 @@ def bounds_of_withdrawn(
 class _Search:
     """A search for the first message that is there at or after a store time or a physical offset.
 
-    A broker that is asked for a place whose message is deleted answers with the first one that it
-    has after it, so what a search learns of a place holds for the first message from there on.
+    A broker that is asked for an offset whose message is deleted answers with the first one that it
+    has after it, so what a search learns of an offset holds for the first message from there on.
 
     Attributes:
         key: the queue.
@@ -208,24 +208,26 @@ class _Search:
         self.found = self._end = self.high
 
     def begin_at(self, guess: int) -> None:
-        """Look at an offset first, or at the nearest one that may be the answer."""
+        """Probe an offset first, or the nearest one that may be the answer."""
         self.probe = min(max(guess, self.low), self.high - 1)
 
     def next_probe(self) -> int:
-        """Return the offset whose record is looked at next."""
+        """Return the offset whose record is probed next."""
         if not self.low <= self.probe < self.high:
             self.probe = (self.low + self.high) // 2
         return self.probe
 
     def learn(self, record: RecordHeader | None) -> None:
         """Take the first record that is there from the probe on, None if many are gone there."""
-        probe, self.n_probes = self.probe, self.n_probes + 1
+        probe = self.probe
+        self.n_probes += 1
         if record is None:
             self.low = self.probe = probe + 1
         elif record.store_timestamp < self.timestamp or record.physical_offset < self.sought:
             self.low = self.probe = min(record.served_offset + 1, self.high)
         else:
-            self.high, self.probe = probe, probe - 1
+            self.high = probe
+            self.probe = probe - 1
             self.found = min(record.served_offset, self._end)
             self.physical_offset = record.physical_offset
         if self.n_probes > 1:  # the neighbour has not confirmed what the broker found
@@ -236,15 +238,15 @@ def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
     """Begin searches by time with what the broker finds, if it lets us ask."""
     open_searches = [search for search in searches if search.low < search.high]
     guesses = broker.at_times([(search.key, search.timestamp) for search in open_searches])
-    for each, guess in zip(open_searches, guesses, strict=True):
+    for search, guess in zip(open_searches, guesses, strict=True):
         if guess is not None:
-            each.begin_at(guess)
+            search.begin_at(guess)
 
 
 def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:
     """Bring searches to their ends, a step of all of them at a time."""
     while unfinished := [search for search in searches if search.low < search.high]:
-        probes = [(each, each.next_probe()) for each in unfinished]
-        wanted = [QueueSlice(*each.key, probe, probe + 1) for each, probe in probes]
-        for each, record in zip(unfinished, first_records(broker, wanted), strict=True):
-            each.learn(record)
+        probes = [(search, search.next_probe()) for search in unfinished]
+        asked = [QueueSlice(*search.key, probe, probe + 1) for search, probe in probes]
+        for search, record in zip(unfinished, first_records(broker, asked), strict=True):
+            search.learn(record)

@@ -9,11 +9,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
 
-from rmqstore.errors import (
-    BrokerRefusedError,
-    BrokerUnreachableError,
-    MalformedBytesError,
-)
+from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.patience import BUSY, Patience, is_passing
 from rmqstore.remoting import (
@@ -40,7 +36,7 @@ _ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 # Their answers are large, and a proxy drops an answer while others wait in the buffer of the
 # connection.
 _LARGE_ANSWERS: Final = (RequestCode.PULL_MESSAGE, RequestCode.GET_ROUTEINFO_BY_TOPIC)
-_MOST_LARGE: Final = 32  # of which are held
+_MOST_LARGE: Final = 32  # of which are buffered
 _MOST_SMALL: Final = 1024
 _AT_ONCE: Final = 64  # requests on their way
 
@@ -69,7 +65,8 @@ class LiveServer(Closing):
         is_behind_proxy: bool | None = None,
         patience: float | None = None,
     ) -> None:
-        self.address, self.location = address, location
+        self.address = address
+        self.location = location
         self._patience = patience
         self.is_behind_proxy = is_behind_proxy
         self._client: RemotingClient | None = None
@@ -108,7 +105,8 @@ class LiveServer(Closing):
 
     def close(self) -> None:
         """Close the connection; the next request makes a new one."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             client.close()
 
@@ -133,7 +131,7 @@ class LiveServer(Closing):
         *,
         allowed: Container[int] = (ResponseCode.SUCCESS,),
     ) -> Iterator[Numbered]:
-        """Yield the answers to several requests of one kind, as many at a time as are held.
+        """Yield the answers to several requests of one kind, as many at a time as are buffered.
 
         What the server is too busy for, or failed at, is asked again, all of it together.
 
@@ -143,12 +141,14 @@ class LiveServer(Closing):
                 server has been busy for a long time.
         """
         most = _MOST_LARGE if code in _LARGE_ANSWERS else _MOST_SMALL
-        missing, patience = [*range(len(asked))], Patience(self._patience)
+        missing = [*range(len(asked))]
+        patience = Patience(self._patience)
         while missing:
             busy: list[int] = []
             refusal = None
             for first in range(0, len(missing), most):
-                numbers, found = missing[first : first + most], []
+                numbers = missing[first : first + most]
+                found = []
                 answers = self._round(code, [asked[number] for number in numbers])
                 for number, answer in zip(numbers, answers, strict=True):
                     if answer.code in allowed and answer.code not in BUSY:
@@ -266,9 +266,9 @@ class LiveBroker(LiveServer):
         """
         # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
         ends = self._offsets(RequestCode.GET_MAX_OFFSET, queues)
-        held = [key for key, end in ends.items() if end]
-        begins = dict.fromkeys(ends.keys() - held, 0)
-        begins |= self._offsets(RequestCode.GET_MIN_OFFSET, held)
+        filled = [key for key, end in ends.items() if end]
+        begins = dict.fromkeys(ends.keys() - filled, 0)
+        begins |= self._offsets(RequestCode.GET_MIN_OFFSET, filled)
         return {key: (min(begin, ends[key]), ends[key]) for key, begin in begins.items()}
 
     def ends(self, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:

@@ -183,8 +183,11 @@ class NameServers:
         Those that did not answer a while ago are asked if no other one answers.
         """
         now = time.monotonic()
-        silent = [one for one, since in self._silent.items() if now - since < _SILENT_SECONDS]
-        has_answered, known = False, set[int]()
+        silent = [
+            address for address, since in self._silent.items() if now - since < _SILENT_SECONDS
+        ]
+        has_answered = False
+        known = set[int]()
         errors = self._failures = []
         self._unanswered = set()
         for address in sorted(self._location.name_servers, key=silent.count):
@@ -430,7 +433,8 @@ class LiveBrokers(Closing):
         self._require_brokers(selection, routes, pruning, fail_on_data_loss=fail_on_data_loss)
         found = []
         for name, chosen in sorted(self._queues(routes, selection, pruning, must_exist).items()):
-            broker, queues = self.opened(name), chosen
+            broker = self.opened(name)
+            queues = chosen
             if are_listed:
                 queues = self._readable(broker, chosen, selection.named_topics)
             spans = broker.spans(queues.served)
@@ -455,8 +459,10 @@ class LiveBrokers(Closing):
                 if not pruning.keeps_broker(name):
                     continue
                 if not counts.read:
-                    is_named = topic in selection.named_topics
-                    self._refuse_unreadable(name, topic, is_error=is_named and must_be_read)
+                    text = f"broker {name} lets nobody read {topic} (perm, readQueueNums)"
+                    if must_be_read and topic in selection.named_topics:
+                        raise UnsupportedFeatureError(f"{text}: let it (mqadmin updateTopic)")
+                    self._warn(text)
                     continue
                 self.broker(name, route)
                 of_broker = found.setdefault(name, _BrokersQueues([], [], []))
@@ -540,17 +546,6 @@ class LiveBrokers(Closing):
                 known |= {topic: set() for topic in others if topic not in missing}
         require_named(selection, known, str(self.location), "LiveCluster.topics() in Python")
 
-    def _refuse_unreadable(self, name: str, topic: str, *, is_error: bool) -> None:
-        """Refuse a topic that a broker lets nobody read, or warn of it.
-
-        Raises:
-            UnsupportedFeatureError: it is to be an error.
-        """
-        text = f"broker {name} lets nobody read {topic} (perm, readQueueNums)"
-        if is_error:
-            raise UnsupportedFeatureError(f"{text}: let it (mqadmin updateTopic)")
-        self._warn(text)
-
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
@@ -577,14 +572,14 @@ class LiveBrokers(Closing):
                 "read them (readQueueNums)"
             )
         asked = beyond
-        held = {key: span for key, span in spans.items() if span[0] < span[1]}
+        filled = {key: span for key, span in spans.items() if span[0] < span[1]}
         for _ in range(_MOST_BEYOND):
-            asked = [(topic, number + 1) for topic, number in asked if (topic, number) in held]
+            asked = [(topic, number + 1) for topic, number in asked if (topic, number) in filled]
             if not asked:
                 break
             spans = self._granted_spans(broker, asked)
-            held |= {key: span for key, span in spans.items() if span[0] < span[1]}
-        return held
+            filled |= {key: span for key, span in spans.items() if span[0] < span[1]}
+        return filled
 
     @staticmethod
     def _granted_spans(broker: LiveBroker, queues: Sequence[QueueKey]) -> Spans:
@@ -638,7 +633,7 @@ class LiveBrokers(Closing):
         found_spans = self.spans(selection, pruning, fail_on_data_loss=fail_on_data_loss)
         for broker, spans, withdrawn in found_spans:
             if fail_on_data_loss:
-                self._require_whole_topics(broker, spans)
+                self._require_complete_topics(broker, spans)
             if withdrawn:
                 low, high = pruning.queue_offsets.low, pruning.queue_offsets.high + 1
                 bounds = bounds_of_withdrawn(broker, selection, spans, withdrawn)
@@ -664,7 +659,7 @@ class LiveBrokers(Closing):
         return self._brokers[name]
 
     @staticmethod
-    def _require_whole_topics(broker: LiveBroker, spans: Spans) -> None:
+    def _require_complete_topics(broker: LiveBroker, spans: Spans) -> None:
         """Refuse topics of which a broker removes messages that later ones replace.
 
         Raises:

@@ -150,16 +150,16 @@ class LiveLocation:
                 f"`storage_options`: timeout {timeout}: must be more than 0 and at most "
                 f"{_MOST_SECONDS:.0f} seconds"
             )
-        reached = self._reached().get(address, address)
-        return Endpoint(reached, credentials, self._tls(), timeout)
+        address = self._address_map().get(address, address)
+        return Endpoint(address, credentials, self._tls(), timeout)
 
-    def _reached(self) -> dict[Address, Address]:
-        """Return where servers are reached that are not at the addresses that they report."""
+    def _address_map(self) -> dict[Address, Address]:
+        """Return the addresses of servers that are not at those that they report, by the latter."""
         pairs = [pair for pair in self._given.get("address_map", "").split(",") if pair.strip()]
         try:
             return {
-                Address.parse(reported): Address.parse(reached)
-                for reported, _, reached in (pair.partition("=") for pair in pairs)
+                Address.parse(reported): Address.parse(real)
+                for reported, _, real in (pair.partition("=") for pair in pairs)
             }
         except OptionError as err:
             raise OptionError(
@@ -199,5 +199,6 @@ class LiveLocation:
 
 
 def _address(text: str) -> Address:
-    is_bare = ":" not in text or text.endswith("]")
-    return Address.parse(f"{text}:{_NAME_SERVER_PORT}" if is_bare else text)
+    if ":" not in text or text.endswith("]"):
+        text = f"{text}:{_NAME_SERVER_PORT}"
+    return Address.parse(text)

@@ -49,4 +49,6 @@ def open_brokers(
     if mode not in ("r", "a"):
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
     location = LiveLocation.parse(os.fspath(path), storage_options)
-    return LiveWriter(location, spec) if mode == "a" else LiveCluster(location)
+    if mode == "a":
+        return LiveWriter(location, spec)
+    return LiveCluster(location)

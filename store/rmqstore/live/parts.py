@@ -47,7 +47,7 @@ def plan_live(brokers: LiveBrokers, request: ScanRequest) -> dict[str, LivePart]
 def sampled_part(
     broker: LiveBroker, slices: Sequence[QueueSlice], mark: LogMark | None = None
 ) -> LivePart:
-    """Return ranges of a broker's queues as a part; two messages of each are looked at.
+    """Return ranges of a broker's queues as a part; two messages of each are sampled.
 
     Args:
         broker: the broker.
@@ -62,8 +62,8 @@ def sampled_part(
     sampled = []
     for queue_slice in slices:
         samples = [
-            Sample(one.start, record.physical_offset, float(record.size))
-            for one, record in (next(records), next(records))
+            Sample(end.start, record.physical_offset, float(record.size))
+            for end, record in (next(records), next(records))
             if record is not None
         ]
         sampled.append(SampledSlice(queue_slice, samples[: queue_slice.end - queue_slice.start]))

@@ -52,7 +52,8 @@ class Patience:
 
     def renew(self) -> None:
         """Begin again after an attempt that succeeded."""
-        self._failed_at, self._n_pauses = None, 0
+        self._failed_at = None
+        self._n_pauses = 0
 
     def has_ended(self) -> bool:
         """Note that an attempt failed, and return whether attempts have failed for too long."""

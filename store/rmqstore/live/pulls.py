@@ -36,6 +36,8 @@ from rmqstore.spans import QueueSlice
 logger = logging.getLogger(__name__)
 
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
+# Where the broker would continue, and where the queue begins and ends.
+_OFFSETS: Final = ("nextBeginOffset", "minOffset", "maxOffset")
 
 # Requests on their way to a broker, which answers them while others are decoded here. More of them
 # would read faster by some per cent, and let producers wait longer. A distant broker gets more, by
@@ -47,8 +49,8 @@ _REQUESTS_PER_SECOND: Final = 40_000
 _BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
-_FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
-_HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
+_FILTERED_COUNT: Final = 4096  # messages that a broker checks for a request with a filter
+_BUFFERED_BYTES: Final = 64 << 20  # of answers that wait for those before them
 _PAUSE_SECONDS: Final = 0.1  # after answers that say nothing
 _EMPTY_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
 
@@ -78,8 +80,8 @@ class Pulled(NamedTuple):
 
 
 @dataclass
-class _Range:
-    """A range that is being pulled.
+class _RangePull:
+    """The pull of a range.
 
     Attributes:
         number: its number.
@@ -112,11 +114,17 @@ class _Range:
         """Keep the answer for a span up to ``until`` until those before it have come.
 
         Returns:
-            How many bytes are held more.
+            How many bytes are buffered more.
         """
         self.empty_since = None
         self.patience.renew()
-        n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
+        n_given_up = 0
+        if pulled.loss and pulled.end > until:  # nothing is asked for from here on
+            self.cut = pulled.start
+            self.asked = self.queue_slice.end
+            self.again = sorted(span for span in self.again if span[0] < pulled.start)
+            given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= pulled.start]
+            n_given_up = sum(len(other.records) for other in given_up)
         self.arrived[pulled.start] = pulled
         if self.is_filtered:
             self.asked = pulled.end
@@ -143,14 +151,9 @@ class _Range:
 
         A broker that looked past the end of the range has not said which of its messages are in.
         """
-        self.is_filtered, self.asked, self.count = False, start, _FIRST_COUNT
-
-    def _cut_off(self, start: int) -> int:
-        """Ask for nothing from a queue offset on; return how many bytes are given up."""
-        self.cut, self.asked = start, self.queue_slice.end
-        self.again = sorted(span for span in self.again if span[0] < start)
-        given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= start]
-        return sum(len(pulled.records) for pulled in given_up)
+        self.is_filtered = False
+        self.asked = start
+        self.count = _FIRST_COUNT
 
     def next_request(self) -> tuple[int, int] | None:
         """Return the next span to ask for, None if everything is asked for."""
@@ -223,14 +226,16 @@ def first_records(
         BrokerRefusedError: it refuses.
     """
     found: dict[int, RecordHeader | None] = {}
-    missing, patience = [*range(len(queue_slices))], Patience(_EMPTY_SECONDS)
+    missing = [*range(len(queue_slices))]
+    patience = Patience(_EMPTY_SECONDS)
     while True:
         records, unclear = first_answers(broker, [queue_slices[number] for number in missing])
         found |= {missing[at]: record for at, record in records.items()}
         if not unclear:
             return [found[number] for number in range(len(queue_slices))]
         missing = [missing[at] for at in unclear]
-        unanswered, answer = queue_slices[missing[0]], next(iter(unclear.values()))
+        unanswered = queue_slices[missing[0]]
+        answer = next(iter(unclear.values()))
         err = BrokerUnreachableError(
             str(broker),
             f"queue offset {unanswered.start} of {unanswered.topic}-{unanswered.queue_id} is "
@@ -293,14 +298,10 @@ def _is_cut_head(answer: Answer, start: int) -> bool:
     return bool(is_record and fixed["physical_offset"] > 0)
 
 
-def _is_removed(answer: Answer) -> bool:
-    return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and _REMOVING in answer.remark
-
-
 def _is_deleted(answer: Answer, queue_offset: int) -> bool:
     """Return whether an answer without a message says that it is deleted."""
     if answer.code != ResponseCode.PULL_OFFSET_MOVED:
-        return _is_removed(answer)
+        return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and _REMOVING in answer.remark
     try:
         return queue_offset < answer.number("minOffset")
     except MalformedBytesError:
@@ -325,21 +326,21 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHeader | None:
 
 
 def _record_headers(bodies: Sequence[bytes]) -> list[tuple[RecordHeader, bool] | None]:
-    """Return the head of the record that each answer begins with, None if there is no whole one.
+    """Return the head of the record that each answer begins with, None if it is incomplete.
 
     And whether it is a record of several messages.
     """
     lengths = np.array([len(body) for body in bodies], np.int64)
     starts = np.cumsum(lengths) - lengths
     buffer = np.frombuffer(b"".join([*bodies, bytes(GATHER_SLACK)]), np.uint8)
-    headers, is_whole = read_headers(buffer, starts)
-    is_whole &= headers.column("total_size") <= lengths
+    headers, is_complete = read_headers(buffer, starts)
+    is_complete &= headers.column("total_size") <= lengths
     names = ("total_size", "physical_offset", "store_timestamp", "queue_offset")
     rows = zip(*(headers.column(name).tolist() for name in names), strict=True)
     is_batch = (headers.column("sys_flag") & SysFlag.INNER_BATCH) != 0
     return [
-        (RecordHeader(*row), batch) if whole else None
-        for row, batch, whole in zip(rows, is_batch.tolist(), is_whole, strict=True)
+        (RecordHeader(*row), batch) if complete else None
+        for row, batch, complete in zip(rows, is_batch.tolist(), is_complete, strict=True)
     ]
 
 
@@ -362,15 +363,15 @@ class Pulls:
         self._is_filtered = is_filtered = tags is not None
         count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
-            _Range(number, part, part.start, part.start, count, is_filtered=is_filtered)
+            _RangePull(number, part, part.start, part.start, count, is_filtered=is_filtered)
             for number, part in enumerate(slices)
         ]
-        self._waiting: dict[int, tuple[_Range, int, int]] = {}
+        self._waiting: dict[int, tuple[_RangePull, int, int]] = {}
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
         self._at_once = 1  # how many requests might be on their way when some were sent last
-        self._n_held = 0  # bytes of answers that wait for others
+        self._n_buffered = 0  # bytes of answers that wait for others
         self._patience = Patience()
-        self._is_held = False  # until no request is on its way, and then for a pause
+        self._is_pausing = False  # until no request is on its way, and then for a pause
         self._was_empty = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
 
@@ -381,7 +382,7 @@ class Pulls:
             BrokerUnreachableError: the broker did not answer for a long time.
             BrokerRefusedError: it refuses.
         """
-        unfinished = deque(each for each in self._ranges if each.head < each.queue_slice.end)
+        unfinished = deque(pull for pull in self._ranges if pull.head < pull.queue_slice.end)
         while unfinished:
             try:
                 self._rest()
@@ -390,21 +391,22 @@ class Pulls:
             except BrokerUnreachableError as err:
                 self._broker.close()
                 self._waiting.clear()
-                self._is_held, self._refused = False, ""
-                for each in self._ranges:
-                    each.begin_again()
+                self._is_pausing = False
+                self._refused = ""
+                for pull in self._ranges:
+                    pull.begin_again()
                 self._pause(str(err), err)
                 continue
             if answered is None:
                 continue
             while unfinished:
-                each = answered if self._is_filtered else unfinished[0]
-                for pulled in each.ready():
-                    self._n_held -= len(pulled.records)
+                pull = answered if self._is_filtered else unfinished[0]
+                for pulled in pull.ready():
+                    self._n_buffered -= len(pulled.records)
                     yield pulled
-                if each.head < each.queue_slice.end:
+                if pull.head < pull.queue_slice.end:
                     break
-                unfinished.remove(each)
+                unfinished.remove(pull)
                 if self._is_filtered:
                     break
 
@@ -414,40 +416,42 @@ class Pulls:
         Raises:
             BrokerUnreachableError: the broker has answered none for a long time.
         """
-        if not self._is_held or self._waiting:
+        if not self._is_pausing or self._waiting:
             return
-        refused, self._is_held, self._refused = self._refused, False, ""
+        refused = self._refused
+        self._is_pausing = False
+        self._refused = ""
         if refused:
             self._pause(refused)
         else:
             time.sleep(_PAUSE_SECONDS)
 
-    def _send(self, unfinished: deque[_Range]) -> None:
+    def _send(self, unfinished: deque[_RangePull]) -> None:
         """Send requests if many more may be on their way, together."""
-        if self._is_held or len(self._waiting) > self._at_once // 2:
+        if self._is_pausing or len(self._waiting) > self._at_once // 2:
             return
         at_once = self._at_once = self._most_at_once()
-        spans: list[tuple[_Range, int, int]] = []
+        spans: list[tuple[_RangePull, int, int]] = []
         first = unfinished[0]
-        for each in [*unfinished] if self._is_filtered else unfinished:
+        for pull in [*unfinished] if self._is_filtered else unfinished:
             # What others wait for is always asked for.
             while len(self._waiting) + len(spans) < at_once and (
-                self._n_held < _HELD_BYTES or each.again or each is first
+                self._n_buffered < _BUFFERED_BYTES or pull.again or pull is first
             ):
-                span = each.next_request()
+                span = pull.next_request()
                 if span is None:
                     break
-                spans.append((each, *span))
+                spans.append((pull, *span))
             if len(self._waiting) + len(spans) >= at_once:
                 break
             if self._is_filtered:
-                unfinished.rotate(-1)  # each gets its turn to be first
+                unfinished.rotate(-1)  # every range gets its turn to be first
         if not spans:
             return
         requests = []
-        for each, start, until in spans:
-            queue_slice = each.queue_slice._replace(start=start, end=until)
-            subscription = self._subscription if each.is_filtered else "*"
+        for pull, start, until in spans:
+            queue_slice = pull.queue_slice._replace(start=start, end=until)
+            subscription = self._subscription if pull.is_filtered else "*"
             requests.append((self._broker.pull_fields(queue_slice, subscription), b""))
         sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
         self._waiting |= zip(sent, spans, strict=True)
@@ -464,41 +468,41 @@ class Pulls:
         # The first answers may be small, or hold no message.
         return max(min(by_distance, by_size, 2 * self._at_once), _LEAST_AT_ONCE)
 
-    def _receive(self) -> _Range | None:
+    def _receive(self) -> _RangePull | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
         answer = self._broker.receive(self._waiting)
-        each, start, until = self._waiting.pop(answer.opaque)
+        pull, start, until = self._waiting.pop(answer.opaque)
         self._most_bytes = max(self._most_bytes, len(answer.body), 1)
-        if start >= each.cut:
+        if start >= pull.cut:
             return None
         pulled = None
         if is_passing(answer.code, answer.remark):
             self._refused = f"{answer.remark or f'code {answer.code}'}"
             # Others may be answered meanwhile.
-            if answer.code == ResponseCode.SYSTEM_ERROR and each.patience.has_ended():
+            if answer.code == ResponseCode.SYSTEM_ERROR and pull.patience.has_ended():
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
-            pulled = self._pulled(answer, each, start, until)
-            if pulled is None and each.gives_up():
+            pulled = self._pulled(answer, pull, start, until)
+            if pulled is None and pull.gives_up():
                 raise BrokerRefusedError(
                     str(self._broker),
                     answer.code,
-                    f"{answer.remark}: pulls of {each.queue_slice.topic}-"
-                    f"{each.queue_slice.queue_id} from {start} on give nothing, and do not say why",
+                    f"{answer.remark}: pulls of {pull.queue_slice.topic}-"
+                    f"{pull.queue_slice.queue_id} from {start} on give nothing, and do not say why",
                 )
         self._was_empty = pulled is None
         if pulled is None:
-            each.ask_again(start, until)
-            self._is_held = True
+            pull.ask_again(start, until)
+            self._is_pausing = True
             return None
         self._patience.renew()
-        if each.is_filtered and pulled.following > each.queue_slice.end:
-            each.pass_filter(start)
+        if pull.is_filtered and pulled.following > pull.queue_slice.end:
+            pull.pass_filter(start)
             return None
-        self._n_held += each.take(pulled, until)
-        return each
+        self._n_buffered += pull.take(pulled, until)
+        return pull
 
-    def _pulled(self, answer: Answer, each: _Range, start: int, until: int) -> Pulled | None:
+    def _pulled(self, answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | None:
         """Return what an answer says of a span, None if the same has to be asked again.
 
         Raises:
@@ -508,22 +512,20 @@ class Pulls:
         if answer.code != ResponseCode.SUCCESS and answer.code not in WITHOUT_MESSAGES:
             raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         try:
-            following, first, last = (
-                answer.number(name) for name in ("nextBeginOffset", "minOffset", "maxOffset")
-            )
+            following, _, _ = map(answer.number, _OFFSETS)
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._broker), err.reason) from err
-        end = following if each.is_filtered else min(following, until)
+        end = following if pull.is_filtered else min(following, until)
         if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
-            is_filtered = each.is_filtered
-            return Pulled(each.number, start, end, following, answer.body, is_filtered=is_filtered)
+            is_filtered = pull.is_filtered
+            return Pulled(pull.number, start, end, following, answer.body, is_filtered=is_filtered)
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > start:
             if _REMOVING in answer.remark:
-                return Pulled(each.number, start, end, following, loss="their files are deleted")
-            if each.is_filtered:
-                return Pulled(each.number, start, end, following, is_filtered=True)
+                return Pulled(pull.number, start, end, following, loss="their files are deleted")
+            if pull.is_filtered:
+                return Pulled(pull.number, start, end, following, is_filtered=True)
         if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
-            return _lost(answer, each, (start, until), (following, first, last))
+            return _lost(answer, pull, start, until)
         return None
 
     def _pause(self, why: str, err: BrokerUnreachableError | None = None) -> None:
@@ -536,30 +538,20 @@ class Pulls:
         self._patience.pause(err or BrokerUnreachableError(str(self._broker), why))
 
 
-def _lost(
-    answer: Answer, each: _Range, span: tuple[int, int], told: tuple[int, int, int]
-) -> Pulled | None:
-    """Return what is gone of a span, by an answer without messages; None if it does not say.
-
-    Args:
-        answer: the answer.
-        each: the range.
-        span: what was asked for.
-        told: where the broker would continue, and where the queue begins and ends.
-    """
-    start, until = span
-    following, first, last = told
+def _lost(answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | None:
+    """Return what is gone of a span, by an answer without messages; None if it does not say."""
+    following, first, last = map(answer.number, _OFFSETS)
     status = answer.remark or f"code {answer.code}"
     if start < first:
         end = min(first, until)
         text = f"they are deleted: the queue begins at {first} now"
-        return Pulled(each.number, start, end, end, loss=text)
+        return Pulled(pull.number, start, end, end, loss=text)
     # A broker may not have brought the queue back yet after its start.
-    if start >= last and each.gives_up():
+    if start >= last and pull.gives_up():
         text = f"they are cut off: the queue ends at {last} now ({status})"
-        return Pulled(each.number, start, each.queue_slice.end, each.queue_slice.end, loss=text)
+        return Pulled(pull.number, start, pull.queue_slice.end, pull.queue_slice.end, loss=text)
     # A unit that cannot be read. The broker passes over the rest of its file.
-    if start < min(following, last) and each.gives_up():
+    if start < min(following, last) and pull.gives_up():
         end = min(following, until) if following <= last else start + 1
-        return Pulled(each.number, start, end, end, loss=f"unreadable ({status})")
+        return Pulled(pull.number, start, end, end, loss=f"unreadable ({status})")
     return None

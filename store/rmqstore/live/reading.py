@@ -64,7 +64,8 @@ class LiveScan:
     """
 
     def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
-        self._broker, self._spec = broker, spec
+        self._broker = broker
+        self._spec = spec
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -98,7 +99,8 @@ class LiveScan:
             self._spec.advance(pulled.end - pulled.start, len(pulled.records))
             if n_messages >= BATCH_ROWS or n_bytes >= BATCH_BYTES:
                 yield from self._decode(slices, window)
-                window, n_messages, n_bytes = [], 0, 0
+                window = []
+                n_messages = n_bytes = 0
         if window:
             yield from self._decode(slices, window)
 
@@ -121,7 +123,8 @@ class LiveScan:
         """Yield the messages of some answers, the last of which is no chain of records."""
         walked = _walk(window)
         yield from self._rows(slices, walked)
-        pulled, at = window[-1], window[-1].start
+        pulled = window[-1]
+        at = pulled.start
         if walked.counts[-1]:
             queue_offsets, n_held = self._queue_offsets(slices, walked)
             at = int(queue_offsets[-1] + n_held[-1])
@@ -176,14 +179,16 @@ class LiveScan:
     def _queue_offsets(
         self, slices: Sequence[QueueSlice], walked: _Walked
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the place of each record in its queue, and how many messages it holds, (n,) each.
+        """Return the queue offset of each record, and how many messages it holds, (n,) each.
 
-        Where an answer holds as many messages as it covers places, the place of each follows from
+        Where an answer holds as many messages as it covers queue offsets, that of each follows from
         its number, as consumers count: after a record that a broker could not dispatch, the queue
-        offsets in the records that follow are too high. Else the records say their places, and
-        the places without a record are lost.
+        offsets in the records that follow are too high. Else the records say theirs, and the queue
+        offsets without a record are lost.
         """
-        window, counts, inner = walked.window, walked.counts, walked.inner
+        window = walked.window
+        counts = walked.counts
+        inner = walked.inner
         n_held = np.ones(len(walked.starts), np.int64)
         if len(inner):
             headers, _ = read_headers(walked.buffer, walked.starts[inner])
@@ -202,17 +207,17 @@ class LiveScan:
         for number in np.flatnonzero(~is_counted).tolist():
             mine = slice(int(firsts[number]), int(firsts[number] + counts[number]))
             pulled = window[number]
-            self._require_whole(slices[pulled.number], pulled, queue_offsets[mine], n_held[mine])
+            self._require_complete(slices[pulled.number], pulled, queue_offsets[mine], n_held[mine])
         return queue_offsets, n_held
 
-    def _require_whole(
+    def _require_complete(
         self,
         queue_slice: QueueSlice,
         pulled: Pulled,
         queue_offsets: NDArray[np.int64],
         n_held: NDArray[np.int64],
     ) -> None:
-        """Report the places of an answer that no record has.
+        """Report the queue offsets of an answer that no record has.
 
         Raises:
             OffsetOutOfRangeError: there are some, and data loss is to fail.
@@ -255,7 +260,9 @@ class LiveScan:
 
     def _keep_planned(self, rows: Rows) -> Rows:
         """Return the rows without those in the place of planned ones, if the log was cut."""
-        return keep_planned(rows, replace(self._spec, is_cut=True)) if self._is_cut(rows) else rows
+        if not self._is_cut(rows):
+            return rows
+        return keep_planned(rows, replace(self._spec, is_cut=True))
 
     def _is_cut(self, rows: Rows) -> bool:
         """Return whether the log may have been cut, and rows be in the place of planned ones.
@@ -263,7 +270,8 @@ class LiveScan:
         They were stored later than the newest record that was known, and this is gone. A broker's
         clock that was set back lets rows seem later too.
         """
-        mark, units = self._spec.mark, rows.units
+        mark = self._spec.mark
+        units = rows.units
         if mark is None or units is None:
             return False
         if (rows.headers.column("store_timestamp") <= mark.store_timestamp).all():

@@ -3,7 +3,7 @@
 A queue has one request on its way at a time, because brokers store those of one connection in any
 order. Whether a request was stored whose answer is lost shows in the queue: its messages have
 unique keys, and that of the last one is looked for before it is sent again. A broker that is killed
-while it copies a batch into its log keeps those that are whole, so the first one proves nothing.
+while it copies a batch into its log keeps those that are complete, so the first one proves nothing.
 
 Source: SendMessageProcessor.java; BrokerFastFailure.java; HookUtils.java#checkBeforePutMessage.
 """
@@ -52,7 +52,7 @@ _AT_ONCE: Final = 32  # requests on their way to a broker
 _PAUSE_SECONDS: Final = 0.5  # between two questions about what a broker still has to dispatch
 _DISPATCH_SECONDS: Final = 5.0
 _DISPATCH_PAUSES: Final = (0.002, 0.1)  # the first one, and the longest
-_SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
+_VISIBLE_SECONDS: Final = 1.0  # in which a queue shows what was stored last
 
 
 @dataclass
@@ -64,7 +64,7 @@ class SendRequest:
         fields: its fields.
         body: its body.
         n_messages: how many messages it sends.
-        mark: bytes that the record of the last message has; empty without a unique key.
+        last_key: the unique key as the record of the last message has it; empty without one.
         is_delayed: whether a broker keeps them in another topic first.
         patience: with a broker that answers that it failed.
     """
@@ -73,20 +73,22 @@ class SendRequest:
     fields: dict[str, str]
     body: bytes
     n_messages: int
-    mark: bytes
+    last_key: bytes
     is_delayed: bool = False
     patience: Patience = field(default_factory=Patience)
 
     def halves(self) -> list[SendRequest]:
         """Return two requests that send the messages of a batch of two or more."""
-        n_first, last, at = self.n_messages // 2, 0, 0
+        n_first = self.n_messages // 2
+        last = at = 0
         for _ in range(n_first):
-            last, at = at, at + _SIZE.unpack_from(self.body, at)[0]
+            last = at
+            at += _SIZE.unpack_from(self.body, at)[0]
         # Properties stand at the end of a message.
         start = self.body.rfind(_UNIQ_KEY, last, at)
         end = self.body.find(_END_OF_PROPERTY, max(start, last), at) + 1
-        mark = self.body[start:end] if start >= 0 and end else b""
-        first = replace(self, body=self.body[:at], n_messages=n_first, mark=mark)
+        last_key = self.body[start:end] if start >= 0 and end else b""
+        first = replace(self, body=self.body[:at], n_messages=n_first, last_key=last_key)
         rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first)
         return [first, rest]
 
@@ -155,7 +157,7 @@ class Sender:
     def __init__(self, broker: LiveBroker, find: Callable[[], LiveBroker]) -> None:
         self.name = broker.name
         self.queues: list[SendQueue] = []
-        self.n_held = 0  # bytes of requests that wait or are on their way, each at least one
+        self.n_buffered = 0  # bytes of requests that wait or are on their way, each at least one
         self.n_sent = 0  # messages that are stored
         self._asked = broker
         self._sends = broker.separate()
@@ -175,7 +177,7 @@ class Sender:
         if queue.sent is None and not queue.waiting:
             self._ready.append(queue)
         queue.waiting.append(request)
-        self.n_held += len(request.body)
+        self.n_buffered += len(request.body)
 
     def wait_until_dispatched(self) -> None:
         """Wait until the queues show what is stored, as far as that can be known."""
@@ -211,10 +213,12 @@ class Sender:
         if self._refused:
             if self._on_their_way:
                 return
-            refused, self._refused = self._refused, ""
-            self._pause(BrokerUnreachableError(str(self._sends), refused))
+            refusal = BrokerUnreachableError(str(self._sends), self._refused)
+            self._refused = ""
+            self._pause(refusal)
         while self._ready and len(self._on_their_way) < _AT_ONCE:
-            client, queue = self._sends.client(), self._ready.popleft()
+            client = self._sends.client()
+            queue = self._ready.popleft()
             request = queue.begin()
             number = client.send(request.code, request.fields, request.body)
             self._on_their_way[number] = queue
@@ -224,12 +228,9 @@ class Sender:
             return
         answer = self._sends.client().receive_one_of(self._on_their_way)
         queue = self._on_their_way.pop(answer.opaque)
-        if answer.code == ResponseCode.SUCCESS or answer.code in _NOT_DURABLE:
-            self._take_stored(queue, answer)
-        else:
+        if answer.code != ResponseCode.SUCCESS and answer.code not in _NOT_DURABLE:
             self._take_refusal(queue, answer)
-
-    def _take_stored(self, queue: SendQueue, answer: Answer) -> None:
+            return
         assert queue.sent is not None, "it was on its way"
         try:
             end = answer.number("queueOffset") + queue.sent.n_messages
@@ -273,7 +274,7 @@ class Sender:
         if queue.waiting:
             self._ready.append(queue)
         self._patience.renew()
-        self.n_held -= len(request.body)
+        self.n_buffered -= len(request.body)
         self.n_sent += request.n_messages
 
     def _recover(self, err: BrokerUnreachableError) -> None:
@@ -292,32 +293,34 @@ class Sender:
                 self._asked = broker = self._find()
                 self._sends = broker.separate()
                 _wait_for_queues(broker)
-                doubtful = [queue for queue in self.queues if queue.sent is not None]
+                unconfirmed = [queue for queue in self.queues if queue.sent is not None]
                 for is_last in (False, True):
-                    missing = [queue for queue in doubtful if not self._settle(broker, queue)]
+                    missing = [
+                        queue for queue in unconfirmed if not self._find_stored(broker, queue)
+                    ]
                     if missing and not is_last:
-                        time.sleep(_SETTLING_SECONDS)
-                    doubtful = missing
+                        time.sleep(_VISIBLE_SECONDS)
+                    unconfirmed = missing
             except BrokerUnreachableError as again:
                 err = again
                 continue
-            for queue in doubtful:
-                assert queue.sent is not None, "it is doubtful"
+            for queue in unconfirmed:
+                assert queue.sent is not None, "its answer was lost"
                 self._put_back(queue, [queue.sent])
             return
 
-    def _settle(self, broker: LiveBroker, queue: SendQueue) -> bool:
+    def _find_stored(self, broker: LiveBroker, queue: SendQueue) -> bool:
         """Return whether the request whose answer was lost is found in its queue."""
         request = queue.sent
         assert request is not None, "its answer was lost"
-        if not request.mark or queue.base < 0:
+        if not request.last_key or queue.base < 0:
             return False
         end = broker.ends([queue.key]).get(queue.key, -1)
         if end <= queue.base:
             return False
-        n_missing = max(request.body.count(request.mark), 1)  # ids that are given may be equal
+        n_missing = max(request.body.count(request.last_key), 1)  # ids that are given may be equal
         for pulled in Pulls(broker, [QueueSlice(queue.topic, queue.queue_id, queue.base, end)]):
-            n_missing -= pulled.records.count(request.mark)
+            n_missing -= pulled.records.count(request.last_key)
             if n_missing <= 0:
                 logger.info("%s: %s-%d has what was sent", broker, queue.topic, queue.queue_id)
                 self._note_stored(queue, None)
@@ -337,7 +340,7 @@ def _wait_for_queues(broker: LiveBroker) -> None:
             (answer,) = broker.ask(RequestCode.GET_BROKER_RUNTIME_INFO, [{}])
             behind = int(json.loads(answer.body)["table"]["dispatchBehindBytes"])
         except (BrokerRefusedError, ValueError, KeyError, TypeError):
-            time.sleep(_SETTLING_SECONDS)
+            time.sleep(_VISIBLE_SECONDS)
             return
         if behind <= 0:
             return

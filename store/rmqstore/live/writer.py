@@ -67,7 +67,7 @@ _BATCH_BYTES: Final = 1 << 20
 # A broker adds properties of its own, and does not check whether those of a message in a batch
 # become too long then: its log would be cut there at the next start.
 _MOST_PROPERTIES: Final = 32_767 - 1024
-_HELD_BYTES: Final = 32 << 20  # of requests that wait
+_BUFFERED_BYTES: Final = 32 << 20  # of requests that wait
 # What a broker makes of these is for messages that it handles itself. A message that has been
 # delivered once is sent as a new one.
 _DROPPED: Final = (
@@ -181,7 +181,10 @@ class LiveWriter(Closing):
     def _append_batch(self, batch: pa.RecordBatch, first_row: int) -> None:
         self._find_queues(batch, first_row)
         columns = self._maker.make(_sendable(batch), first_row)
-        encoded = _Encoded.of(columns, _delays(batch), first_row)
+        delays = np.zeros(len(batch), np.int32)
+        if _has_values(batch, "delayTimeLevel"):
+            delays = np.asarray(batch.column("delayTimeLevel").cast(pa.int32()).fill_null(0))
+        encoded = _Encoded.of(columns, delays, first_row)
         for row_numbers in rows_by_queue(columns.topics.codes, columns.queue_ids):
             topic = columns.topics.names[int(columns.topics.codes[row_numbers[0]])]
             index = int(columns.queue_ids[row_numbers[0]])
@@ -194,7 +197,7 @@ class LiveWriter(Closing):
             queue = queues[index]
             for request in encoded.requests(row_numbers, queue):
                 self._senders[queue.broker].put(queue, request)
-        while sum(sender.n_held for sender in self._senders.values()) > _HELD_BYTES:
+        while sum(sender.n_buffered for sender in self._senders.values()) > _BUFFERED_BYTES:
             self._exchange()
 
     def flush(self) -> None:
@@ -204,7 +207,7 @@ class LiveWriter(Closing):
         where its queues end, or has not come there for some seconds, is not waited for.
         """
         self._require_usable()
-        while any(sender.n_held for sender in self._senders.values()):
+        while any(sender.n_buffered for sender in self._senders.values()):
             self._exchange()
         for sender in self._senders.values():
             sender.wait_until_dispatched()
@@ -240,9 +243,14 @@ class LiveWriter(Closing):
                     "are sent to it here"
                 )
         for topic, queues in self.queues_of(new).items():
-            self._queues[topic], self._counts[topic] = queues, len(queues)
+            self._queues[topic] = queues
+            self._counts[topic] = len(queues)
             for queue in queues:
-                self._sender(queue).queues.append(queue)
+                name = queue.broker
+                if name not in self._senders:
+                    find = partial(self._find_broker, name, topic)
+                    self._senders[name] = Sender(self._brokers.opened(name), find)
+                self._senders[name].queues.append(queue)
         for topic in sorted(topics) if _has_values(batch, "queueId") else ():
             if len({queue.broker for queue in self._queues[topic]}) > 1:
                 raise IllegalMessageError(
@@ -291,7 +299,7 @@ class LiveWriter(Closing):
             if unknown := sorted({key[0] for key in queues if key not in ends}):
                 logger.warning(
                     "%s does not let us ask where queues of %s end; requests whose answers are "
-                    "lost are sent again without a look",
+                    "lost are sent again without a check",
                     broker,
                     ", ".join(unknown),
                 )
@@ -299,14 +307,6 @@ class LiveWriter(Closing):
                 end = ends.get(key, -1)
                 found[key[0]].append(SendQueue(name, *key, end, end))
         return found
-
-    def _sender(self, queue: SendQueue) -> Sender:
-        """Return what sends to the broker of a queue."""
-        name, topic = queue.broker, queue.topic
-        if name not in self._senders:
-            broker = self._brokers.opened(name)
-            self._senders[name] = Sender(broker, partial(self._find_broker, name, topic))
-        return self._senders[name]
 
     def _find_broker(self, name: str, topic: str) -> LiveBroker:
         """Return a broker at the address where it is now."""
@@ -319,14 +319,6 @@ class LiveWriter(Closing):
 
 def _has_values(batch: pa.RecordBatch, name: str) -> bool:
     return name in batch.schema.names and batch.column(name).null_count < len(batch)
-
-
-def _delays(batch: pa.RecordBatch) -> NDArray[np.int32]:
-    """Return the levels of delay of the rows, (n,), 0 for none."""
-    if not _has_values(batch, "delayTimeLevel"):
-        return np.zeros(len(batch), np.int32)
-    levels = batch.column("delayTimeLevel").cast(pa.int32()).fill_null(0)
-    return np.asarray(levels)
 
 
 def _sendable(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -372,7 +364,8 @@ class _Encoded(NamedTuple):
         headers = np.zeros(n, _HEAD)
         body_lengths = lengths_of(columns.bodies)
         headers["size"] = _HEAD.itemsize + body_lengths + 2 + columns.properties.lengths
-        headers["flag"], headers["body_length"] = columns.flags, body_lengths
+        headers["flag"] = columns.flags
+        headers["body_length"] = body_lengths
         property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
         parts = [
             fixed_width(headers.view(np.uint8).reshape(n, _HEAD.itemsize)),
@@ -402,8 +395,8 @@ class _Encoded(NamedTuple):
                 low, high = first + part.start, first + part.stop
                 fields = _fields(queue, int(flags[low])) | {"h": "0", "i": "", "m": "true"}
                 body = data[bounds[low] : bounds[high]].tobytes()
-                mark = self._mark(int(rows[high - 1]))
-                yield SendRequest(RequestCode.SEND_BATCH_MESSAGE, fields, body, high - low, mark)
+                key = self._uniq_key(int(rows[high - 1]))
+                yield SendRequest(RequestCode.SEND_BATCH_MESSAGE, fields, body, high - low, key)
 
     def _single(self, row: int, queue: SendQueue) -> SendRequest:
         columns = self.columns
@@ -420,10 +413,10 @@ class _Encoded(NamedTuple):
                 "outside a batch, as delayed ones and those of large properties are sent"
             )
         return SendRequest(
-            RequestCode.SEND_MESSAGE_V2, fields, body, 1, self._mark(row), is_delayed=level > 0
+            RequestCode.SEND_MESSAGE_V2, fields, body, 1, self._uniq_key(row), is_delayed=level > 0
         )
 
-    def _mark(self, row: int) -> bytes:
+    def _uniq_key(self, row: int) -> bytes:
         keys = self.columns.dispatched.uniq_keys
         key = None if keys is None else keys[row].as_py()
         return f"{PROPERTY_UNIQ_KEY}\x01{key}\x02".encode() if key else b""

@@ -2,8 +2,8 @@
 
 Two logs of one broker differ only by a cut and by what was written after it. Records carry their
 time and their place, so the logs agree up to some physical offset and differ from there on: if the
-last record of a copy agrees, all before it do. A whole record has to agree, because zeros and equal
-bodies agree by chance.
+last record of a copy agrees, all before it do. A complete record has to agree, because zeros and
+equal bodies agree by chance.
 """
 
 from __future__ import annotations
@@ -17,13 +17,6 @@ from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.storage.broker.epochs import Epoch
 
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter
-
-
-class Extent(NamedTuple):
-    """The part of the log that a copy holds."""
-
-    begin: int
-    end: int
 
 
 def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: bool) -> int:
@@ -57,9 +50,9 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
     return max(offset - offset % file_size, bounds.low)
 
 
-def compared_from(extent: Extent, bounds: LogBounds, overlap: int) -> int:
+def compared_from(copied: LogBounds, bounds: LogBounds, overlap: int) -> int:
     """Return the physical offset from which a copy is compared with the log of its source."""
-    return max(extent.begin, bounds.low, min(extent.end, bounds.high) - overlap)
+    return max(copied.low, bounds.low, min(copied.high, bounds.high) - overlap)
 
 
 def request_at(physical_offset: int, bounds: LogBounds, file_size: int) -> int:
@@ -68,7 +61,9 @@ def request_at(physical_offset: int, bounds: LogBounds, file_size: int) -> int:
     0 stands for the start of the last file, so byte 0 of a longer log is not asked for. It is the
     highest byte of the size of a record, which is always 0.
     """
-    return 1 if physical_offset == 0 and bounds.high >= file_size else physical_offset
+    if physical_offset == 0 and bounds.high >= file_size:
+        return 1
+    return physical_offset
 
 
 def served_bounds(
@@ -101,31 +96,31 @@ def served_bounds(
     return LogBounds(low, end)
 
 
-def has_gap(root: Path, extent: Extent, bounds: LogBounds, *, begins_again: bool) -> bool:
+def has_gap(root: Path, copied: LogBounds, bounds: LogBounds, *, begins_again: bool) -> bool:
     """Return whether a broker has nothing of a copy, with which it could be compared.
 
     Args:
         root: the folder of the copy.
-        extent: what the copy holds.
+        copied: where the copy begins and ends.
         bounds: what the broker serves.
         begins_again: whether a new copy is to begin then.
 
     Raises:
         StoreStateError: it has not, and no new copy is to begin.
     """
-    if extent.begin == extent.end:
+    if copied.low == copied.high:
         return False
-    if bounds.high < extent.begin:
+    if bounds.high < copied.low:
         raise StoreStateError(
-            f"{root} begins at {extent.begin}, and the log of the broker ends at {bounds.high}: "
+            f"{root} begins at {copied.low}, and the log of the broker ends at {bounds.high}: "
             "it now has another log. Keep the copy, and follow the broker into a new folder"
         )
-    if extent.end > bounds.low:
+    if copied.high > bounds.low:
         return False
     if not begins_again:
-        how = "without a gap" if extent.end < bounds.low else "without being compared"
+        how = "without a gap" if copied.high < bounds.low else "without being compared"
         raise StoreStateError(
-            f"{root} ends at {extent.end}, and the broker has nothing to serve before "
+            f"{root} ends at {copied.high}, and the broker has nothing to serve before "
             f"{bounds.low}: the copy cannot continue {how}. Keep it, and follow the broker into a "
             "new folder"
         )
@@ -141,7 +136,8 @@ def consistent_point(
 
     Source: EpochFileCache.java#findConsistentPoint.
     """
-    ends = dict(zip(others, [*(each.start_offset for each in others[1:]), others_end], strict=True))
+    stops = [*(epoch.start_offset for epoch in others[1:]), others_end]
+    ends = dict(zip(others, stops, strict=True))
     end = own_end
     for epoch in reversed(own):
         if epoch in ends:

@@ -44,11 +44,12 @@ Step = Callable[[ReplicaState, Any], Decision]  # of a change
 
 def buffer(state: ReplicaState, start: int, stop: int) -> Decision:
     """Take the next bytes of the log, which are written with others."""
-    copy, n_bytes = state.copy, stop - start
-    if not n_bytes:
+    if start == stop:
         return agree(state), []
-    buffered_at = copy.buffered_at if copy.n_buffered else state.now
-    state = state.with_copy(n_buffered=copy.n_buffered + n_bytes, buffered_at=buffered_at)
+    n_buffered = state.copy.n_buffered
+    if not n_buffered:
+        state = state.with_copy(buffered_at=state.now)
+    state = state.with_copy(n_buffered=n_buffered + stop - start)
     return agree(state), [events.Buffer(start, stop)]
 
 
@@ -60,13 +61,14 @@ def on_written(state: ReplicaState, event: events.Written) -> Decision:
     if state.phase is not Phase.APPENDING:
         return state, []
     waiting = state.link.waiting
-    state, actions = state.with_link(waiting=None), list[Action]()
+    state = state.with_link(waiting=None)
     if state.has_arrived:
         return end_with(state, None)
     if event.seconds > state.link.timing.stall:
         return lose(state, STALLED)
     if isinstance(waiting, events.Lost):
         return lose(state, waiting.reason)
+    actions: list[Action] = []
     if waiting is not None:
         state, actions = take_heartbeat(state, waiting.position)
         if not state.is_streaming:
@@ -82,7 +84,9 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
     ending = change.then if isinstance(change, Retaining) else change
     if isinstance(ending, Ending):  # these were the last bytes that came
         is_worse = ending.error is None or isinstance(ending.error, BrokerUnreachableError)
-        return end_with(state, error) if is_worse and has_records else (state, [])
+        if not is_worse or not has_records:
+            return state, []
+        return end_with(state, error)
     if not state.is_streaming or isinstance(state.link.waiting, events.Lost) or has_records:
         return end_with(state, error)
     return ask_for_end(state.with_link(pending=error), state.copy.end)
@@ -166,9 +170,10 @@ def on_state_written(state: ReplicaState, event: events.StateWritten) -> Decisio
 
 def report_if_due(state: ReplicaState) -> Decision:
     """Report: never more than the broker has and the state on the disk covers."""
-    link, end = state.link, NEVER
+    link = state.link
     if not state.is_streaming or not link.has_begun:
         return state, []
+    end = NEVER
     if state.settings.acknowledge != "never":
         end = min(link.position, state.copy.saved_end)
     # Producers wait 3 seconds for what is acknowledged.
@@ -285,7 +290,7 @@ def state_to_leave(state: ReplicaState, end: int) -> tuple[ReplicaState, events.
 
     Args:
         state: of the replica.
-        end: physical offset after the last whole record in its files.
+        end: physical offset after the last complete record in its files.
     """
     copy = state.copy
     if not copy.is_open:

@@ -18,8 +18,8 @@ from rmqstore.remoting import Address, Endpoint, RemotingClient
 from rmqstore.replica.broker_requests import (
     TOPICS,
     BrokerClient,
-    HeldTable,
     LogBounds,
+    PackedTable,
     ServedSettings,
 )
 from rmqstore.storage.broker.config_files import BATCH_QUEUES, MAX_TABLE_BYTES, QUEUE_TYPE, table_of
@@ -36,7 +36,7 @@ _MIN_FILE_BYTES: Final = 1 << 12
 _FALL_BEHIND_BYTES: Final = 256 << 20  # haSlaveFallbehindMax
 _TAGS_IN_INDEX: Final = (5, 4)
 _FIRST_LEARNERS: Final = (5, 1, 1)  # that give their id as later versions do
-_MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
+MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
 _TOPIC_TABLE: Final = re.compile(r'"topicConfigTable"\s*:\s*\{')
 _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an escape
 
@@ -64,8 +64,10 @@ class ListenPort:
         allow_sync_master: bool = False,
         acknowledges: bool = False,
     ) -> None:
-        self._endpoint, self._ha_address = endpoint, ha_address
-        self._allow_sync_master, self._acknowledges = allow_sync_master, acknowledges
+        self._endpoint = endpoint
+        self._ha_address = ha_address
+        self._allow_sync_master = allow_sync_master
+        self._acknowledges = acknowledges
 
     def ask(self, *, with_tables: bool = True) -> Facts:
         """Return everything that is reported."""
@@ -114,8 +116,8 @@ class ListenPort:
                     "would wait for a follower until they time out. Follow its slave, or allow "
                     "it with `allow_sync_master=True`"
                 )
-            least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
-        file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
+            least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES)
+        file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES)
         if not _MIN_FILE_BYTES <= file_size <= _MAX_FILE_BYTES:
             raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
         cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
@@ -160,7 +162,7 @@ class Facts(NamedTuple):
     """
 
     settings: ServedSettings
-    tables: dict[str, HeldTable]
+    tables: dict[str, PackedTable]
     bounds: LogBounds
     asked_at: float
     reported_at: float
@@ -209,14 +211,14 @@ class Source(NamedTuple):
     mode: Mode
 
 
-def _bounded(interval_ms: int | None, least_ms: int) -> float:
+def _bounded(interval_ms: int, least_ms: int) -> float:
     """Return an interval of a broker in seconds, no longer than a follower can wait."""
-    return min(max(interval_ms or 0, least_ms), _LONGEST_MS) / 1000
+    return min(max(interval_ms, least_ms), _LONGEST_MS) / 1000
 
 
 def _ha_address_of(settings: ServedSettings, endpoint: Endpoint) -> Address:
     """Return where a broker serves replicas; raises StoreStateError if it does not say."""
-    port = settings.number("haListenPort") or 0
+    port = settings.number("haListenPort", 0)
     if not 1 <= port < 1 << 16:
         raise StoreStateError(
             f"{endpoint.address} does not report its HA port (haListenPort {port}): give it "
@@ -257,7 +259,7 @@ def require_master(settings: ServedSettings, name: str) -> None:
 
     Source: ReplicasManager.java#changeToMaster, #changeToSlave; AutoSwitchHAClient.java#doTruncate.
     """
-    is_master = settings.number("brokerId") == MASTER_ID
+    is_master = settings.number("brokerId", -1) == MASTER_ID
     if not is_master or settings.text("brokerRole") == "SLAVE":
         raise BrokerUnreachableError(
             name,
@@ -271,7 +273,7 @@ def batch_topics_of(content: bytes) -> dict[str, bool]:
     if len(content) > MAX_TABLE_BYTES:  # no reader of stores takes it either
         return {}
     topics: Any
-    if len(content) > _MAX_PARSED_BYTES:
+    if len(content) > MAX_PARSED_BYTES:
         topics = _entries(content.decode(errors="replace"))
     else:
         try:

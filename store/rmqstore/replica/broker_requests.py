@@ -71,9 +71,12 @@ class RegisteredBroker(NamedTuple):
             current: where it is followed now. A slave is kept as long as it is registered.
             prefers_slave: take a slave if there is one.
         """
-        slaves = [self.addresses[each] for each in sorted(self.addresses) if each != MASTER_ID]
+        replicas = sorted(self.addresses.items())
+        slaves = [address for number, address in replicas if number != MASTER_ID]
         if prefers_slave and slaves:
-            return current if current in slaves else slaves[0]
+            if current in slaves:
+                return current
+            return slaves[0]
         return self.addresses.get(MASTER_ID)
 
 
@@ -126,7 +129,7 @@ def _broker(name: str, entry: Any) -> RegisteredBroker:  # noqa: ANN401 - any JS
     return RegisteredBroker(name, str(entry.get("cluster") or ""), addresses)
 
 
-class HeldTable:
+class PackedTable:
     """A table of a broker, compressed: several wait until the copy has come as far as they have.
 
     Two are equal if their contents are.
@@ -142,7 +145,7 @@ class HeldTable:
         self._packed = bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(content)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HeldTable) and self._packed == other._packed
+        return isinstance(other, PackedTable) and self._packed == other._packed
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -182,10 +185,12 @@ class ServedSettings(NamedTuple):
         """Return whether a setting is true."""
         return self.text(name).lower() == "true"
 
-    def number(self, name: str, default: int | None = None) -> int | None:
+    def number(self, name: str, default: int) -> int:
         """Return a setting that is a whole number, ``default`` if it is not one."""
         text = self.text(name)
-        return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else default
+        if not re.fullmatch(r"[0-9]{1,18}", text):
+            return default
+        return int(text)
 
 
 # All others stay unread: among the settings of a broker are credentials.
@@ -203,7 +208,8 @@ class BrokerClient:
     """The requests of a follower, on one connection."""
 
     def __init__(self, client: RemotingClient) -> None:
-        self._client, self._address = client, str(client.endpoint.address)
+        self._client = client
+        self._address = str(client.endpoint.address)
 
     def settings(self) -> ServedSettings:
         """Return the settings of the broker.
@@ -215,8 +221,7 @@ class BrokerClient:
         answer = self._client.request(RequestCode.GET_BROKER_CONFIG)
         # So name servers and controllers say.
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            which = "it is not a broker's listen port; name servers are given with "
-            reason = f"{which}`namesrv`"
+            reason = "it is not a broker's listen port; name servers are given with `namesrv`"
             raise BrokerRefusedError(self._address, answer.code, reason)
         text = self._small(RequestCode.GET_BROKER_CONFIG, answer).decode("utf-8", "replace")
         # MixAll.java#properties2String writes names and values as they are, without any escapes.
@@ -243,7 +248,7 @@ class BrokerClient:
             raise self._unreadable("bounds of the log")
         return bounds
 
-    def tables(self) -> dict[str, HeldTable]:
+    def tables(self) -> dict[str, PackedTable]:
         """Return the tables that the broker has, by the names of their files.
 
         Raises as :meth:`settings` does.
@@ -257,7 +262,7 @@ class BrokerClient:
             version = answer.version
             if code in OF_5 and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 continue
-            found[name] = HeldTable(self._checked(answer).body)
+            found[name] = PackedTable(self._checked(answer).body)
         return found
 
     def record_at(self, physical_offset: int) -> bytes:

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 30.0  # between two questions which brokers there are
+REFRESH_SECONDS: Final = 30.0  # between two questions which brokers there are
 _TICK_SECONDS: Final = 1.0
-_ANSWER_SECONDS: Final = 0.1  # between two looks whether an answer is still awaited
+_ANSWER_SECONDS: Final = 0.1  # between two polls whether an answer is still awaited
 
 
 class ClusterProgress(NamedTuple):
@@ -77,7 +77,9 @@ class _Member:
         self.address = endpoint.address
         self.progress: FollowProgress | None = None
         self.error: BaseException | None = None
-        self._endpoint, self._target, self._settings = endpoint, target, settings
+        self._endpoint = endpoint
+        self._target = target
+        self._settings = settings
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"follow-{target.name}")
         self._thread.start()
@@ -125,7 +127,7 @@ class ClusterFollower:
         cluster: only the brokers of this cluster; None for all.
         prefers_slave: follow a slave where there is one.
         progress: called about once a second.
-        look_seconds: between two questions which brokers there are.
+        refresh_seconds: between two questions which brokers there are.
     """
 
     def __init__(
@@ -138,15 +140,19 @@ class ClusterFollower:
         cluster: str | None = None,
         prefers_slave: bool = False,
         progress: ClusterCallback = ignore_cluster_progress,
-        look_seconds: float = LOOK_SECONDS,
+        refresh_seconds: float = REFRESH_SECONDS,
     ) -> None:
-        self._name_servers, self._root = name_servers, LOCAL.full_path(target)
-        self._settings, self._stop = settings, stop
-        self._cluster, self._prefers_slave = cluster, prefers_slave
-        self._progress, self._look_seconds = progress, look_seconds
+        self._name_servers = name_servers
+        self._root = LOCAL.full_path(target)
+        self._settings = settings
+        self._stop = stop
+        self._cluster = cluster
+        self._prefers_slave = prefers_slave
+        self._progress = progress
+        self._refresh_seconds = refresh_seconds
         self._members: dict[str, _Member] = {}
         self._why = ""
-        self._has_looked = False  # whether a name server has answered
+        self._has_answered = False  # whether a name server has answered
 
     def run(self) -> ClusterProgress:
         """Follow until all copies have ended; raises as ``follow_cluster`` does."""
@@ -154,26 +160,39 @@ class ClusterFollower:
         disk.make_folder(self._root, is_private=True)
         disk.close()
         try:
-            looked_at = float("-inf")
+            refreshed_at = float("-inf")
             while not self._stop.is_set():
-                are_brokers_known = self._settings.once and self._has_looked
-                is_due = time.monotonic() - looked_at >= self._look_seconds
+                are_brokers_known = self._settings.once and self._has_answered
+                is_due = time.monotonic() - refreshed_at >= self._refresh_seconds
                 if is_due and not are_brokers_known:
-                    self._look()
-                    looked_at = time.monotonic()
+                    self._refresh()
+                    refreshed_at = time.monotonic()
                 self._progress(self._now())
-                if self._members and not any(each.is_alive for each in self._members.values()):
+                if self._members and not any(member.is_alive for member in self._members.values()):
                     break
-                self._stop.wait(min(_TICK_SECONDS, self._look_seconds))
+                self._stop.wait(min(_TICK_SECONDS, self._refresh_seconds))
         finally:
             for member in self._members.values():
                 member.ask_to_stop()
             for member in self._members.values():
                 member.wait()
-        self._raise_errors()
-        return self._now()
+        errors = {
+            name: member.error for name, member in self._members.items() if member.error is not None
+        }
+        if not errors:
+            return self._now()
+        self._progress(self._now())  # some may have come up at the end
+        halted = [
+            f"{name}: {err}"
+            for name, err in sorted(errors.items())
+            if not isinstance(err, BrokerUnreachableError)
+        ]
+        if not halted:
+            raise next(iter(errors.values()))
+        count = f"{len(halted)} of {len(self._members)} copies could not continue"
+        raise StoreStateError("; ".join([count, *halted]))
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Take up brokers that are new, and those that now have another address.
 
         Raises:
@@ -199,16 +218,16 @@ class ClusterFollower:
                     self._start(name, address)
             return
         self._why = ""
-        chosen = [each for each in brokers if self._cluster in (None, each.cluster)]
-        if not self._has_looked and not chosen and not self._members and not self._known():
-            known = ", ".join(sorted({each.cluster for each in brokers})) or "none"
+        chosen = [broker for broker in brokers if self._cluster in (None, broker.cluster)]
+        if not self._has_answered and not chosen and not self._members and not self._known():
+            known = ", ".join(sorted({broker.cluster for broker in brokers})) or "none"
             raise StoreStateError(
                 f"the name server knows no broker of cluster {self._cluster!r}; its clusters: "
                 f"{known}"
                 if self._cluster is not None
                 else "the name server knows no broker"
             )
-        self._has_looked = True
+        self._has_answered = True
         for broker in chosen:
             self._take_up(broker)
 
@@ -258,31 +277,9 @@ class ClusterFollower:
     def _now(self) -> ClusterProgress:
         members = sorted(self._members.items())
         return ClusterProgress(
-            {name: each.progress for name, each in members if each.progress is not None},
-            {name: str(each.error) for name, each in members if each.error is not None},
+            {name: member.progress for name, member in members if member.progress is not None},
+            {name: str(member.error) for name, member in members if member.error is not None},
         )
-
-    def _raise_errors(self) -> None:
-        """Raise what ended the copies that could not continue.
-
-        Raises:
-            StoreStateError: at least one of them needs a person.
-            BrokerUnreachableError: connections ended.
-        """
-        errors = {
-            name: each.error for name, each in self._members.items() if each.error is not None
-        }
-        if not errors:
-            return
-        self._progress(self._now())  # some may have come up at the end
-        halted = {
-            name: err for name, err in errors.items() if not isinstance(err, BrokerUnreachableError)
-        }
-        if not halted:
-            raise next(iter(errors.values()))
-        parts = [f"{len(halted)} of {len(self._members)} copies could not continue"]
-        parts += [f"{name}: {err}" for name, err in sorted(halted.items())]
-        raise StoreStateError("; ".join(parts))
 
 
 def follow(

@@ -9,7 +9,7 @@ What happens when a master comes back with a shorter log, for example after a po
 3. If the master has written on, other bytes come. If not, its heartbeat comes before the end of the
    copy: ``heartbeats`` asks whether its log ends there, and lets the loop find the record of the
    copy that lies there. Both lead to :func:`on_differed`.
-4. If a whole record was the same before, the copy is cut in the steps of :data:`CUT`. All is
+4. If a complete record was the same before, the copy is cut in the steps of :data:`CUT`. All is
    flushed; the state is written with the lower end, so that it is never ahead of the log
    (:func:`_note_cut`); then the end of the log is kept aside and cut (:func:`_cut_log`), and queues
    and index follow. If nothing was the same, more is compared on another connection; where nothing
@@ -153,9 +153,10 @@ def on_log_cut(state: ReplicaState, event: events.LogCut) -> Decision:
 
 def _cut_queues(state: ReplicaState, cut: Cutting) -> Decision:
     """Cut queues and index after the log."""
-    is_new = cut.begins_at is not None
-    end = cut.end if cut.begins_at is None else cut.begins_at
-    return state.with_work(changes_queues=True), [events.CutQueues(end, is_new)]
+    action = events.CutQueues(cut.end, is_new=False)
+    if cut.begins_at is not None:
+        action = events.CutQueues(cut.begins_at, is_new=True)
+    return state.with_work(changes_queues=True), [action]
 
 
 def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:

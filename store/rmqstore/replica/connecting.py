@@ -1,7 +1,7 @@
 """Connecting: the broker is asked, the copy is opened, and it is found where to compare from.
 
     begin → on_answered → open_copy (once) → on_opened → connect → plan → on_start_found
-          → reach → on_connected → request
+          → open_connection → on_connected → request
 
 In controller mode the connection comes before the plan, which needs the epochs of the handshake.
 """
@@ -14,7 +14,6 @@ from typing import Any, Final
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
 from rmqstore.replica import events
 from rmqstore.replica.agreement import (
-    Extent,
     FirstRecord,
     begin_at,
     compared_from,
@@ -55,7 +54,9 @@ def on_answered(state: ReplicaState, event: events.Answered, question: Question)
     state = state.in_phase(Phase.CONNECTING)
     if state.copy.noted is not None:
         require_same_source(state.root, state.copy.saved, source)
-    return _connect(state) if state.copy.is_open else open_copy(state, facts.bounds, is_new=True)
+    if state.copy.is_open:
+        return _connect(state)
+    return open_copy(state, facts.bounds, is_new=True)
 
 
 def open_copy(state: ReplicaState, bounds: LogBounds, *, is_new: bool) -> Decision:
@@ -84,7 +85,9 @@ def on_opened(state: ReplicaState, event: events.Opened) -> Decision:
         build_end=0, build_known_at=LONG_AGO, kinds_retry_at=LONG_AGO,
         unknown=frozenset(), plain=frozenset(),
     )  # fmt: skip
-    return pause(state, None) if replaces_another else _connect(state)
+    if replaces_another:
+        return pause(state, None)
+    return _connect(state)
 
 
 def _connect(state: ReplicaState) -> Decision:
@@ -92,12 +95,14 @@ def _connect(state: ReplicaState) -> Decision:
     if state.copy.goal is None and state.settings.once:
         state = state.with_copy(goal=state.link.bounds.high)
     state = state.with_link(is_confirmed=False, is_idle=False)
-    is_default = state.link.source.mode == "default"
-    state, actions = plan(state, None) if is_default else _reach(state)
+    if state.link.source.mode == "default":
+        state, actions = plan(state, None)
+    else:
+        state, actions = _open_connection(state)
     return state, [events.ForgetBegun(), *actions]
 
 
-def _reach(state: ReplicaState) -> Decision:
+def _open_connection(state: ReplicaState) -> Decision:
     """Connect to the HA port."""
     link, saved = state.link, state.copy.saved
     saved = replace(saved, n_connections=saved.n_connections + 1)
@@ -121,8 +126,11 @@ def _planned(state: ReplicaState, handshake: Handshake | None) -> Decision:
     Raises:
         StoreStateError: the broker has nothing that the copy could continue with.
     """
-    copy, source, settings, root = state.copy, state.link.source, state.settings, state.root
-    saved, bounds = copy.saved, state.link.bounds
+    copy = state.copy
+    saved = copy.saved
+    settings = state.settings
+    source = state.link.source
+    bounds = state.link.bounds
     if handshake is not None:
         bounds = served_bounds(bounds, handshake.epochs, handshake.end, source.file_size)
     state = state.with_link(served=bounds, handshake=handshake)
@@ -130,20 +138,22 @@ def _planned(state: ReplicaState, handshake: Handshake | None) -> Decision:
         first = begin_at(settings.start, bounds, source.file_size, is_new=False)
         reason = "the broker does not have it"
         cut = Cutting(saved.begin, saved.begin, reason, state.epoch_ms, begins_at=first)
-        text = f"{root}: the copy has no record yet, and begins at {first} now"
+        text = f"{state.root}: the copy has no record yet, and begins at {first} now"
         return state.with_work(change=cut), [events.Log(text)]
-    extent, confirmed = Extent(saved.begin, copy.end), Extent(saved.begin, copy.confirmed_end)
-    if has_gap(root, confirmed, bounds, begins_again=settings.on_gap == "restart"):
+    confirmed = LogBounds(saved.begin, copy.confirmed_end)
+    if has_gap(state.root, confirmed, bounds, begins_again=settings.on_gap == "restart"):
         return end_with(state, None, sets_aside=bounds)
-    common, is_related = copy.end, True
-    if handshake is not None and (own := epochs_within(copy.epochs, *extent)):
+    is_related = True
+    common = confirmed
+    if handshake is not None and (own := epochs_within(copy.epochs, saved.begin, copy.end)):
         point = consistent_point(own, copy.end, handshake.epochs, handshake.end)
         is_related = point is not None
-        common = copy.end if point is None else point
+        if point is not None:
+            common = LogBounds(saved.begin, min(point, confirmed.high))
     n_bytes = max(state.link.overlap, settings.overlap + source.least_overlap)
-    wanted = compared_from(confirmed._replace(end=min(common, confirmed.end)), bounds, n_bytes)
+    near = compared_from(common, bounds, n_bytes)
     state = state.with_link(is_related=is_related, n_compared=n_bytes)
-    return state, [events.FindStart(wanted, saved.begin, bounds.high)]
+    return state, [events.FindStart(near, saved.begin, bounds.high)]
 
 
 def on_start_found(state: ReplicaState, event: events.StartFound) -> Decision:
@@ -156,7 +166,14 @@ def on_start_found(state: ReplicaState, event: events.StartFound) -> Decision:
     is_empty = copy.saved.begin == copy.end and copy.unconfirmed_from is None
     if is_empty and low <= copy.end < high:
         return ask(state, Question.RECORD, copy.end)
-    return _request(state) if state.link.handshake is not None else _reach(state)
+    return _continue(state)
+
+
+def _continue(state: ReplicaState) -> Decision:
+    """Connect, or ask for the log on the connection of controller mode."""
+    if state.link.handshake is None:
+        return _open_connection(state)
+    return _request(state)
 
 
 def on_record_reported(
@@ -165,7 +182,7 @@ def on_record_reported(
     """Take the record that the first one of the stream has to be."""
     first = state.link.first_record._replace(record=event.record)
     state = state.with_link(first_record=first)
-    return _request(state) if state.link.handshake is not None else _reach(state)
+    return _continue(state)
 
 
 def on_connected(state: ReplicaState, event: events.Connected, _question: Question) -> Decision:

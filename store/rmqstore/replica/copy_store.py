@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.columns.search import store_their_offsets
-from rmqstore.format.layout import Bytes, Mask
+from rmqstore.format.layout import Mask
 from rmqstore.replica import events
 from rmqstore.replica.events import Action, Event
 from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
@@ -57,9 +57,7 @@ logger = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 256 << 10
 _BLOCK_BYTES: Final = 8 << 20
-_LOOK_SECONDS: Final = 0.05  # between two looks whether a thread has ended
-
-Read = Callable[[int, int], Bytes]
+_POLL_SECONDS: Final = 0.05  # between two polls whether a thread has ended
 
 _MOST_TOPICS_NAMED: Final = 10
 
@@ -78,19 +76,16 @@ def reserve_spare(disk: Disk, path: Path) -> None:
         disk.reserve(path, 0, _SPARE_BYTES)
 
 
-def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | None:
-    """Return whether the log of a copy again has the bytes that were set aside when it was opened.
+def is_fetched_again(folder: Path, log: LogCopy, saved: FollowState) -> bool | None:
+    """Return whether a log again has the bytes that were set aside when it was opened.
 
-    The broker nearly always sends the same bytes again. Then they need not be kept twice.
+    The broker nearly always sends the same bytes again. Then they need not be kept twice. None if
+    the log that is on the disk has not come as far.
 
     Args:
-        folder: where they are, in files named ``FILE`` or ``FILE.OFFSET``.
-        begin: where the log begins.
-        end: up to where it is on the disk.
-        read: returns bytes of the log, given a physical offset and how many.
-
-    Returns:
-        None if the log has not come as far.
+        folder: where the bytes are, in files named ``FILE`` or ``FILE.OFFSET``.
+        log: the log of the copy.
+        saved: the state that is on the disk.
     """
     with ExitStack() as stack:
         kept = []
@@ -98,61 +93,51 @@ def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | N
             file = stack.enter_context(LOCAL.open(folder / entry.name))
             name, _, offset = entry.name.partition(".")
             kept.append((file, int(offset or name), file.written_end(file.size)))
-        if any(start < begin for _, start, _ in kept):
+        if any(start < saved.begin for _, start, _ in kept):
             return False
-        if any(start + size > end for _, start, size in kept):
+        if any(start + size > saved.end for _, start, size in kept):
             return None
         for file, start, size in kept:
             for done in range(0, size, _BLOCK_BYTES):
                 block = np.empty(min(_BLOCK_BYTES, size - done), np.uint8)
                 file.read_into(block, done)
-                if not np.array_equal(block, read(start + done, len(block))):
+                if not np.array_equal(block, log.read(start + done, len(block))):
                     return False
     return True
 
 
-def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> int:
-    """Return where the files of the log begin, some of which may have been deleted.
-
-    Args:
-        paths: the copy.
-        begin: where its log began.
-        end: physical offset after the last record.
-        file_size: bytes of each file.
+def begin_of_files(paths: StorePaths, saved: FollowState) -> int:
+    """Return where the files of a log begin, some of which may have been deleted.
 
     Raises:
         StoreStateError: files between the begin and the end are missing.
     """
-    if begin == end:
-        return begin
+    if saved.begin == saved.end:
+        return saved.begin
     log = CommitLog(paths.commitlogs)
     expected = log.min_offset
     for segment in log.segments:
-        if segment.start != expected or segment.size != file_size:
+        if segment.start != expected or segment.size != saved.file_size:
             break
         expected = segment.end
     log.close()
-    if not log.segments or log.min_offset >= end or expected < end:
+    if not log.segments or log.min_offset >= saved.end or expected < saved.end:
         raise StoreStateError(
-            f"{paths.commitlogs[0]} should reach to {end}, and from {expected} on files are "
+            f"{paths.commitlogs[0]} should reach to {saved.end}, and from {expected} on files are "
             "missing or have other sizes: put them back, or follow the broker into a new folder"
         )
-    return max(begin, log.min_offset)
+    return max(saved.begin, log.min_offset)
 
 
-def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
-    """Return where the whole records end that follow those that a state covers.
+def found_end(paths: StorePaths, saved: FollowState) -> int:
+    """Return where the complete records end that follow those that a state covers.
 
     A follower that was killed leaves them: they were written, and the state did not come as far.
     Somebody may have read them since. After a cut, they may be what was to be cut, and do not
     count.
-
-    Args:
-        paths: the copy.
-        end: physical offset up to which the state covers the log.
-        last_cut: physical offset where the log was cut the last time.
     """
-    if end == last_cut:
+    end = saved.end
+    if end == saved.last_cut:
         return end
     log = CommitLog(paths.commitlogs)
     try:
@@ -160,8 +145,8 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
             if segment is None:
                 break
             for window in walk_forward(log, segment, low, high):
-                for starts, headers, whole in window.headers():
-                    valid = whole & _are_valid(window, headers)
+                for starts, headers, complete in window.headers():
+                    valid = complete & _are_valid(window, headers)
                     if not valid.all():
                         return segment.start + int(starts[valid.argmin()])
                 end = window.stopped
@@ -186,18 +171,9 @@ def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
 
 
 def warn_of_cut(
-    root: Path, log: CommitLog, cut: tuple[int, int], reason: str, folder: Path
+    root: Path, log: CommitLog, start: int, end: int, *, reason: str, folder: Path
 ) -> None:
-    """Report which messages the broker has lost.
-
-    Args:
-        root: the folder of the copy.
-        log: its log.
-        cut: where what is cut begins and ends.
-        reason: why.
-        folder: where it is kept.
-    """
-    start, end = cut
+    """Report which messages the broker has lost: those of a log that are cut, and kept aside."""
     counts = _messages_from(log, start, end)
     named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
     logger.warning(
@@ -214,45 +190,13 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
         if segment is None:
             continue
         for window in walk_forward(log, segment, low, high):
-            for _, headers, whole in window.headers():
-                units = read_requests(window.data, headers.take(whole.nonzero()[0])).units
+            for _, headers, complete in window.headers():
+                units = read_requests(window.data, headers.take(complete.nonzero()[0])).units
                 for code, topic in enumerate(units.topics):
                     counts[topic] += int((units.topic_codes == code).sum())
             if window.damage is not None:
                 break
     return counts
-
-
-def move_aside(root: Path, end: int) -> Path:
-    """Rename the folder of a copy that ends at a physical offset; return the new name."""
-    name = f"{root.name}.until-{end}"
-    target, number = root.with_name(name), 1
-    while LOCAL.exists(target):
-        number += 1
-        target = root.with_name(f"{name}.{number}")
-    disk = Disk()
-    disk.rename(root, target)
-    disk.flush_folder(root.parent)
-    disk.close()
-    return target
-
-
-def boundary_from(log: CommitLog, physical_offset: int, end: int) -> int:
-    """Return where a record begins: at a physical offset, or soon after it.
-
-    If its file has none after it, this is the start of the file.
-
-    Args:
-        log: the log of a copy.
-        physical_offset: at or before the end.
-        end: physical offset after its last record.
-    """
-    segment = log.find(physical_offset)
-    if segment is None or physical_offset == segment.start:
-        return physical_offset
-    stop = min(segment.end, end)
-    first = next_record(log, segment, physical_offset, stop)
-    return first if first < stop else segment.start
 
 
 def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
@@ -295,7 +239,8 @@ class Worker:
     def __init__(
         self, name: str, perform: Callable[[Any], Event], put: Callable[[Event], None]
     ) -> None:
-        self._perform, self._put = perform, put
+        self._perform = perform
+        self._put = put
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.failed: tuple[Any, BaseException] | None = None
         # An interrupt of join() makes a thread look ended.
@@ -320,7 +265,7 @@ class Worker:
                     event = self._perform(order)
                 except BaseException as err:  # noqa: BLE001 - raised by the loop
                     self.failed = order, err
-                    event = events.Failed(err, is_whole=False)
+                    event = events.Failed(err, is_consistent=False)
                 self._put(event)
         finally:
             self._has_ended.set()
@@ -329,14 +274,14 @@ class Worker:
         """Wait until it has performed all orders."""
         is_done = threading.Event()
         self._orders.put(is_done)
-        while self._is_running and not is_done.wait(_LOOK_SECONDS):
+        while self._is_running and not is_done.wait(_POLL_SECONDS):
             pass
 
     def end(self) -> None:
         """End it, once it has performed all orders."""
         self._orders.put(None)
         while self._is_running:
-            self._has_ended.wait(_LOOK_SECONDS)
+            self._has_ended.wait(_POLL_SECONDS)
 
     @property
     def _is_running(self) -> bool:
@@ -354,7 +299,9 @@ class _LogKeeper:
     """Brings the log, the epochs and the state to the disk."""
 
     def __init__(self, disk: Disk, paths: StorePaths, epochs: tuple[Epoch, ...]) -> None:
-        self._disk, self._paths, self._epochs = disk, paths, epochs
+        self._disk = disk
+        self._paths = paths
+        self._epochs = epochs
         self._n_removals = 0
 
     def perform(self, order: _LogOrder) -> Event:
@@ -379,20 +326,24 @@ class _QueueKeeper:
     """Builds queues and index, and writes tables."""
 
     def __init__(self, disk: Disk, paths: StorePaths, builder: QueueBuilder) -> None:
-        self._disk, self._paths, self._builder = disk, paths, builder
+        self._disk = disk
+        self._paths = paths
+        self._builder = builder
 
     def perform(self, order: tuple[events.Action, RecordStarts]) -> Event:
         action, starts = order
-        builder, began = self._builder, time.monotonic()
+        builder = self._builder
+        began = time.monotonic()
         match action:
             case events.Build(end, is_far, kinds):
                 builder.step(end, kinds, starts, is_far=is_far)
-                return events.Built(*builder.reached, seconds=time.monotonic() - began)
+                return events.Built(*builder.progress, seconds=time.monotonic() - began)
             case events.TakeTables(facts):
                 write_tables(self._disk, self._paths, facts.tables)
                 return events.TablesWritten()
             case events.PlanCut(end):
-                return events.QueuesChanged(builder.planned(end))
+                end = min(end, builder.progress.built)
+                return events.QueuesChanged(builder.planned(end, was_closed=builder.is_clean))
             case events.CutQueues(end, is_new):
                 if is_new:
                     builder.begin_again(end)
@@ -403,7 +354,7 @@ class _QueueKeeper:
             case events.Complete(confirm_offset):
                 if confirm_offset is not None:
                     builder.confirm(confirm_offset)
-        return events.QueuesChanged(builder.reached.built)
+        return events.QueuesChanged(builder.progress.built)
 
 
 class CopyStore:
@@ -434,7 +385,9 @@ class CopyStore:
         self.paths = copy_paths(root)
         if read_state(self.paths) is None:
             require_new(root)
-        self._put, self._make_disk, self._old_files = put, make_disk, old_files
+        self._put = put
+        self._make_disk = make_disk
+        self._old_files = old_files
         self._parts: list[Disk | LogCopy | QueueBuilder] = []  # what is closed at the end
         self._disk = self._new_disk()
         self._disk.make_folder(root, is_private=True)
@@ -459,8 +412,31 @@ class CopyStore:
 
     def perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
-        perform = self._PERFORMED.get(type(action), CopyStore._give)
-        return perform(self, action)
+        match action:
+            case events.Open():
+                return self._open(action)
+            case events.FindStart(physical_offset, begin, high):
+                return self._find_start(physical_offset, begin, high)
+            case events.FindBoundary():
+                return self.differed(*action)
+            case events.ForgetBegun():
+                self.log.forget_begun()
+            case events.Cut():
+                return self._cut(action)
+            case events.FindOldFiles():
+                found = self._old_files.find(self.paths, self.log.log, *action)
+                return events.OldFilesFound(*found)
+            case events.DeleteOldFiles(begin):
+                count = self.log.delete_before(begin)
+                logger.info("%s: %d files before %d are deleted", self.paths.root, count, begin)
+                return events.StepDone()
+            case events.MarkClosed(end, last_time):
+                self.log.log.refresh()
+                mark_as_closed(self._disk, self.paths, self.log.log, CleanEnd(end, last_time))
+                return events.StepDone()
+            case _:
+                self._give(action)
+        return None
 
     def _open(self, action: events.Open) -> events.Opened:
         """Open the copy to be continued, or make it.
@@ -471,7 +447,7 @@ class CopyStore:
         paths, disk, saved = self.paths, self._disk, action.saved
         disk.make_folder(paths.own.folder)
         was_closed = saved.is_closed and not paths.has_abort
-        begin = begin_of_files(paths, saved.begin, saved.end, saved.file_size)
+        begin = begin_of_files(paths, saved)
         saved = saved.opened(begin, builds_queues=action.builds_queues)
         write_state(disk, paths, saved)  # before anything that makes the folder look like a store
         reserve_spare(disk, self._spare)
@@ -479,7 +455,7 @@ class CopyStore:
         disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
-        end = found_end(paths, saved.end, saved.last_cut)
+        end = found_end(paths, saved)
         log = LogCopy(disk, paths, saved.file_size, end, f"the log of {action.address}")
         self._log = log
         self._parts.append(log)
@@ -495,7 +471,7 @@ class CopyStore:
         builder = QueueBuilder(queue_disk, paths, action.source.config)
         built = min(saved.built, saved.end)
         self._parts.append(builder)
-        start = builder.planned_when_opened(built, was_closed=was_closed)
+        start = builder.planned(built, was_closed=was_closed)
         if start < built:
             saved = replace(saved, built=start)
             write_state(disk, paths, saved)
@@ -528,31 +504,46 @@ class CopyStore:
             builds.give((action, RecordStarts()))
 
     def note(self, event: Event) -> None:
-        """Take note of what a thread has done."""
+        """Take note of what a thread has done.
+
+        What was set aside when the copy was opened goes if the log has the same bytes again.
+        """
         if isinstance(event, events.Flushed):
             self.log.unflushed.forget(event.number)
         elif isinstance(event, events.Built):
             self.log.starts.forget_before(event.written)
         elif isinstance(event, events.StateWritten):
-            self._drop_fetched(event.saved)
+            if self._aside is None:
+                return
+            is_fetched = is_fetched_again(self._aside, self.log, event.saved)
+            if is_fetched:
+                self._disk.delete_tree(self._aside)
+            if is_fetched is not None:  # other bytes stay
+                self._aside = None
 
     def failure(self, error: BaseException) -> events.Failed:
         """Return an error as an event, after the threads have performed all orders."""
         for worker in self._workers:
             worker.finish()
-        are_whole, log = all(worker.failed is None for worker in self._workers), self._log
+        is_consistent = all(worker.failed is None for worker in self._workers)
+        log = self._log
         if log is None:
-            return events.Failed(error, are_whole)
-        return events.Failed(error, are_whole and log.is_whole, log.end, log.last_store_timestamp)
+            return events.Failed(error, is_consistent)
+        is_consistent = is_consistent and log.is_consistent
+        return events.Failed(error, is_consistent, log.end, log.last_store_timestamp)
 
-    def _find_start(self, action: events.FindStart) -> events.StartFound:
+    def _find_start(self, physical_offset: int, begin: int, high: int) -> events.StartFound:
         """Find where a record of the copy begins, from which on the logs are compared."""
-        wanted, begin, high = action
         copy = self.log
         copy.log.refresh()
-        compared = boundary_from(copy.log, wanted, copy.end)
+        compared = physical_offset
+        segment = copy.log.find(physical_offset)
+        if segment is not None and physical_offset > segment.start:
+            stop = min(segment.end, copy.end)
+            first = next_record(copy.log, segment, physical_offset, stop)
+            compared = first if first < stop else segment.start
         if compared > high:  # inside of a long record, the log of the broker ends
-            compared = boundary_before(copy.log, begin, wanted)
+            compared = boundary_before(copy.log, begin, physical_offset)
         compared = max(compared, begin)
         agreed_from = copy.record_end(compared) if compared < copy.end else None
         return events.StartFound(compared, agreed_from)
@@ -562,15 +553,13 @@ class CopyStore:
         boundary = boundary_before(self.log.log, compared_from, differs_at)
         return events.Differed(differs_at, boundary, reason)
 
-    def _forget_begun(self, _action: events.ForgetBegun) -> None:
-        self.log.forget_begun()
-
     def _cut(self, action: events.Cut) -> events.LogCut:
         """Cut the log; what is cut is kept, and what agrees of a record is buffered."""
         end, differs_at, reason, folder, begins_at = action
         copy = self.log
         if begins_at is None:
-            warn_of_cut(self.paths.root, copy.log, (end, copy.end), reason, folder)
+            root = self.paths.root
+            warn_of_cut(root, copy.log, end, copy.end, reason=reason, folder=folder)
         agreed = copy.read(end, differs_at - end).tobytes() if differs_at > end else b""
         copy.cut(end, reason, folder)
         copy.read_last_time()
@@ -580,45 +569,28 @@ class CopyStore:
             self._aside = None
         return events.LogCut(copy.end, copy.last_store_timestamp)
 
-    def _find_old_files(self, action: events.FindOldFiles) -> events.OldFilesFound:
-        return events.OldFilesFound(*self._old_files.find(self.paths, self.log.log, *action))
-
-    def _delete_old_files(self, action: events.DeleteOldFiles) -> events.StepDone:
-        """Delete the files of the log before a physical offset."""
-        count = self.log.delete_before(action.begin)
-        text = "%s: %d files before %d are deleted"
-        logger.info(text, self.paths.root, count, action.begin)
-        return events.StepDone()
-
-    def _drop_fetched(self, saved: FollowState) -> None:
-        """Delete what was set aside when the copy was opened, if its log has the same bytes."""
-        if self._aside is None:
-            return
-        is_fetched = is_fetched_again(self._aside, saved.begin, saved.end, self.log.read)
-        if is_fetched:
-            self._disk.delete_tree(self._aside)
-        if is_fetched is not None:  # other bytes stay
-            self._aside = None
-
-    def _mark_closed(self, action: events.MarkClosed) -> events.StepDone:
-        """Mark the copy as a store that was closed."""
-        self.log.log.refresh()
-        end = CleanEnd(action.end, action.last_time)
-        mark_as_closed(self._disk, self.paths, self.log.log, end)
-        return events.StepDone()
-
     def set_aside(self, end: int) -> Path:
         """Rename the folder, which may then be used again; return its name.
 
         The lock, a file in the folder, is held until the folder has its new name.
         """
         self._stop_using()
-        target = move_aside(self.paths.root, end)
+        root = self.paths.root
+        name = f"{root.name}.until-{end}"
+        target = root.with_name(name)
+        number = 1
+        while LOCAL.exists(target):
+            number += 1
+            target = root.with_name(f"{name}.{number}")
+        disk = Disk()
+        disk.rename(root, target)
+        disk.flush_folder(root.parent)
+        disk.close()
         self._lock.release()
         return target
 
     def abandon(self, state_of: Callable[[int], events.WriteState | None]) -> None:
-        """Bring to the disk what is whole, as far as possible, and release the lock.
+        """Bring to the disk what is valid, as far as possible, and release the lock.
 
         Args:
             state_of: returns what the state file has to say of a log that ends at a physical
@@ -627,8 +599,11 @@ class CopyStore:
         try:
             for worker in self._workers:
                 worker.end()
+            failed = self._workers[0].failed if self._workers else None
+            # After a flush of the log that failed, another one says nothing.
+            has_lost_bytes = failed is not None and isinstance(failed[0].action, LogFlush)
             with suppress(OSError):
-                if self._log is not None and self._workers and not self._has_lost_bytes():
+                if self._log is not None and self._workers and not has_lost_bytes:
                     self._disk.delete(self._spare)
                     self._log.begin_flush(self._log.end).perform(self._disk)
                     order = state_of(self._log.end)
@@ -636,11 +611,6 @@ class CopyStore:
                         write_state(self._disk, self.paths, order.saved)
         finally:
             self.release()
-
-    def _has_lost_bytes(self) -> bool:
-        """Return whether a flush of the log has failed, after which another one says nothing."""
-        failed = self._workers[0].failed
-        return failed is not None and isinstance(failed[0].action, LogFlush)
 
     def release(self) -> None:
         """End the threads, close all files and release the lock."""
@@ -655,14 +625,3 @@ class CopyStore:
             with suppress(OSError):
                 part.close()
         self._log = None
-
-    # Everything else is an order for one of the threads.
-    _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Open: _open,
-        events.FindStart: _find_start,
-        events.ForgetBegun: _forget_begun,
-        events.Cut: _cut,
-        events.FindOldFiles: _find_old_files,
-        events.DeleteOldFiles: _delete_old_files,
-        events.MarkClosed: _mark_closed,
-    }

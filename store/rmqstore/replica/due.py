@@ -1,4 +1,4 @@
-"""What is due as time passes: a write, a flush, a report, a look at the broker, or at old files.
+"""What is due as time passes: a write, a flush, a report, a poll of the broker, or old files.
 
 :func:`on_ticked` comes after each wait. Old files are deleted in steps (:data:`RETAIN`), while the
 stream continues.
@@ -29,8 +29,9 @@ _STATE_SECONDS: Final = 10.0
 
 
 def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
-    """Do what is due: of the phase first, then all that is looked at now and then."""
-    was_stalled, rate = state.is_stalled, state.settings.max_rate
+    """Do what is due: of the phase first, then all that is checked now and then."""
+    was_stalled = state.is_stalled
+    rate = state.settings.max_rate
     if event.is_drained != state.link.is_drained:
         state = state.with_link(is_drained=event.is_drained)
     if rate is not None:  # a rest earns no more than one second's bytes
@@ -58,7 +59,9 @@ def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
 
 def _stream_on(state: ReplicaState) -> Decision:
     """Write, flush and report, if it is time; notice silence, and the end that was asked for."""
-    link, most, actions = state.link, state.patience, list[Action]()
+    link = state.link
+    most = state.patience
+    actions = list[Action]()
     if state.has_arrived:
         return end_with(state, None)
     if link.pending is None and state.now - link.received_at > most:
@@ -66,14 +69,14 @@ def _stream_on(state: ReplicaState) -> Decision:
     if link.pending is not None and not is_end_asked(state):  # the answer came during a change
         state, actions = ask_for_end(state, link.position)
     elif state.copy.n_buffered and state.phase is Phase.APPENDING and state.is_write_due:
-        actions = [events.Write()]  # then the flush is looked at again
+        actions = [events.Write()]  # then a flush may be due
     else:
         state, actions = flush_if_due(state)
     state, further = report_if_due(state)
     return state, [*actions, *further]
 
 
-# ---- what is looked at after each wait
+# ---- what is checked after each wait
 
 
 def _ask_if_due(state: ReplicaState) -> Decision:
@@ -81,8 +84,7 @@ def _ask_if_due(state: ReplicaState) -> Decision:
     link, interval = state.link, state.settings.tables_seconds
     if not state.copy.is_open:
         return state, []
-    rest = link.timing.bounds
-    rest = min(rest, interval) if interval else rest
+    rest = min(link.timing.bounds, interval or link.timing.bounds)
     is_asked = link.is_asked(Question.FACTS, Question.TABLES, Question.BOUNDS)
     if is_asked or state.now - link.asked_at < rest:
         return state, []
@@ -112,7 +114,9 @@ def _retain_if_due(state: ReplicaState) -> Decision:
 
     Nor while an answer is awaited that decides about the connection.
     """
-    link, work, since = state.link, state.work, state.now - state.work.retained_at
+    link = state.link
+    work = state.work
+    since = state.now - state.work.retained_at
     if state.settings.retention.is_forever or since < link.timing.retention:
         return state, []
     is_appending = state.phase is Phase.APPENDING and link.pending is None
@@ -139,8 +143,9 @@ def find_old_files(state: ReplicaState) -> Decision:
 
 
 def on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Decision:
-    """Delete whole files that neither the retention keeps nor a stream needs."""
-    ending, file_size = state.work.change, state.copy.saved.file_size
+    """Delete the files that neither the retention keeps nor a stream needs."""
+    ending = state.work.change
+    file_size = state.copy.saved.file_size
     assert ending is None or isinstance(ending, Ending)
     if event.begin is None:
         return state, []

@@ -24,13 +24,13 @@ from rmqstore.replica.state import epochs_within
 
 
 def on_failed(state: ReplicaState, event: events.Failed) -> Decision:
-    """Complete the copy after an error of ours; after any other one, keep what is whole."""
+    """Complete the copy after an error of ours; after any other one, keep what is valid."""
     error = event.error
     is_ours = isinstance(error, (RmqStoreError, KeyboardInterrupt))
-    is_whole = event.is_whole and not isinstance(state.work.change, Cutting)
-    if not is_ours or not is_whole or state.phase is Phase.CLOSING:
+    is_consistent = event.is_consistent and not isinstance(state.work.change, Cutting)
+    if not is_ours or not is_consistent or state.phase is Phase.CLOSING:
         # The change stays: what the state file has to say depends on it.
-        end = events.End(error, is_whole=False)
+        end = events.End(error, is_complete=False)
         return state.in_phase(Phase.ENDED), [events.Disconnect(), end]
     if state.copy.is_open:
         state = state.with_copy(end=event.end, last_time=event.last_time, n_buffered=0)
@@ -52,11 +52,14 @@ def _flush_at_end(state: ReplicaState, ending: Ending) -> Decision:
 
 def _build_at_end(state: ReplicaState, ending: Ending) -> Decision:
     """Build what is missing, and take the tables; a broker may be asked, but not for long."""
-    copy, since = state.copy, None
+    copy = state.copy
     if ending.gave_up:
         return state, []
+    since = None
     if state.work.unknown:
-        since = state.now if ending.unknown_since is None else ending.unknown_since
+        since = ending.unknown_since
+        if since is None:
+            since = state.now
         if state.now - since > state.link.timing.last_answer:
             return state.with_work(unknown=frozenset(), change=ending._replace(gave_up=True)), []
     # This step is asked for again.
@@ -64,7 +67,9 @@ def _build_at_end(state: ReplicaState, ending: Ending) -> Decision:
     if copy.saved.builds_queues and copy.built < copy.saved_end:
         return build_if_kinds_known(waits)
     taken, actions = take_tables_if_due(waits)
-    return (taken, actions) if actions else (state, [])
+    if actions:
+        return taken, actions
+    return state, []
 
 
 def _retain_at_end(state: ReplicaState, ending: Ending) -> Decision:
@@ -83,7 +88,8 @@ def _retain_at_end(state: ReplicaState, ending: Ending) -> Decision:
 
 def _complete(state: ReplicaState, _ending: Ending) -> Decision:
     """Complete what a broker needs that starts on the copy."""
-    copy, confirm_offset = state.copy, None
+    copy = state.copy
+    confirm_offset = None
     if epochs_within(copy.epochs, copy.saved.begin, copy.durable):
         confirm_offset = max(min(copy.saved.confirm_offset, copy.end), 0)
     return state.with_work(changes_queues=True), [events.Complete(confirm_offset)]
@@ -105,7 +111,8 @@ def _leave(state: ReplicaState, ending: Ending) -> Decision:
 
 def on_set_aside(state: ReplicaState, event: events.SetAside) -> Decision:
     """Begin a new copy, where the other one was."""
-    ending, copy = state.work.change, state.copy
+    copy = state.copy
+    ending = state.work.change
     assert isinstance(ending, Ending)
     assert ending.sets_aside is not None
     bounds = ending.sets_aside

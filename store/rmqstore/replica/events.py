@@ -130,7 +130,7 @@ class HeartbeatCame(NamedTuple):
 
 
 class EpochsReported(NamedTuple):
-    """The stream announced another epoch, or another confirm offset."""
+    """The stream has another epoch, or another confirm offset."""
 
     epochs: tuple[Epoch, ...]
     confirm_offset: int
@@ -169,7 +169,7 @@ class Differed(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Whole records are in the files of the log; what follows them may be no record."""
+    """Complete records are in the files of the log; what follows them may be no record."""
 
     end: int
     last_time: int
@@ -240,7 +240,7 @@ class Failed(NamedTuple):
     """The disk is full or fails, or another error came that nobody expects."""
 
     error: BaseException
-    is_whole: bool  # whether the copy can be completed all the same
+    is_consistent: bool  # whether the copy can be completed all the same
     end: int = 0  # of the records that are written
     last_time: int = 0  # of the last of them
 
@@ -257,7 +257,7 @@ class Ask(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Open the copy, or make it, and set aside what follows its last whole record."""
+    """Open the copy, or make it, and set aside what follows its last complete record."""
 
     saved: FollowState
     source: Source
@@ -277,7 +277,7 @@ class Connect(NamedTuple):
 class FindStart(NamedTuple):
     """Find where a record of the copy begins, at a physical offset or near it."""
 
-    wanted: int
+    physical_offset: int
     begin: int
     high: int
 
@@ -314,14 +314,14 @@ class FindBoundary(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Append bytes that came, in memory; once the buffer is full, whole records are written."""
+    """Append bytes that came, in memory; once the buffer is full, complete records are written."""
 
     start: int
     stop: int
 
 
 class Write(NamedTuple):
-    """Write the whole records in the buffer."""
+    """Write the complete records in the buffer."""
 
 
 class ForgetBegun(NamedTuple):
@@ -440,10 +440,10 @@ class Wait(NamedTuple):
 
 
 class End(NamedTuple):
-    """End, with an error or without; after some errors, bring to the disk what is whole before."""
+    """End, with an error or without; after some errors, bring to the disk what is valid before."""
 
     error: BaseException | None
-    is_whole: bool = True  # whether the copy is left as it is
+    is_complete: bool = True  # whether nothing is left to be done to the copy
 
 
 Event = Any  # one of the events above

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError
 from rmqstore.remoting import Endpoint
@@ -191,7 +191,8 @@ class Follower:
         progress: FollowCallback = ignore_follow_progress,
         make_disk: Callable[[], Disk] = Disk,
     ) -> None:
-        self._stop, self._progress = stop, progress
+        self._stop = stop
+        self._progress = progress
         root = LOCAL.full_path(target)
         self._port = ListenPort(
             endpoint,
@@ -240,18 +241,19 @@ class Follower:
                 self._mail.close()
             if error is not None:
                 raise error
-        return self._now()
+        return self.progress()
+
+    def progress(self) -> FollowProgress:
+        """Return how far the copy is."""
+        return progress_of(self.state)
 
     def _consequence(self) -> str:
         """Say what became of the copy where the disk failed, and how much is missing."""
-        now = self._now()
+        now = self.progress()
         return (
             f"what is whole was kept, up to {now.end}, and the same call continues the copy; "
             f"the log of the broker has {now.bytes_behind} bytes more"
         )
-
-    def _now(self) -> FollowProgress:
-        return progress_of(self.state)
 
     def _follow(self) -> BaseException | None:
         """Perform what is decided until the end; return the error that it ends with."""
@@ -267,26 +269,21 @@ class Follower:
                 for action in actions:
                     if isinstance(action, events.End):
                         error = action.error
-                    event = self._perform(action)
-                    if event is not None:
+                        self._end(action)
+                    elif (event := self._perform(action)) is not None:
                         results.append(happened(event))
                 todo.extendleft(reversed(results))
             except BaseException as err:
                 if self.state.phase is Phase.ENDED or isinstance(found.event, events.Failed):
                     raise
-                todo = deque([happened(self._failure(err))])
+                # What the threads have done is seen from the files. What is asked is asked again
+                # if it is needed.
+                failed = self._store.failure(err)
+                self._take_mail()
+                self._found.clear()
+                self._backlog.clear()
+                todo = deque([happened(failed)])
         return error
-
-    def _failure(self, error: BaseException) -> events.Failed:
-        """Return an error as an event, after both threads have ended what they do.
-
-        What they have done is seen from the files. What is asked is asked again if it is needed.
-        """
-        failed = self._store.failure(error)
-        self._take_mail()
-        self._found.clear()
-        self._backlog.clear()
-        return failed
 
     def _next(self) -> Happened:
         """Return the next event: of what came already, or after a wait.
@@ -323,12 +320,11 @@ class Follower:
                 ]
             except ConnectionEndedError as err:
                 self._backlog.append((happened(events.Lost(str(err))), []))
-        is_drained = count < len(self._buffer) if wait.reads else self.state.link.is_drained
-        ticked = happened(events.Ticked(is_drained, count))
         if wait.reads:
-            self._backlog.append((ticked, []))
+            ticked = events.Ticked(count < len(self._buffer), count)
+            self._backlog.append((happened(ticked), []))
         else:
-            self._found.append(ticked)
+            self._found.append(happened(events.Ticked(self.state.link.is_drained)))
 
     def _take_mail(self) -> None:
         """Take what other threads have found, and a connection if it is the one that is awaited."""
@@ -347,14 +343,14 @@ class Follower:
     def _parsed(stream: HaStream, data: memoryview) -> list[tuple[Event, list[Chunk]]]:
         """Return what bytes of the stream say: parts of the log, and heartbeats."""
         found: list[tuple[Event, list[Chunk]]] = []
-        before = len(stream.epochs), stream.confirm_offset
+        before = events.EpochsReported(tuple(stream.epochs), stream.confirm_offset)
         try:
             chunks = stream.feed(data)
         except MalformedBytesError as err:
             return [(events.Lost(err.reason), [])]
-        if before != (len(stream.epochs), stream.confirm_offset):
-            known = tuple(stream.epochs), stream.confirm_offset
-            found.append((events.EpochsReported(*known), []))
+        known = events.EpochsReported(tuple(stream.epochs), stream.confirm_offset)
+        if known != before:
+            found.append((known, []))
         run: list[Chunk] = []
         for chunk in [*chunks, None]:
             if chunk is not None and not chunk.is_heartbeat:
@@ -372,7 +368,7 @@ class Follower:
             found.append((events.Received(stream.position, stream.position), []))
         return found
 
-    def _disconnect(self, _action: events.Disconnect | None = None) -> None:
+    def _disconnect(self) -> None:
         self._backlog.clear()
         if self._made is not None:
             self._mail.watch(None)
@@ -381,40 +377,47 @@ class Follower:
 
     def _perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
-        perform = self._PERFORMED.get(type(action))
-        return self._store.perform(action) if perform is None else perform(self, action)
+        match action:
+            case events.Buffer() | events.Write():
+                return self._write(action)
+            case events.Compare():
+                return self._compare(action)
+            case events.Report(offset):
+                return self._report(offset)
+            case events.Request():
+                return self._request(action)
+            case events.Ask() | events.Connect():
+                self._ask(action)
+            case events.Disconnect():
+                self._disconnect()
+            case events.ReportProgress():
+                self._progress(self.progress())
+            case events.Log(text, is_warning):
+                logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+            case events.MoveAside(end):
+                path = self._store.set_aside(end)
+                self._store = self._make_store()
+                return events.SetAside(path)
+            case _:  # it changes the copy only
+                return self._store.perform(action)
+        return None
 
-    def _ask(self, action: events.Ask) -> None:
-        self._beside(lambda: answer_to(action, self._port))
+    def _ask(self, action: events.Ask | events.Connect) -> None:
+        """Ask the broker, or connect to it, in a thread that a stop does not wait for."""
 
-    def _connect(self, action: events.Connect) -> None:
-        self._beside(lambda: connect(action, self._port, self._stop.is_set))
+        def ask() -> None:
+            if isinstance(action, events.Ask):
+                self._mail.put(answer_to(action, self._port))
+            else:
+                self._mail.put(connect(action, self._port, self._stop.is_set))
 
-    def _beside(self, work: Callable[[], Happened | _Made]) -> None:
-        """Do something in a thread of its own, which a stop does not wait for."""
-        threading.Thread(
-            target=lambda: self._mail.put(work()), name="follow-question", daemon=True
-        ).start()
-
-    def _report_progress(self, _action: events.ReportProgress) -> None:
-        self._progress(self._now())
-
-    def _log(self, action: events.Log) -> None:
-        logger.log(logging.WARNING if action.is_warning else logging.INFO, "%s", action.text)
-
-    def _set_aside(self, action: events.MoveAside) -> events.SetAside:
-        path = self._store.set_aside(action.end)
-        self._store = self._make_store()
-        return events.SetAside(path)
+        threading.Thread(target=ask, name="follow-question", daemon=True).start()
 
     def _end(self, action: events.End) -> None:
-        if action.is_whole:
+        if action.is_complete:
             self._store.release()
         else:
             self._store.abandon(self._leave)
-
-    def _find_boundary(self, action: events.FindBoundary) -> events.Differed:
-        return self._store.differed(*action)
 
     def _leave(self, end: int) -> events.WriteState | None:
         """Return what the state file has to say of a log that ends somewhere."""
@@ -430,38 +433,32 @@ class Follower:
         self._made = self._made._replace(stream=stream)
         if has_zero:
             self._store.log.buffer(b"\0")
-        return self._report(events.Report(position))
+        return self._report(position)
 
-    def _report(self, action: events.Report) -> events.Lost | None:
+    def _report(self, offset: int) -> events.Lost | None:
         assert self._made is not None
         try:
-            self._made.connection.send(self._made.stream.report(action.offset))
+            self._made.connection.send(self._made.stream.report(offset))
         except ConnectionEndedError as err:
             return events.Lost(str(err))
         return None
 
-    def _write(self, _action: events.Write) -> events.Written:
-        """Write the whole records in the buffer."""
-        return self._written(self._store.log.write_buffer)
-
-    def _buffer_chunks(self, action: events.Buffer) -> events.Written | None:
+    def _write(self, action: events.Buffer | events.Write) -> events.Written | None:
+        """Buffer bytes that came, or write those that are; return what was written."""
         log = self._store.log
         end = log.end
-
-        def buffer() -> None:
-            for _, part in self._parts_of(*action):
-                log.buffer(part)
-
-        written = self._written(buffer)
-        return None if written.end == end and written.error is None else written
-
-    def _written(self, write: Callable[[], None]) -> events.Written:
-        """Let the log write; return what it has then, and how long that took."""
-        log, error, began = self._store.log, None, time.monotonic()
+        error = None
+        began = time.monotonic()
         try:
-            write()
+            if isinstance(action, events.Write):
+                log.write_buffer()
+            else:
+                for _, part in self._parts_of(*action):
+                    log.buffer(part)
         except CorruptRecordError as err:
             error = err
+        if isinstance(action, events.Buffer) and log.end == end and error is None:
+            return None
         seconds = time.monotonic() - began
         return events.Written(log.end, log.last_store_timestamp, error, seconds)
 
@@ -484,20 +481,3 @@ class Follower:
                 reason = "the broker has other bytes here"
                 return self._store.differed(first, compared_from, reason)
         return events.Agreed(start, stop, time.monotonic() - began)
-
-    # Everything else changes the copy only.
-    _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
-        events.Buffer: _buffer_chunks,
-        events.Write: _write,
-        events.Report: _report,
-        events.Compare: _compare,
-        events.FindBoundary: _find_boundary,
-        events.Request: _request,
-        events.Ask: _ask,
-        events.Connect: _connect,
-        events.Disconnect: _disconnect,
-        events.ReportProgress: _report_progress,
-        events.Log: _log,
-        events.MoveAside: _set_aside,
-        events.End: _end,
-    }

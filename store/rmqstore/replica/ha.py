@@ -119,9 +119,7 @@ class HaStream:
 
     def _take_header(self, *fields: int) -> None:
         """Check the fields of a header, and begin the body that follows it."""
-        self._begin_body(*fields)
-
-    def _begin_body(self, physical_offset: int, size: int) -> None:
+        physical_offset, size = fields
         if physical_offset != self.position:
             raise MalformedBytesError(
                 0, f"the broker sends physical offset {physical_offset} after {self.position}"
@@ -210,7 +208,6 @@ class ControllerStream(HaStream):
         self._number = 0  # of the epoch of the last header, as an index into the epochs
 
     def report(self, physical_offset: int) -> bytes:
-        """Return the message of a slave: an offset, which the first time is a request."""
         return _ACKNOWLEDGEMENT.pack(_TRANSFER_STATE, physical_offset)
 
     def _take_header(self, *fields: int) -> None:
@@ -219,8 +216,8 @@ class ControllerStream(HaStream):
             raise MalformedBytesError(0, f"the broker sends state {state} instead of its log")
         if physical_offset == _NO_FILE and self.position == size == 0:
             physical_offset = 0
-        self._begin_body(physical_offset, size)
-        # A chunk never reaches into the next epoch. One that ends where that starts is announced as
+        super()._take_header(physical_offset, size)
+        # A chunk never reaches into the next epoch. One that ends where that starts is sent as
         # one of it already, because the broker switches before it writes the header.
         epoch = Epoch(number, epoch_start)
         end = physical_offset + size

@@ -33,8 +33,7 @@ def take_heartbeat(state: ReplicaState, position: int) -> Decision:
     # the log can come on this connection.
     low, high = state.link.bounds
     if position < low:
-        text = f"the broker continues at {position}, and its log now begins at {low}"
-        return lose(state, text)
+        return lose(state, f"the broker continues at {position}, and its log now begins at {low}")
     seconds = state.now - state.link.data_at
     if position < high and seconds > state.patience:
         text = (
@@ -48,7 +47,9 @@ def take_heartbeat(state: ReplicaState, position: int) -> Decision:
         if not state.settings.once or position != state.copy.end:
             return state, []
     is_soon = state.now - state.link.end_asked_at < _END_SECONDS
-    return (state, []) if is_soon or is_end_asked(state) else ask_for_end(state, position)
+    if is_soon or is_end_asked(state):
+        return state, []
+    return ask_for_end(state, position)
 
 
 def is_end_asked(state: ReplicaState) -> bool:

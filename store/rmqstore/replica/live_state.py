@@ -119,7 +119,7 @@ class Copy(NamedTuple):
     noted: FollowState | None  # what the state file has to say; None until a new copy is opened
     goal: int | None = None  # physical offset at which it is complete
     is_open: bool = False
-    end: int = 0  # physical offset after the last whole record in the files
+    end: int = 0  # physical offset after the last complete record in the files
     durable: int = 0  # the same of what is on the disk, and confirmed
     saved_end: int = 0  # the same of what the state file covers
     unconfirmed_from: int | None = None  # records from here on have yet to be compared
@@ -298,7 +298,8 @@ class ReplicaState(_Groups):
     @property
     def has_arrived(self) -> bool:
         """Whether the copy is as far as was asked for."""
-        copy, is_idle = self.copy, self.link.is_idle and self.settings.once
+        copy = self.copy
+        is_idle = self.link.is_idle and self.settings.once
         is_far_enough = copy.goal is not None and copy.end >= copy.goal
         return self.phase is Phase.APPENDING and (is_far_enough or is_idle)
 
@@ -366,23 +367,24 @@ def progress_of(state: ReplicaState) -> FollowProgress:
 
 def wait_of(state: ReplicaState) -> events.Wait:
     """Return how the loop waits when there is nothing else to do."""
-    timing, rest = state.link.timing, state.link.rate_due - state.now
+    timing = state.link.timing
     if not state.is_streaming or state.is_held_up:
         return events.Wait(timing.poll, reads=False)
+    rest = state.link.rate_due - state.now
     if rest > 0 or state.link.pending is not None:
         return events.Wait(min(max(rest, 0.01), timing.report / 4, timing.poll), reads=False)
-    is_soon = bool(state.copy.n_buffered) and not state.is_behind
-    seconds = state.linger if is_soon else timing.poll
-    return events.Wait(max(min(seconds, _next_due(state) - state.now), 0.0), reads=True)
-
-
-def _next_due(state: ReplicaState) -> float:
-    """Return when a thread may do something that is there to do, as far as that is near."""
-    copy, work, due = state.copy, state.work, float("inf")
+    copy = state.copy
+    work = state.work
+    seconds = timing.poll
+    if copy.n_buffered and not state.is_behind:
+        seconds = state.linger
+    due = float("inf")  # when a thread may do something that is there to do
     # Others are flushed with what comes next: nobody waits for them.
-    waits = state.settings.acknowledge == "synced"
-    if waits and not work.flushing and copy.confirmed_end > copy.durable and not state.is_behind:
+    is_awaited = state.settings.acknowledge == "synced" and copy.confirmed_end > copy.durable
+    if is_awaited and not work.flushing and not state.is_behind:
         due = work.synced_at + work.sync_rest
-    if not work.building and copy.built < copy.saved_end and work.written < copy.saved_end:
+    if not work.building and max(copy.built, work.written) < copy.saved_end:
         due = min(due, work.next_build_at)
-    return due if due > state.now else float("inf")
+    if due > state.now:
+        seconds = min(seconds, due - state.now)
+    return events.Wait(max(seconds, 0.0), reads=True)

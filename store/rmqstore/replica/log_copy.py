@@ -1,8 +1,8 @@
-"""The CommitLog of a copy: whole records are appended, and an end is cut where it differs.
+"""The CommitLog of a copy: complete records are appended, and an end is cut where it differs.
 
 Files have the length of the source's from the moment they exist, and are zero after the end. The
 end is always where a record begins, so a reader never meets a part of one. A blank, which closes a
-file, may be long: its head is written last, so that it appears whole as well.
+file, may be long: its head is written last, so that it appears complete as well.
 
 Whoever appends has walked the records, and keeps their starts for the thread of the queues. Where
 they are not known, that thread walks the log itself.
@@ -216,7 +216,7 @@ class Unflushed:
 
     def forget(self, number: int) -> None:
         """Forget what was written up to the last write that a flush has brought to the disk."""
-        self._written = {path: each for path, each in self._written.items() if each > number}
+        self._written = {path: write for path, write in self._written.items() if write > number}
         if self._created <= number:
             self._created = 0
 
@@ -241,10 +241,10 @@ class LogCopy:
 
     Attributes:
         log: the files as readers see them.
-        end: physical offset after the last whole record that was written.
+        end: physical offset after the last complete record that was written.
         last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first,
             unless :meth:`read_last_time` was called.
-        is_whole: whether no change is under way; a change that failed is for ever.
+        is_consistent: whether no change is under way; a change that failed is for ever.
         starts: where the last records begin.
         unflushed: its files, as far as the disk may not have them.
     """
@@ -252,11 +252,13 @@ class LogCopy:
     def __init__(
         self, disk: Disk, paths: StorePaths, file_size: int, end: int, source: str
     ) -> None:
-        self._disk, self._file_size, self._source = disk, file_size, source
+        self._disk = disk
+        self._file_size = file_size
+        self._source = source
         self.log = CommitLog(paths.commitlogs)
         self.end = end
         self.last_store_timestamp = 0
-        self.is_whole = True
+        self.is_consistent = True
         self.starts = RecordStarts()
         # A record that has begun, and a batch after it. Pages that are not used take no memory.
         self._buffer = np.empty(_MAX_RECORD_BYTES + _BUFFER_BYTES, np.uint8)
@@ -274,20 +276,23 @@ class LogCopy:
         """Forget the record or blank that has begun, because the connection ended."""
         n_come = self._begun.n_blank
         if n_come:
-            path, first = self._path(self.end), self.end % self._file_size
-            self.is_whole = False
+            path = self._path(self.end)
+            first = self.end % self._file_size
+            self.is_consistent = False
             if LOCAL.exists(path):
                 self.unflushed.add(path, is_new=False)
                 clear(self._disk, path, first, first + n_come)
-            self.is_whole = True
-        self._n_buffered, self._begun = 0, _Begun()
+            self.is_consistent = True
+        self._n_buffered = 0
+        self._begun = _Begun()
 
     def buffer(self, data: memoryview | bytes) -> None:
         """Take the next bytes of the log, which are written later; raises as that does.
 
-        Whole records are written at once if the buffer is too small for all of them.
+        Complete records are written at once if the buffer is too small for all of them.
         """
-        taken, end = np.frombuffer(data, np.uint8), self.end
+        taken = np.frombuffer(data, np.uint8)
+        end = self.end
         while len(taken):
             start = self._n_buffered
             part = taken[: len(self._buffer) - start]
@@ -300,14 +305,14 @@ class LogCopy:
             self.write_buffer()
 
     def write_buffer(self) -> None:
-        """Write the whole records in the buffer; the rest stays there.
+        """Write the complete records in the buffer; the rest stays there.
 
         Raises:
             CorruptRecordError: bytes are not records that belong here.
         """
         if not self._n_buffered:
             return
-        self.is_whole = False
+        self.is_consistent = False
         first = 0
         try:
             while first < self._n_buffered:
@@ -321,15 +326,15 @@ class LogCopy:
                 if done < len(part) or not done:
                     break
         except CorruptRecordError:  # of what would come next, of which nothing is written
-            self.is_whole = True
+            self.is_consistent = True
             raise
         finally:
             self._buffer[: self._n_buffered - first] = self._buffer[first : self._n_buffered].copy()
             self._n_buffered -= first
-        self.is_whole = True
+        self.is_consistent = True
 
     def _append_in_file(self, data: Bytes, *, is_end: bool) -> int:
-        """Write what is whole of bytes in one file; return how many bytes were used."""
+        """Write the complete records of bytes in one file; return how many bytes were used."""
         used = 0
         begun = self._begun
         if not begun.n_blank:
@@ -352,7 +357,7 @@ class LogCopy:
         return used
 
     def _append_records(self, buf: Bytes) -> int:
-        """Write the whole records that a buffer begins with; return how many bytes they have."""
+        """Write the complete records that a buffer begins with; return how many bytes they have."""
         is_of_large = len(buf) >= 4 and int.from_bytes(buf[:4]) >= _LARGE_RECORD_BYTES
         walked = (walk_plainly if is_of_large else walk)(buf, 0, len(buf), self.end)
         starts, size = walked.starts, int(walked.position)
@@ -374,7 +379,7 @@ class LogCopy:
         return size
 
     def _begin(self, data: Bytes) -> bool:
-        """Look at the head of what follows the last whole record.
+        """Check the head of what follows the last complete record.
 
         Args:
             data: what came of it.
@@ -471,24 +476,25 @@ class LogCopy:
             reason: why, for the log.
             copies: folder for what is cut.
         """
-        self.is_whole = False
+        self.is_consistent = False
         self.end = end
-        self._n_buffered, self._begun = 0, _Begun()
+        self._n_buffered = 0
+        self._begun = _Begun()
         self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
         self._reopen()
-        self.is_whole = True
+        self.is_consistent = True
 
     def begin_again(self, begin: int) -> None:
         """Begin a log that has no record at another physical offset."""
-        self.is_whole = False
+        self.is_consistent = False
         self.log.refresh()
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
         self._reopen()
         self.end = begin
-        self.is_whole = True
+        self.is_consistent = True
 
     def _reopen(self) -> None:
         """Open the log after files were deleted, those of whose names are made again."""

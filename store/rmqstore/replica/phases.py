@@ -82,7 +82,9 @@ def pause(state: ReplicaState, reason: str | None) -> Decision:
     """Wait before the next connection. Each reason is logged once until there has been one."""
     if reason is not None and (state.work.is_stopping or not state.settings.reconnect):
         return end_with(state, BrokerUnreachableError(state.address, reason))
-    link, seconds, actions = state.link, state.settings.timing.pause, list[Action]()
+    link = state.link
+    seconds = state.settings.timing.pause
+    actions = list[Action]()
     # The pause is counted from the request on: a long connection needs none at its end.
     next_at = state.now + max(seconds - (state.now - link.began), seconds / 5)
     reasons = link.reasons
@@ -111,7 +113,8 @@ def end_with(
     actions.append(events.Disconnect())
     if state.copy.is_open:
         actions.append(events.ForgetBegun())
-    change, ending = state.work.change, Ending(error, sets_aside)
+    change = state.work.change
+    ending = Ending(error, sets_aside)
     state = state._replace(link=state.link.disconnected(), phase=Phase.CLOSING)
     if isinstance(change, Retaining):  # which is done before
         return state.with_work(change=change._replace(then=ending)), actions

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.framing import StopKind
 from rmqstore.remoting import MAX_BODY_BYTES
-from rmqstore.replica.broker import TopicKinds
-from rmqstore.replica.broker_requests import TABLES, HeldTable
+from rmqstore.replica.broker import MAX_PARSED_BYTES, TopicKinds
+from rmqstore.replica.broker_requests import TABLES, PackedTable
 from rmqstore.replica.log_copy import RecordStarts
 from rmqstore.replica.retention import delete_all_built, delete_built_files
 from rmqstore.storage.broker.broker_run import read_checkpoint
@@ -40,18 +40,16 @@ from rmqstore.write.queue_files import QueueFiles, known_batch_topics
 
 logger = logging.getLogger(__name__)
 
-_MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
-
 STEP_BYTES: Final = 64 << 20  # of the log, for which queues and index are built together
 _FLUSH_BYTES: Final = 256 << 20  # after which they are brought to the disk at the latest
 
 
-def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, HeldTable]) -> None:
+def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, PackedTable]) -> None:
     """Replace the tables that have changed; the one before is kept as ``.bak``."""
     for name, table in tables.items():
         assert name in TABLES, name
         content = table.content
-        if len(content) > _MAX_PARSED_BYTES:  # of a long table only both ends are looked at
+        if len(content) > MAX_PARSED_BYTES:  # of a long table only both ends are checked
             may_be_table = content.startswith(b"{") and content.rstrip().endswith(b"}")
         else:
             may_be_table = bool(content.strip()) and is_table(content)
@@ -70,7 +68,7 @@ def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, HeldTable])
         disk.replace(path, content)
 
 
-class Reached(NamedTuple):
+class BuildProgress(NamedTuple):
     """How far queues and index are.
 
     Attributes:
@@ -107,11 +105,12 @@ class QueueBuilder:
         config: sizes of new files, and what is indexed.
 
     Attributes:
-        reached: how far they are.
+        progress: how far they are.
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
-        self._disk, self._paths = disk, paths
+        self._disk = disk
+        self._paths = paths
         self._log = CommitLog(paths.commitlogs)
         self._config = existing_config(paths, self._log, config)
         self._checkpoint = SavedCheckpoint(disk, paths, read_checkpoint(paths))
@@ -123,41 +122,37 @@ class QueueBuilder:
         self._open = _Open({}, None)
         self._starts = RecordStarts()
         self._last = _Last()
-        self.reached = Reached(self._log.min_offset, self._log.min_offset)
+        self.progress = BuildProgress(self._log.min_offset, self._log.min_offset)
 
     @property
     def is_clean(self) -> bool:
         """Whether all that was built is on the disk."""
-        return self.reached.built == self.reached.written
+        return self.progress.built == self.progress.written
 
-    def planned(self, end: int) -> int:
-        """Return from where on queues and index are built again once they are cut."""
-        return self._doubtful(min(self.reached.built, end), was_closed=self.is_clean)[0]
-
-    def _doubtful(self, built: int, *, was_closed: bool) -> tuple[int, list[Path]]:
+    def _stale_index_files(self, built: int, *, was_closed: bool) -> tuple[int, list[Path]]:
         """Return the index files that may hold items of records at or after an end.
 
-        The last file comes first; it may not be whole. Also returned is from where on queues and
+        The last file comes first; it may be incomplete. Also returned is from where on queues and
         index have to be built without these files.
         """
         self._log.refresh()
         files = index_files(self._paths.index)
         start = end = max(built, self._log.min_offset)
-        doubtful = []
+        stale = []
         for number, path in reversed([*enumerate(files)]):
             header = read_header(path)
             is_last = number == len(files) - 1
             is_good = header["end_timestamp"] and header["end_phy_offset"] < end
             if is_good and (was_closed or not is_last):
                 break
-            doubtful.append(path)
+            stale.append(path)
             begin = int(read_header(files[number - 1])["end_phy_offset"]) if number else 0
             start = max(min(start, begin), self._log.min_offset)
-        return start, doubtful
+        return start, stale
 
-    def planned_when_opened(self, built: int, *, was_closed: bool) -> int:
+    def planned(self, built: int, *, was_closed: bool) -> int:
         """Return from where on queues and index are built once :meth:`recover` was called."""
-        return self._doubtful(built, was_closed=was_closed)[0]
+        return self._stale_index_files(built, was_closed=was_closed)[0]
 
     def recover(self, built: int, *, was_closed: bool) -> None:
         """Remove what may be half built; the state has to say before from where on that is.
@@ -166,23 +161,24 @@ class QueueBuilder:
             built: physical offset up to which queues and index were on the disk.
             was_closed: whether nothing was built after it.
         """
-        start, doubtful = self._doubtful(built, was_closed=was_closed)
+        start, stale = self._stale_index_files(built, was_closed=was_closed)
         if start < built:
             # A broker that finds this unfinished builds queues and index from there on.
             segment = self._log.find(start)
             if segment is not None:
                 self._checkpoint.save(built=self._time_at(segment.start))
         self._queues.cut(max(built, self._log.min_offset), was_closed=was_closed)
-        for path in doubtful:
+        for path in stale:
             self._disk.delete(path)
-        if doubtful:
+        if stale:
             self._disk.flush_folder(self._paths.index)
-        self.reached = Reached(start, start)
+        self.progress = BuildProgress(start, start)
 
     def cut(self, end: int) -> None:
-        """Remove units and items of records from a physical offset on, all of which are whole."""
-        built, was_clean = min(self.reached.built, end), self.is_clean
-        self._forget()
+        """Remove units and items of records from a physical offset on, where a record begins."""
+        built = min(self.progress.built, end)
+        was_clean = self.is_clean
+        self._open = _Open({}, None)
         self._log.close()
         self._log = CommitLog(self._paths.commitlogs)
         self.recover(built, was_closed=was_clean)
@@ -190,11 +186,7 @@ class QueueBuilder:
     def begin_again(self, begin: int) -> None:
         """Begin at another physical offset, with a log that has no record."""
         self.cut(begin)
-        self.reached = Reached(begin, begin)
-
-    def _forget(self) -> None:
-        """Forget the queues that are open, because their files change."""
-        self._open = _Open({}, None)
+        self.progress = BuildProgress(begin, begin)
 
     def _time_at(self, physical_offset: int | None) -> int:
         """Return the store time of the record at a physical offset, 0 if it is not known."""
@@ -215,7 +207,7 @@ class QueueBuilder:
         """
         self._take_kinds(kinds)
         self._starts = starts
-        start = stop = self.reached.written
+        start = stop = self.progress.written
         unknown = frozenset[str]()
         if start < end:
             if end > self._log.max_offset:
@@ -228,8 +220,8 @@ class QueueBuilder:
             self._checkpoint.save(index=last.time)
             stop, unknown = self._dispatch(start, stop)
             self._last = self._last_before(stop) if unknown else last
-        built = min(self.reached.built, stop)
-        self.reached = Reached(built, stop, unknown)
+        built = min(self.progress.built, stop)
+        self.progress = BuildProgress(built, stop, unknown)
         is_done = stop >= end
         is_due = start >= end or stop - built >= _FLUSH_BYTES
         if built < stop and (is_due or (is_done and not is_far)):
@@ -244,7 +236,7 @@ class QueueBuilder:
             return
         if not self.is_clean:
             self._flush()
-        self._forget()
+        self._open = _Open({}, None)
         self._kinds = kinds
         plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
         batch = frozenset((self._is_batch.keys() | kinds.batch) - plain)
@@ -254,11 +246,11 @@ class QueueBuilder:
 
     def _flush(self) -> None:
         """Bring what was built to the disk."""
-        written = self.reached.written
+        written = self.progress.written
         self._dispatch(written, written, is_flushed=True)
         self._checkpoint.set_dispatched(self._last.record or 0)
         self._checkpoint.save(built=self._last.time)
-        self.reached = self.reached._replace(built=written)
+        self.progress = self.progress._replace(built=written)
 
     def _boundary(self, start: int, end: int) -> int:
         """Return where a step ends: after a record, or at the end of a file."""
@@ -273,7 +265,9 @@ class QueueBuilder:
             return limit
         window = window_at(self._log, segment, start, limit, STEP_BYTES)
         is_cut_by_size = window.damage is None and window.records.kind is not StopKind.BLANK
-        return window.stopped if is_cut_by_size else limit
+        if is_cut_by_size:
+            return window.stopped
+        return limit
 
     def _dispatch(
         self, start: int, stop: int, *, is_flushed: bool = False
@@ -284,13 +278,24 @@ class QueueBuilder:
             Up to where, and topics whose kind has to be known to continue.
         """
         while True:
-            dispatcher = self._open.dispatcher or self._new_dispatcher()
-            reached, unknown = stop, frozenset[str]()
+            dispatcher = self._open.dispatcher
+            if dispatcher is None:
+                assert self._kinds is not None
+                known = self._kinds.batch | self._kinds.plain | self._is_batch.keys()
+                self._disk.make_folder(self._paths.index)
+                dispatcher = Dispatcher(
+                    self._disk, self._log, self._paths.index, self._config, self._appender,
+                    self._queues.batch_topics, known_topics=known, is_tolerant=True,
+                    walk=self._windows,
+                )  # fmt: skip
+            end = stop
+            unknown = frozenset[str]()
             try:
                 if start < stop:
                     dispatcher.dispatch(start, stop)
             except UnknownTopicsError as err:
-                reached, unknown = err.physical_offset, err.topics
+                end = err.physical_offset
+                unknown = err.topics
             if is_flushed:
                 dispatcher.flush()
             else:
@@ -300,23 +305,13 @@ class QueueBuilder:
             dispatcher.findings.clear()
             if not dispatcher.mismatches:
                 self._open = self._open._replace(dispatcher=dispatcher)
-                return reached, unknown
+                return end, unknown
             for key, mismatch in dispatcher.mismatches.items():
                 logger.warning("%s; the queue is built again from the log", mismatch)
                 self._queues.empty(Path(mismatch.path))
                 self._open.appenders.pop(key, None)
             self._open = self._open._replace(dispatcher=None)
             start = self._log.min_offset
-
-    def _new_dispatcher(self) -> Dispatcher:
-        assert self._kinds is not None
-        known = self._kinds.batch | self._kinds.plain | self._is_batch.keys()
-        self._disk.make_folder(self._paths.index)
-        return Dispatcher(
-            self._disk, self._log, self._paths.index, self._config, self._appender,
-            self._queues.batch_topics, known_topics=known, is_tolerant=True,
-            walk=self._windows,
-        )  # fmt: skip
 
     def _windows(self, log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
         return self._starts.windows(log, segment, start, end)  # those of the present step
@@ -337,12 +332,12 @@ class QueueBuilder:
         self._log.refresh()
         if not self.is_clean:
             self._flush()
-        if self.reached.built < begin:
-            self.reached = Reached(self._log.min_offset, self._log.min_offset)
+        if self.progress.built < begin:
+            self.progress = BuildProgress(self._log.min_offset, self._log.min_offset)
             delete_all_built(self._disk, self._paths)
         else:
             delete_built_files(self._disk, self._paths, begin)
-        self._forget()  # the queues know where their files begin
+        self._open = _Open({}, None)  # the queues know where their files begin
 
     def confirm(self, physical_offset: int) -> None:
         """Let a broker in controller mode that opens the copy read the log from there on."""

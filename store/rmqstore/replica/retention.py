@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Sequence, Set as AbstractSet
 from contextlib import closing, suppress
 from itertools import chain, pairwise
 from pathlib import Path
@@ -56,44 +56,8 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _FORMS: Final = "must be forever, mirror, an age such as 12h, 30d or 8w, or a size such as 500GB"
 
 
-class NeededByStreams:
-    """Asks checkpoints for the oldest part of the log that their queries still need.
-
-    Args:
-        checkpoints: their folders.
-    """
-
-    def __init__(self, checkpoints: Sequence[Path]) -> None:
-        self._checkpoints = checkpoints
-        self._logged: dict[Path, str] = {}
-
-    def limit(self, paths: StorePaths, brokers: Collection[str], end: int, least: int = 0) -> int:
-        """Return the physical offset before which no query needs anything.
-
-        While this is not known of one of them, it is 0.
-
-        Args:
-            paths: the copy.
-            brokers: the names that the broker may have in the checkpoints.
-            end: physical offset up to which the queues of the copy are built.
-            least: no matter how far before this physical offset the answer lies.
-        """
-        limit = end
-        for checkpoint in self._checkpoints:
-            try:
-                needed = first_needed(checkpoint, paths, brokers, end, least)
-                self._logged.pop(checkpoint, None)
-            except (RmqStoreError, OSError) as err:
-                if self._logged.get(checkpoint) != str(err):
-                    logger.warning("%s: nothing is deleted: %s", paths.root, err)
-                self._logged[checkpoint] = str(err)
-                needed = 0
-            limit = min(limit, needed)
-        return limit
-
-
 def first_needed(
-    checkpoint: Path, paths: StorePaths, brokers: Collection[str], end: int, least: int = 0
+    checkpoint: Path, paths: StorePaths, brokers: AbstractSet[str], end: int, least: int = 0
 ) -> int:
     """Return the physical offset of the first message that a query has not committed.
 
@@ -123,17 +87,15 @@ def first_needed(
     needed = end
     has_broker = False
     for offset in _offsets(path, text):
-        for broker in brokers:
-            mark = offset["log"].get(broker)
-            if mark is None:
-                continue
+        for broker in brokers & offset["log"].keys():
+            newest = int(offset["log"][broker]["physicalOffset"])
             has_broker = True
             read = set()
             for topic, queue_id, queue_offset in _queues(offset["queues"], broker):
                 read.add((topic, queue_id))
                 needed = min(needed, _physical_offset(paths, topic, queue_id, queue_offset, end))
             if needed >= least:
-                needed = min(needed, _new_queues(paths, read, int(mark["physicalOffset"]), end))
+                needed = min(needed, _new_queues(paths, read, newest, end))
     if not has_broker:
         names = " or ".join(sorted(brokers))
         raise StoreStateError(f"checkpoint {checkpoint} has no offset of broker {names}")
@@ -153,8 +115,8 @@ def _offsets(path: Path, text: str) -> Iterator[dict[str, Any]]:
                     "which this package does not know"
                 )
             # This raises what reading raises where a value of an offset has another type.
-            for broker, mark in offset["log"].items():
-                int(mark["physicalOffset"])
+            for broker, record in offset["log"].items():
+                int(record["physicalOffset"])
                 list(_queues(offset["queues"], broker))
             yield offset
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as err:
@@ -168,13 +130,15 @@ def _queues(queues: dict[str, Any], broker: str) -> Iterator[tuple[str, int, int
             yield topic, int(queue_id), int(queue_offset)
 
 
-def _new_queues(paths: StorePaths, read: AbstractSet[tuple[str, int]], mark: int, end: int) -> int:
+def _new_queues(
+    paths: StorePaths, read: AbstractSet[tuple[str, int]], newest: int, end: int
+) -> int:
     """Return where the first message of any queue lies that a query could not know yet.
 
     Args:
         paths: the copy.
         read: topic and queue id of the queues that it knew.
-        mark: physical offset of the newest record of that time. A queue that began before it, and
+        newest: physical offset of the newest record of that time. A queue that began before it, and
             was not known, is not read by the query.
         end: returned if there is no such queue.
     """
@@ -185,7 +149,8 @@ def _new_queues(paths: StorePaths, read: AbstractSet[tuple[str, int]], mark: int
         with closing(open_files(paths, topic, queue_id)) as queue:
             if queue.is_present and queue.begin == 0 and queue.end() > 0:
                 begin = queue.unit(0)[0]
-                first = min(first, begin) if begin >= mark else first
+                if begin >= newest:
+                    first = min(first, begin)
     return first
 
 
@@ -210,14 +175,17 @@ class OldFiles:
     """
 
     def __init__(self, retention: Retention, checkpoints: Sequence[Path]) -> None:
-        self._retention, self._needed = retention, NeededByStreams(checkpoints)
+        self._retention = retention
+        self._checkpoints = checkpoints
+        self._logged: dict[Path, str] = {}
 
     def find(
         self, paths: StorePaths, log: CommitLog, broker: str, built: int, source_begin: int | None
     ) -> tuple[int, int | None, int]:
         """Return where the log begins without those that the retention does not keep.
 
-        Before it comes where it begins with them, and after it from where on streams need all.
+        Before it comes where it begins with them, and after it from where on streams need all: 0
+        while this is not known of one of them.
 
         Args:
             paths: the copy.
@@ -233,8 +201,18 @@ class OldFiles:
         names = {broker}
         with suppress(RmqStoreError):
             names.add(BrokerConfig(paths).broker_name())  # as readers of the copy call it
-        needed = self._needed.limit(paths, names, built, log.segments[0].end)
-        return log.min_offset, begin, needed
+        limit = built
+        for checkpoint in self._checkpoints:
+            try:
+                needed = first_needed(checkpoint, paths, names, built, log.segments[0].end)
+                self._logged.pop(checkpoint, None)
+            except (RmqStoreError, OSError) as err:
+                if self._logged.get(checkpoint) != str(err):
+                    logger.warning("%s: nothing is deleted: %s", paths.root, err)
+                self._logged[checkpoint] = str(err)
+                needed = 0
+            limit = min(limit, needed)
+        return log.min_offset, begin, limit
 
 
 class Retention(NamedTuple):
@@ -270,7 +248,8 @@ def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
     retention = Retention()
     for text in [value] if isinstance(value, str) else value:
         word = text.strip().lower()
-        age, size = _AGE.fullmatch(word), _SIZE.fullmatch(word)
+        age = _AGE.fullmatch(word)
+        size = _SIZE.fullmatch(word)
         if word == _MIRROR:
             retention = retention._replace(is_mirror=True)
         elif age is not None and int(age[1]):
@@ -348,10 +327,8 @@ def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> None:
 
 def delete_all_built(disk: Disk, paths: StorePaths) -> None:
     """Delete all files of queues and index; the last one goes first, so a crash leaves no gap."""
-    folders = [paths.queue_folders.queue(*each) for each in paths.queue_folders.queues()]
-    folders += [
-        paths.queue_folders.batch_queue(*each) for each in paths.queue_folders.batch_queues()
-    ]
+    folders = [paths.queue_folders.queue(*key) for key in paths.queue_folders.queues()]
+    folders += [paths.queue_folders.batch_queue(*key) for key in paths.queue_folders.batch_queues()]
     files = [[folder / entry.name for entry in LOCAL.list_folder(folder)] for folder in folders]
     for group in [*files, index_files(paths.index)]:
         for path in sorted(group, reverse=True):

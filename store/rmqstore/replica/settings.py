@@ -65,10 +65,10 @@ class Timing:
         stall: that the copy may take for what came, after which the connection is given up: as long
             as it reports, the broker keeps the files that it is sending.
         poll: that a read waits at most.
-        bounds: between two looks at where the log of the broker ends.
-        tables: at least, between two looks at its tables.
+        bounds: between two requests for where the log of the broker ends.
+        tables: at least, between two requests for its tables.
         last_answer: that the end of a follower waits for the broker to say what a topic is.
-        retention: between two looks for files to delete.
+        retention: between two searches for files to delete.
     """
 
     pause: float = 5.0

@@ -11,11 +11,11 @@ import pytest
 
 import tiers
 from kafka_batches import CODECS, GZIP, LZ4, TIME, ZSTD, Row, batch, message, record, wrapper
-from kafka_comparing import both, rows_of
+from kafka_comparing import both, decoded, rows_of
 from kafkalog.format import records
 from kafkalog.format.batch_headers import crc32c, walk_batches
 from kafkalog.format.layout import RECORD
-from kafkalog.format.records import decode, decode_chunks
+from kafkalog.format.records import decode_chunks
 from rmqstore.errors import MalformedBytesError, UnsupportedFeatureError, install
 
 _NAMES = (b"", b"n", b"trace", "name-\N{SNOWMAN}".encode(), b"\xff", b"x" * 80)
@@ -188,16 +188,16 @@ def test_a_range_of_offsets(codec: int) -> None:
         for start in range(0, 100, 10)
     )
     batch_headers = walk_batches(data)
-    every = rows_of(decode(data, batch_headers, columns=RECORD.names))
+    every = rows_of(decoded(data, batch_headers))
     for start, end in ((None, 15), (15, None), (33, 57), (57, 33), (200, 300), (0, 100)):
-        some = decode(data, batch_headers, columns=RECORD.names, start_offset=start, end_offset=end)
+        some = decoded(data, batch_headers, start_offset=start, end_offset=end)
         low, high = start or 0, 100 if end is None else end
         assert rows_of(some) == every[low:high] if low < high else some.num_rows == 0
 
 
 def test_control_records_are_left_out_and_columns_come_in_order() -> None:
     data = batch(0, [Row(b"\0\0\0\1", b"\0\0\0\0\0\0")], attributes=48) + batch(1, [Row(b"k")])
-    found = decode(data, walk_batches(data), columns=["offset", "key"])
+    found = decoded(data, walk_batches(data), columns=["offset", "key"])
     assert found.schema.names == ["offset", "key"]
     assert found.to_pylist() == [{"offset": 1, "key": b"k"}]
 
@@ -206,7 +206,7 @@ def test_nothing_decodes_to_no_rows() -> None:
     data = batch(3, [])
     batch_headers = walk_batches(data)
     for some in (batch_headers, batch_headers[:0], walk_batches(b"")):
-        found = decode(data, some, columns=RECORD.names)
+        found = decoded(data, some)
         assert found.num_rows == 0
         assert found.schema == RECORD
 
@@ -217,7 +217,7 @@ def test_large_reads_come_in_pieces() -> None:
     batch_headers = walk_batches(data)
     pieces = [piece.num_rows for piece in decode_chunks(data, batch_headers, columns=["value"])]
     assert pieces == [40] * 4
-    assert decode(data, batch_headers, columns=["value"]).num_rows == 160
+    assert decoded(data, batch_headers, columns=["value"]).num_rows == 160
 
 
 def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     assert [piece.num_rows for piece in pieces] == [85, 40, 100, 100, 100, 50, 7]
     whole = pa.Table.from_batches(pieces)
     assert (
-        whole.to_pylist() == decode(data, batch_headers, columns=["offset", "key"]).to_pylist()[5:]
+        whole.to_pylist() == decoded(data, batch_headers, columns=["offset", "key"]).to_pylist()[5:]
     )
 
 
@@ -275,7 +275,7 @@ def test_compressed_messages_come_in_pieces(
         offset += count
     data = b"".join(parts)
     batch_headers = walk_batches(data)
-    whole = decode(data, batch_headers, columns=["offset", "value", "timestamp"])
+    whole = decoded(data, batch_headers, columns=["offset", "value", "timestamp"])
     assert whole.column("offset").to_pylist() == list(range(offset))
     monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
     pieces = list(decode_chunks(data, batch_headers, columns=["offset", "value", "timestamp"]))
@@ -305,7 +305,7 @@ def test_a_window_may_begin_anywhere() -> None:
     assert batch_headers.position.tolist() == [705, 705 + len(parts[0]), 705 + 2 * len(parts[0])]
     assert batch_headers.stopped_at == 700 + len(data)
     assert batch_headers.check_crcs(data).all()
-    found = decode(data, batch_headers[1:], columns=["key", "offset"])
+    found = decoded(data, batch_headers[1:], columns=["key", "offset"])
     assert found.to_pylist() == [{"key": b"k1", "offset": 1}, {"key": b"k2", "offset": 2}]
 
 

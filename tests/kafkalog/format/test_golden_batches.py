@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import kafka_logs as golden
-from kafka_comparing import both
+from kafka_comparing import both, decoded
 from kafkalog.format.batch_headers import BatchHeaders, walk_batches
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
 from kafkalog.format.layout import Codec
-from kafkalog.format.records import decode
 from kafkalog.format.reference import markers, records_of
 
 TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
@@ -158,13 +157,13 @@ def test_committed_offsets_are_those_that_the_tool_shows(store: Path) -> None:
             continue
         batch_headers = walk_batches(data)
         for row, expected in enumerate(shown["batches"]):
-            batch = decode(data, batch_headers[row : row + 1], columns=["key", "value"])
-            for (key, value), decoded in zip(
+            batch = decoded(data, batch_headers[row : row + 1], columns=["key", "value"])
+            for (key, value), texts in zip(
                 zip(*(column.to_pylist() for column in batch.columns), strict=True),
                 expected.get("decoded", []),
                 strict=True,
             ):
-                _compare_commit(key, value, *decoded)
+                _compare_commit(key, value, *texts)
 
 
 def _compare_commit(key: bytes, value: bytes | None, shown_key: str, shown_value: str) -> None:

@@ -28,12 +28,10 @@ from kafka_batches import (
     wrapper,
     xerial,
 )
-from kafka_comparing import both
+from kafka_comparing import both, decoded
 from kafkalog.format.batch_headers import walk_batches
 from kafkalog.format.compression import inflate, mend_frame_head, xxhash32
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
-from kafkalog.format.layout import RECORD
-from kafkalog.format.records import decode
 from kafkalog.format.reference import markers, records_of
 from rmqstore.errors import MalformedBytesError
 
@@ -44,7 +42,7 @@ def refused(data: bytes, reason: str = ".") -> None:
     """Both paths refuse the data, and say why."""
     batch_headers = walk_batches(data, base_position=50)
     with pytest.raises(MalformedBytesError, match=reason) as caught:
-        decode(data, batch_headers, columns=RECORD.names)
+        decoded(data, batch_headers)
     assert caught.value.position in batch_headers.position
     with pytest.raises(MalformedBytesError):
         list(records_of(data, batch_headers))
