@@ -135,13 +135,7 @@ def batch(
     body = b"".join(_record(number, key, value) for number, value in enumerate(values))
     last = len(values) - 1 if last_offset_delta is None else last_offset_delta
     checked = struct.pack(
-        ">hiqqqhii",
-        attributes,
-        last,
-        time,
-        time + max(len(values) - 1, 0),
-        *made_by,
-        len(values),
+        ">hiqqqhii", attributes, last, time, time + max(len(values) - 1, 0), *made_by, len(values)
     )
     checked += body
     header = struct.pack(">qiib", base_offset, 9 + len(checked), 0, 2)

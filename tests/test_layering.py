@@ -34,10 +34,7 @@ DEFINITIONS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 
 # The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
-    "BatchConsumeQueue": {
-        "rmqstore.write.queue_files",
-        "rmqstore.write.truncation",
-    },
+    "BatchConsumeQueue": {"rmqstore.write.queue_files", "rmqstore.write.truncation"},
     "ConsumeQueue": {
         "rmqstore.read.views.consumequeue",
         "rmqstore.storage.queue.tiered",

@@ -28,11 +28,7 @@ def load(
     spark: Engine, path: Stores, *, schema: Schema | None = None, **options: object
 ) -> Frame: ...
 def load(
-    spark: SparkSession | Engine,
-    path: Stores,
-    *,
-    schema: Schema | None = None,
-    **options: object,
+    spark: SparkSession | Engine, path: Stores, *, schema: Schema | None = None, **options: object
 ) -> DataFrame | Frame:
     """Return a read of one store or several; options that are not text become JSON."""
     reader: Any = spark.read.format("rmqstore")

@@ -19,15 +19,7 @@ import store_builder as build
 from connector.engine import Engine
 from connector.streams import delivered, drain, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, rows
-from live.fake_cluster import (
-    FakeBroker,
-    FakeCluster,
-    Reply,
-    Request,
-    fill,
-    pairs,
-    put_behind_proxy,
-)
+from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, pairs, put_behind_proxy
 from live.test_lost_messages import batch_queue
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
@@ -539,8 +531,7 @@ def test_a_stream_commits_while_brokers_are_started_again(two: FakeCluster) -> N
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["msgKey", "msgId", "brokerName", "includePending", "ignoreLogEnd", "tiered"],
+    "name", ["msgKey", "msgId", "brokerName", "includePending", "ignoreLogEnd", "tiered"]
 )
 def test_options_of_files_are_refused_by_name(engine: Engine, two: FakeCluster, name: str) -> None:
     with pytest.raises(PySparkException, match=name):

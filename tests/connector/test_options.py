@@ -51,21 +51,12 @@ def test_defaults_are_those_of_the_readme() -> None:
         options.request.tags,
         options.request.by,
         options.request.mode,
-    ) == (
-        None,
-        None,
-        "queue",
-        "FAILFAST",
-    )
+    ) == (None, None, "queue", "FAILFAST")
     assert (
         options.columns.corrupt_column,
         options.request.check_crc,
         options.request.fail_on_data_loss,
-    ) == (
-        "_corrupt_record",
-        True,
-        True,
-    )
+    ) == ("_corrupt_record", True, True)
     assert options.limits == Limits(128 << 20, None, None)
     selection = options.request.selection
     assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (
@@ -155,15 +146,7 @@ def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "path",
-        "queryName",
-        "checkpointLocation",
-        "recursiveFileLookup",
-        "PATH",
-        "queryname",
-    ],
+    "name", ["path", "queryName", "checkpointLocation", "recursiveFileLookup", "PATH", "queryname"]
 )
 def test_keys_of_spark_are_never_unknown(name: str) -> None:
     assert parse_read_options({"path": STORE, name: STORE}).source.stores[0].path == STORE

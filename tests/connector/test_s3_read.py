@@ -69,10 +69,7 @@ def test_local_and_remote_stores_are_one_table(
 
 @pytest.mark.spark
 def test_no_plan_and_no_catalog_shows_a_secret(
-    spark: SparkSession,
-    s3: S3Server,
-    golden_store: GoldenStore,
-    capfd: pytest.CaptureFixture[str],
+    spark: SparkSession, s3: S3Server, golden_store: GoldenStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     uri = s3.upload(golden_store("one"))
     frame = sparkreads.load(spark, uri, storageOptions=s3.options)

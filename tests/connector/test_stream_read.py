@@ -77,11 +77,7 @@ def test_a_stream_to_the_present_gives_what_a_batch_gives(
     [("lmq", {"subscribe": "%LMQ%sub_3,%LMQ%sub_1"}), ("batch-cq", {"subscribe": "BatchA"})],
 )
 def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
-    engine: Engine,
-    golden_store: GoldenStore,
-    tmp_path: Path,
-    name: str,
-    options: dict[str, str],
+    engine: Engine, golden_store: GoldenStore, tmp_path: Path, name: str, options: dict[str, str]
 ) -> None:
     """Of an inner batch a trigger may take a part."""
     root = golden_store(name)

@@ -222,10 +222,7 @@ class Driver:
         return RmqStoreStreamWriter(self._schema, self._options)
 
     def commit(
-        self,
-        staged: list[StagedOfQuery],
-        batch_id: int,
-        writer: RmqStoreStreamWriter | None = None,
+        self, staged: list[StagedOfQuery], batch_id: int, writer: RmqStoreStreamWriter | None = None
     ) -> None:
         """Commit a batch, or abort it if that fails, as Spark does."""
         writer = writer or self.writer()

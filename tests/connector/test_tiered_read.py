@@ -63,10 +63,7 @@ def test_what_needs_one_log_is_refused(engine: Engine, golden_store: GoldenStore
     root = golden_store("tiered")
     tier = str(root / "tieredstore")
     for path, options in ((root, {"tiered": tier}), (root / "tieredstore", {})):
-        for others in (
-            {"scan": "commitlog"},
-            {"view": "files"},
-        ):
+        for others in ({"scan": "commitlog"}, {"view": "files"}):
             with pytest.raises(Exception, match="is not supported with tiered storage"):
                 load(engine, path, **options, **others).collect()
 

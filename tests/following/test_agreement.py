@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
-from following.followers import (
-    Following,
-    files,
-    follow_once,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import Following, files, follow_once, following, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.replica.state import follow_status
 from store_builder import pack_blank

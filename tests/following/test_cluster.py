@@ -17,12 +17,7 @@ from following.fake_master import FakeMaster, log_of, more
 from following.fake_name_server import FakeNameServer
 from following.followers import TIMING, require_exact, wait_for
 from following.test_reconnecting import closed_port
-from rmqstore.errors import (
-    BrokerRefusedError,
-    BrokerUnreachableError,
-    OptionError,
-    StoreStateError,
-)
+from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, OptionError, StoreStateError
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
 from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
@@ -236,15 +231,7 @@ def test_brokers_may_report_ipv6_without_brackets() -> None:
         assert broker.addresses == {0: Address("2001:db8::1", 10911), 1: Address("2001:db8::2", 7)}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b'{"brokerAddrTable":[1]}',
-    ],
-)
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"brokerAddrTable":[1]}'])
 def test_an_answer_that_is_not_a_list_of_brokers_is_an_error(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,14 +16,7 @@ import pytest
 import tiers
 from following.fake_controller import FakeController, Handshake
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
-from following.followers import (
-    Following,
-    files,
-    follow_once,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import Following, files, follow_once, following, require_exact, wait_for
 from rmqstore.errors import (
     BrokerUnreachableError,
     RmqStoreError,
@@ -193,9 +186,7 @@ def test_a_broker_without_a_common_epoch_and_record_is_refused(tmp_path: Path) -
     "settings", [{"brokerRole": "SLAVE"}, {"brokerId": "2"}, {"brokerId": "-1"}]
 )
 def test_only_a_master_is_asked_for_its_log(
-    settings: dict[str, str],
-    is_told_late: bool,
-    tmp_path: Path,
+    settings: dict[str, str], is_told_late: bool, tmp_path: Path
 ) -> None:
     log, target = log_of(50), tmp_path / "copy"
     with FakeController(log, [Epoch(1, 0)]) as master:

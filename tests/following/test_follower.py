@@ -460,11 +460,7 @@ def test_a_full_disk_ends_a_copy_that_goes_on_later(n_writes: int, tmp_path: Pat
         settings = FollowSettings(once=True, timing=TIMING)
         with pytest.raises(StoreStateError, match="the disk is full"):
             Follower(
-                endpoint,
-                target,
-                settings,
-                threading.Event(),
-                make_disk=lambda: SmallDisk(n_writes),
+                endpoint, target, settings, threading.Event(), make_disk=lambda: SmallDisk(n_writes)
             ).run()
         follow_once(master, target)
     require_exact(target, log)

@@ -10,23 +10,11 @@ import pytest
 
 import rmqstore
 from following.fake_master import FakeMaster, more
-from following.followers import (
-    files,
-    follow_once,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import files, follow_once, following, require_exact, wait_for
 from following.test_follower import FILE_BYTES, log_of
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import due
-from rmqstore.replica.state import (
-    FollowState,
-    copy_paths,
-    read_state,
-    state_path,
-    write_state,
-)
+from rmqstore.replica.state import FollowState, copy_paths, read_state, state_path, write_state
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 

@@ -8,11 +8,7 @@ import struct
 import pytest
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.replica.agreement import (
-    Extent,
-    compared_from,
-    request_at,
-)
+from rmqstore.replica.agreement import Extent, compared_from, request_at
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import MAX_BODY_BYTES, NEVER, HaStream
 

@@ -193,11 +193,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
     for code, error, text in (
         (16, BrokerRefusedError, "no right"),
         (2, BrokerUnreachableError, "no right"),
-        (
-            3,
-            BrokerRefusedError,
-            "not a broker's listen port; name servers are given with namesrv",
-        ),
+        (3, BrokerRefusedError, "not a broker's listen port; name servers are given with namesrv"),
     ):
 
         def serve(connection: socket.socket, request: dict[str, object], code: int = code) -> None:

@@ -14,13 +14,7 @@ import pytest
 
 import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
-from following.followers import (
-    Following,
-    follow_once,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import Following, follow_once, following, require_exact, wait_for
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
 from rmqstore.replica.retention import (
@@ -246,10 +240,7 @@ def test_nothing_is_deleted_while_a_checkpoint_does_not_tell(
     target, log = tmp_path / "copy", log_of(600)
     with FakeMaster(log) as master:
         follow_once(
-            master,
-            target,
-            retention=Retention(max_bytes=FILE_BYTES),
-            keep_for=(tmp_path / "none",),
+            master, target, retention=Retention(max_bytes=FILE_BYTES), keep_for=(tmp_path / "none",)
         )
     assert begin_of(target) == 0
     assert "nothing is deleted" in caplog.text

@@ -17,14 +17,7 @@ from typing import Any
 import pytest
 
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
-from following.followers import (
-    TIMING,
-    Following,
-    follow_once,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
@@ -380,9 +373,7 @@ def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> No
     assert asked.count(Question.TABLES) == 1
 
 
-def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(
-    tmp_path: Path,
-) -> None:
+def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
     is_asked, may_fail = threading.Event(), threading.Event()
 

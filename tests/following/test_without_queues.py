@@ -9,14 +9,7 @@ from click.testing import CliRunner
 
 import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
-from following.followers import (
-    files,
-    follow_once,
-    follower,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import files, follow_once, follower, following, require_exact, wait_for
 from rmqstore.cli import main
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import follow_status

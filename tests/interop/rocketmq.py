@@ -20,12 +20,7 @@ from py4j.java_gateway import CallbackServerParameters
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
-from rocketmq_jvm import (
-    JAVA_OPTIONS,
-    JarsUnavailableError,
-    resolve_jars,
-    start_jvm,
-)
+from rocketmq_jvm import JAVA_OPTIONS, JarsUnavailableError, resolve_jars, start_jvm
 
 __all__ = ["JAVA_OPTIONS", "JarsUnavailableError", "resolve_jars"]
 

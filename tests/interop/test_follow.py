@@ -171,11 +171,7 @@ def require_exact(root: Path, target: Path, end: int) -> None:
     ("n_lives", "n_kills"), [(2, 2), pytest.param(6, 4, marks=pytest.mark.slow)]
 )
 def test_a_copy_is_exact_whoever_is_killed(
-    n_lives: int,
-    n_kills: int,
-    rocketmq: RocketMQ,
-    start: Callable[[str], Process],
-    tmp_path: Path,
+    n_lives: int, n_kills: int, rocketmq: RocketMQ, start: Callable[[str], Process], tmp_path: Path
 ) -> None:
     dice = random.Random(n_lives)
     root, target, ports = tmp_path / "master", tmp_path / "copy", free_ports(3)

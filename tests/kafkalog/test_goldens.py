@@ -14,9 +14,7 @@ from rmqstore.errors import CorruptRecordError
 
 # Questions to the broker that damage makes unanswerable, and one where the broker believes the time
 # index of a segment whose last batch is cut, and does not look into the next one.
-UNANSWERED = {
-    ("damaged", "Cr", 2, 1700000042402): 93,
-}
+UNANSWERED = {("damaged", "Cr", 2, 1700000042402): 93}
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)

@@ -140,9 +140,7 @@ def test_what_is_refused_while_it_is_read(logs: kafkalog.LogDirs) -> None:
     with pytest.raises(OptionError, match=r"group 'h' has no committed offsets; .* have: g"):
         logs.scan(starting_offsets="group:h").count()
     late = logs.scan(
-        subscribe="t",
-        starting_timestamp="ms:9000",
-        starting_offsets_by_timestamp_strategy="error",
+        subscribe="t", starting_timestamp="ms:9000", starting_offsets_by_timestamp_strategy="error"
     )
     with pytest.raises(OffsetOutOfRangeError, match="t-0 has no record of 9000 ms or later"):
         late.count()

@@ -354,8 +354,7 @@ class FakeBroker(FakeServer):
     def _nearest(queue: FakeQueue, timestamp: int) -> int:
         """Return the last one of the time, else the nearer one, as ConsumeQueue of 4.x may."""
         return max(
-            queue.stored,
-            key=lambda each: (-abs(each.store_timestamp - timestamp), each.place),
+            queue.stored, key=lambda each: (-abs(each.store_timestamp - timestamp), each.place)
         ).place
 
     def _pull(self, request: Request, queue: FakeQueue) -> Reply:

@@ -13,12 +13,7 @@ import pytest
 from live.fake_cluster import FakeServer, Reply, Request
 from rmqstore import remoting
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError
-from rmqstore.remoting import (
-    Address,
-    Endpoint,
-    RemotingClient,
-    decode_answer,
-)
+from rmqstore.remoting import Address, Endpoint, RemotingClient, decode_answer
 
 
 class Echo(FakeServer):

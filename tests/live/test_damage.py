@@ -45,9 +45,7 @@ def hugely_long_body(record: bytearray) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [crc, of_other_queue, of_other_topic, hugely_long_body],
-    ids=lambda f: f.__name__,
+    "damage", [crc, of_other_queue, of_other_topic, hugely_long_body], ids=lambda f: f.__name__
 )
 def test_one_damaged_record(damage: Callable[[bytearray], None]) -> None:
     with FakeCluster({"a": one_queue(N)}) as fake, fake.open() as cluster:

@@ -42,10 +42,7 @@ MUST = "must name every partition that is read, and no other: it"
             {"startingOffsets": '{"t":{"0":1}}'},
             f"startingOffsets {MUST} does not name t-1; -2 is the earliest offset, -1 the latest",
         ),
-        (
-            {"startingOffsets": "{}"},
-            f"startingOffsets {MUST} does not name t-0, t-1; -2 is",
-        ),
+        ({"startingOffsets": "{}"}, f"startingOffsets {MUST} does not name t-0, t-1; -2 is"),
         (
             {"endingOffsets": '{"t":{"0":-1,"7":3}}'},
             f"endingOffsets {MUST} does not name t-1 and names t-7, which is not read; -2 is",
@@ -151,10 +148,7 @@ def test_committed_records_end_at_the_last_stable_offset(
     opened = OffsetReader(parse_read_options(options))
     assert opened.ends() == {("t", 0): 2, ("t", 1): 4}
     by_time = {"endingTimestamp": "3"}
-    assert OffsetReader(parse_read_options(options | by_time)).ends() == {
-        ("t", 0): 2,
-        ("t", 1): 3,
-    }
+    assert OffsetReader(parse_read_options(options | by_time)).ends() == {("t", 0): 2, ("t", 1): 3}
     batch_reader = KafkaLogReader(kafka_schema(include_headers=False), parse_read_options(options))
     splits = batch_reader.partitions()
     monkeypatch.setattr(Partition, "stable_offset", lambda *_, **__: pytest.fail("looked for"))
