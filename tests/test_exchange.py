@@ -26,16 +26,9 @@ SIZES = (
 )
 # What "the same message" means; properties without what the store adds.
 SAME = [
-    "topic",
-    "queueId",
-    "queueOffset",
-    "body",
-    "properties",
-    "flag",
-    "bornTimestamp",
-    "bornHost",
+    "topic", "queueId", "queueOffset", "body", "properties", "flag", "bornTimestamp", "bornHost",
     "reconsumeTimes",
-]
+]  # fmt: skip
 
 
 def run(*arguments: object, stdin: str | None = None) -> Result:
@@ -179,33 +172,23 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ("[1]", "line 2 is not a JSON object"),
         ("[" * 100_000, "line 2 is not JSON"),
         ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is not a column"),
-        (
-            '{"topic": "T", "body": 3}',
-            "line 2: body must be text, not 3; other bytes stand in bodyBase64",
-        ),
+        ('{"topic": "T", "body": 3}',
+         "line 2: body must be text, not 3; other bytes stand in bodyBase64"),
         ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),
         ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
         ('{"topic": "T", "body": "x", "queueId": 99999999999}', "queueId must be int32"),
-        (
-            '{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
-            "line 2: bornTimestamp: time 'noon'",
-        ),
+        ('{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
+         "line 2: bornTimestamp: time 'noon'"),
         ('{"topic": "../T", "body": "x"}', "line 2: MESSAGE_ILLEGAL"),
         ('{"topic": "T"}', "line 2: MESSAGE_ILLEGAL: body is null"),
-        (
-            '{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
-            "line 2: MESSAGE_ILLEGAL: the value of property 'b' is null or empty",
-        ),
-        (
-            '{"topic": "T", "body": "x", "properties": {"a": null}}',
-            "line 2: MESSAGE_ILLEGAL: the value of property 'a' is null or empty",
-        ),
-        (
-            '{"topic": "T", "body": "x", "properties": {"": "x"}}',
-            "line 2: MESSAGE_ILLEGAL: a property has no name",
-        ),
+        ('{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
+         "line 2: MESSAGE_ILLEGAL: the value of property 'b' is null or empty"),
+        ('{"topic": "T", "body": "x", "properties": {"a": null}}',
+         "line 2: MESSAGE_ILLEGAL: the value of property 'a' is null or empty"),
+        ('{"topic": "T", "body": "x", "properties": {"": "x"}}',
+         "line 2: MESSAGE_ILLEGAL: a property has no name"),
     ],
-)
+)  # fmt: skip
 def test_import_refuses_a_bad_line_and_writes_nothing(
     tmp_path: Path, line: str, reason: str
 ) -> None:

@@ -59,19 +59,9 @@ LOOKS = {
     "rmdir", "samefile", "stat", "symlink_to", "touch", "unlink", "write_bytes", "write_text",
 }  # fmt: skip
 NOT_PATHS = {
-    "storage",
-    "_storage",
-    "LOCAL",
-    "_files",
-    "queue",
-    "queues",
-    "_queues",
-    "ranges",
-    "self",
-    "source",
-    "status",
-    "tier",
-}
+    "storage", "_storage", "LOCAL", "_files", "queue", "queues", "_queues", "ranges", "self",
+    "source", "status", "tier",
+}  # fmt: skip
 MODULES_OF_FILES = {"ctypes", "fcntl", "glob", "io", "mmap", "shutil", "tempfile"} | {
     f"rmqstore.storage.files.{name}" for name in ("regular", "mapped_file", "sparse")
 }

@@ -70,11 +70,8 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         row = store.scan().read_all().to_pylist()[0]
     assert isinstance(message, Message)
     assert (message.topic, message.queueId, message.queueOffset, message.body) == (
-        "Topic",
-        3,
-        0,
-        b"body",
-    )
+        "Topic", 3, 0, b"body",
+    )  # fmt: skip
     assert (message.tags, message.keys, message.msgId) == ("t", "a b", "U")
     assert (
         message.properties
@@ -502,11 +499,8 @@ ERRORS = [
 def test_errors_survive_pickling(error: RmqStoreError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.args, vars(again)) == (
-        type(error),
-        str(error),
-        error.args,
-        vars(error),
-    )
+        type(error), str(error), error.args, vars(error),
+    )  # fmt: skip
     assert isinstance(again, RmqStoreError)
 
 

@@ -66,14 +66,11 @@ def test_a_report_is_one_number_and_never_is_far_below_every_limit() -> None:
 @pytest.mark.parametrize(
     ("extent", "bounds", "expected"),
     [
-        (Extent(0, 0), LogBounds(0, 0), 0),
-        (Extent(0, 50), LogBounds(0, 90), 40),
-        (Extent(0, 90), LogBounds(0, 50), 40),
-        (Extent(45, 50), LogBounds(0, 90), 45),
-        (Extent(0, 50), LogBounds(48, 90), 48),
-        (Extent(64, 64), LogBounds(64, 90), 64),
+        (Extent(0, 0), LogBounds(0, 0), 0), (Extent(0, 50), LogBounds(0, 90), 40),
+        (Extent(0, 90), LogBounds(0, 50), 40), (Extent(45, 50), LogBounds(0, 90), 45),
+        (Extent(0, 50), LogBounds(48, 90), 48), (Extent(64, 64), LogBounds(64, 90), 64),
     ],
-)
+)  # fmt: skip
 def test_what_is_compared(extent: Extent, bounds: LogBounds, expected: int) -> None:
     assert compared_from(extent, bounds, 10) == expected
 

@@ -150,12 +150,8 @@ def test_a_request_is_signed_over_the_values_of_its_fields_in_order_and_its_body
     content = b"user" + b"token" + b"1" + b"2" + b"body"
     expected = base64.b64encode(hmac.new(b"secret", content, hashlib.sha1).digest()).decode()
     assert signed == {
-        "a": "1",
-        "b": "2",
-        "AccessKey": "user",
-        "SecurityToken": "token",
-        "Signature": expected,
-    }
+        "a": "1", "b": "2", "AccessKey": "user", "SecurityToken": "token", "Signature": expected,
+    }  # fmt: skip
     assert "secret" not in repr(Credentials("user", "secret", "token"))
 
 

@@ -37,11 +37,8 @@ class Query:
 
     def __init__(self, root: Path, options: dict[str, str], dice: random.Random) -> None:
         given = {
-            "startingOffsets": "earliest",
-            "failOnDataLoss": "false",
-            "brokerName": "b",
-            **options,
-        }
+            "startingOffsets": "earliest", "failOnDataLoss": "false", "brokerName": "b", **options,
+        }  # fmt: skip
         self._options, self._dice = {"path": str(root), **given}, dice
         self._planned: dict[str, Any] | None = None
         self.delivered: list[str] = []

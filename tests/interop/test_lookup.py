@@ -18,15 +18,9 @@ SIZES = {
 }  # fmt: skip
 TOPICS = ["T", "Other", HALF_TOPIC]
 WORDS = [
-    "hot",
-    "Aa",
-    "BB",
-    "AaBB",
-    "BBAa",
-    "键",
-    "x" * 200,
+    "hot", "Aa", "BB", "AaBB", "BBAa", "键", "x" * 200,
     *(f"order-{number}" for number in range(60)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.interop

@@ -163,13 +163,10 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
 @pytest.mark.parametrize(
     ("version", "way"),
     [
-        ("rocketmq", "append"),
-        ("rocketmq", "staged"),
-        ("rocketmq", "repair"),
-        ("rocketmq", "rebuild"),
-        ("rocketmq_55", "staged"),
+        ("rocketmq", "append"), ("rocketmq", "staged"), ("rocketmq", "repair"),
+        ("rocketmq", "rebuild"), ("rocketmq_55", "staged"),
     ],
-)
+)  # fmt: skip
 def test_the_real_store_serves_light_queues_and_goes_on(
     real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
 ) -> None:
@@ -224,15 +221,10 @@ def test_records_are_in_the_light_queues_that_the_real_store_puts_them_in(
     root, copied = tmp_path / "s", tmp_path / "copied"
     named = {
         "Parent": [
-            "%LMQ%a",
-            "%LMQ%a,",
-            "%LMQ%b,%LMQ%a,,",
-            "%LMQ%c,other",
-            "%LMQ%c, %LMQ%a",
-            "%LMQ%a",
+            "%LMQ%a", "%LMQ%a,", "%LMQ%b,%LMQ%a,,", "%LMQ%c,other", "%LMQ%c, %LMQ%a", "%LMQ%a",
         ],
         "Batch": ["%LMQ%a,%LMQ%c"],
-    }
+    }  # fmt: skip
     with real_mq.open(root, ("Batch",), **sizes) as real:
         for topic, values in named.items():
             for value in values:

@@ -127,13 +127,10 @@ def test_routes_are_those_of_the_real_class(rocketmq: RocketMQ, tmp_path: Path) 
             members = dice.choice([[0], [0, 1], [0, 1, 2], [1], [1, 2]])
             for broker_id in members:
                 settings = {
-                    "brokerName": f"broker-{number}",
-                    "brokerClusterName": f"c{number % 2}",
-                    "brokerId": broker_id,
-                    "brokerIP1": f"10.0.{number}.{broker_id}",
-                    "listenPort": 10911 + number,
-                    "enableSlaveActingMaster": is_acting,
-                }
+                    "brokerName": f"broker-{number}", "brokerClusterName": f"c{number % 2}",
+                    "brokerId": broker_id, "brokerIP1": f"10.0.{number}.{broker_id}",
+                    "listenPort": 10911 + number, "enableSlaveActingMaster": is_acting,
+                }  # fmt: skip
                 root = tmp_path / f"{case}-{number}-{broker_id}"
                 write_member(root, entries(dice), settings)
                 register(rocketmq, manager, root, settings)

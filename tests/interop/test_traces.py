@@ -39,19 +39,8 @@ SET = {
     "Recall": "timeStamp regionId groupName topic msgId success",
 }
 TEXTS = [
-    "",
-    "a",
-    "TagA",
-    "k1 k2",
-    "Größe",
-    "消息 🎉",
-    "x" * 300,
-    "null",
-    " ",
-    "0",
-    "true",
-    "a\tb\n",
-]
+    "", "a", "TagA", "k1 k2", "Größe", "消息 🎉", "x" * 300, "null", " ", "0", "true", "a\tb\n",
+]  # fmt: skip
 INTS = [0, 1, -1, 7, 4096, (1 << 31) - 1, -(1 << 31)]
 TIMES = [0, 1, 1_700_000_000_123, -5, (1 << 63) - 1, -(1 << 63), 10**18]
 

@@ -233,19 +233,11 @@ def test_partitions_as_rows(tmp_path: Path) -> None:
     assert batch.schema == PARTITIONS
     assert batch.to_pylist() == [
         {
-            "topic": "t",
-            "partition": 0,
-            "start_offset": 3,
-            "end_offset": 5,
-            "last_stable_offset": 5,
-            "high_watermark": 4,
-            "segments": 1,
-            "bytes": path.stat().st_size,
-            "leader_epoch": 2,
-            "recovery": None,
-            "path": str(folder),
+            "topic": "t", "partition": 0, "start_offset": 3, "end_offset": 5,
+            "last_stable_offset": 5, "high_watermark": 4, "segments": 1,
+            "bytes": path.stat().st_size, "leader_epoch": 2, "recovery": None, "path": str(folder),
         }
-    ]
+    ]  # fmt: skip
 
 
 def test_batches_of_a_range(tmp_path: Path) -> None:

@@ -46,21 +46,13 @@ def changed(batch: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(
     "tail",
     [
-        TWO[:-2],
-        TWO[:17],
-        TWO[:10],
-        b"\0",
-        b"\0" * 5000,
-        changed(TWO, -1 % len(TWO)),
-        changed(TWO, 30),
-        b"\xff" * 300,
-        TWO[:20] + b"\0" * 500,
-        TWO[:8] + b"\x7f\xff\xff\xff" + TWO[12:],
-        TWO[:8] + b"\x80\0\0\0" + TWO[12:],
+        TWO[:-2], TWO[:17], TWO[:10], b"\0", b"\0" * 5000, changed(TWO, -1 % len(TWO)),
+        changed(TWO, 30), b"\xff" * 300, TWO[:20] + b"\0" * 500,
+        TWO[:8] + b"\x7f\xff\xff\xff" + TWO[12:], TWO[:8] + b"\x80\0\0\0" + TWO[12:],
         TWO[:8] + b"\0\0\0\x0e" + TWO[12:],
     ],
     ids=lambda tail: f"{len(tail)} bytes, {tail[:12].hex()}",
-)
+)  # fmt: skip
 def test_a_killed_log_ends_at_the_first_bad_batch(killed: Path, tail: bytes) -> None:
     first = build.write_segment(killed, 0, ONE, tail, THREE)
     later = build.write_segment(killed, 4, LATER)

@@ -421,16 +421,10 @@ def test_the_first_damage_is_named_that_may_hide_the_end_of_a_transaction(
     folder: Path, read: Callable[[kafkalog.Partition], object]
 ) -> None:
     batches = [
-        sent(0, 1, b"a"),
-        damaged(sent(1, 1, b"lost, but decided")),
-        marker(2, 1, COMMIT),
-        sent(3, 2, b"b"),
-        damaged(sent(4, 2, b"c")),
-        sent(5, None, b"d"),
-        damaged(marker(6, 2, COMMIT)),
-        damaged(sent(7, None, b"e")),
-        sent(8, None, b"f"),
-    ]
+        sent(0, 1, b"a"), damaged(sent(1, 1, b"lost, but decided")), marker(2, 1, COMMIT),
+        sent(3, 2, b"b"), damaged(sent(4, 2, b"c")), sent(5, None, b"d"),
+        damaged(marker(6, 2, COMMIT)), damaged(sent(7, None, b"e")), sent(8, None, b"f"),
+    ]  # fmt: skip
     build.write_segment(folder, 0, *batches)
     partition = opened(folder)
     assert partition.last_stable_offset == 3

@@ -52,13 +52,9 @@ class Slack(NamedTuple):
 # By the unit that ends the name of a quantity. Others are only printed: time on the clock and the
 # size of a trigger follow whatever else the machine does.
 SLACKS = {
-    "anonymous MB": Slack(1.1, 8),
-    "heap MB": Slack(1.1, 8),
-    "files": Slack(1.05, 6),
-    "maps": Slack(1.1, 20),
-    "KB": Slack(1.1, 16),
-    "CPU ms": Slack(1.5, 5),
-}
+    "anonymous MB": Slack(1.1, 8), "heap MB": Slack(1.1, 8), "files": Slack(1.05, 6),
+    "maps": Slack(1.1, 20), "KB": Slack(1.1, 16), "CPU ms": Slack(1.5, 5),
+}  # fmt: skip
 
 
 class Soak:

@@ -80,13 +80,8 @@ class Smoke:
         if VERSION >= LIMITS_SINCE:
             query = self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2")
             assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [
-                2,
-                2,
-                2,
-                2,
-                2,
-                1,
-            ]
+                2, 2, 2, 2, 2, 1,
+            ]  # fmt: skip
             return
         text = failure(
             lambda: self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2")

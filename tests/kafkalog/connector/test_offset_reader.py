@@ -38,29 +38,19 @@ MUST = "must name every partition that is read, and no other: it"
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (
-            {"startingOffsets": '{"t":{"0":1}}'},
-            f"startingOffsets {MUST} does not name t-1; -2 is the earliest offset, -1 the latest",
-        ),
+        ({"startingOffsets": '{"t":{"0":1}}'},
+         f"startingOffsets {MUST} does not name t-1; -2 is the earliest offset, -1 the latest"),
         ({"startingOffsets": "{}"}, f"startingOffsets {MUST} does not name t-0, t-1; -2 is"),
-        (
-            {"endingOffsets": '{"t":{"0":-1,"7":3}}'},
-            f"endingOffsets {MUST} does not name t-1 and names t-7, which is not read; -2 is",
-        ),
-        (
-            {"endingOffsets": '{"t":{"0":-1,"1":-1},"u":{"0":3}}'},
-            f"endingOffsets {MUST} names u-0, which is not read; -2 is",
-        ),
-        (
-            {"startingOffsetsByTimestamp": '{"t":{"1":1}}', "startingOffsets": "earliest"},
-            f"startingOffsetsByTimestamp {MUST} does not name t-0",
-        ),
-        (
-            {"endingOffsetsByTimestamp": '{"t":{"0":1}}'},
-            f"endingOffsetsByTimestamp {MUST} does not name t-1",
-        ),
+        ({"endingOffsets": '{"t":{"0":-1,"7":3}}'},
+         f"endingOffsets {MUST} does not name t-1 and names t-7, which is not read; -2 is"),
+        ({"endingOffsets": '{"t":{"0":-1,"1":-1},"u":{"0":3}}'},
+         f"endingOffsets {MUST} names u-0, which is not read; -2 is"),
+        ({"startingOffsetsByTimestamp": '{"t":{"1":1}}', "startingOffsets": "earliest"},
+         f"startingOffsetsByTimestamp {MUST} does not name t-0"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":1}}'},
+         f"endingOffsetsByTimestamp {MUST} does not name t-1"),
     ],
-)
+)  # fmt: skip
 def test_offsets_by_partition_name_all_that_are_read(
     log_dir: Path, options: dict[str, str], reason: str
 ) -> None:

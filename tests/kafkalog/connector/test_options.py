@@ -179,13 +179,10 @@ def test_options_that_only_a_broker_needs_are_named_once_without_their_values(
 ) -> None:
     kafka_options._warn_of_ignored.cache_clear()
     given = {
-        "kafka.bootstrap.servers": "broker:9092",
-        "kafka.ssl.key.password": "secret",
-        "groupIdPrefix": "job",
-        "kafkaConsumer.pollTimeoutMs": "500",
-        "fetchOffset.numRetries": "3",
+        "kafka.bootstrap.servers": "broker:9092", "kafka.ssl.key.password": "secret",
+        "groupIdPrefix": "job", "kafkaConsumer.pollTimeoutMs": "500", "fetchOffset.numRetries": "3",
         "kafka.isolation.level": "read_committed",
-    }
+    }  # fmt: skip
     with caplog.at_level(logging.WARNING):
         assert parse(**given).isolation_level == "read_committed"
         parse(**given)
