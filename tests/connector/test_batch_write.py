@@ -35,15 +35,8 @@ SMALL = {
     "maxIndexNum": "400",
 }
 SAME = (
-    "topic",
-    "queueId",
-    "body",
-    "properties",
-    "flag",
-    "bornTimestamp",
-    "bornHost",
-    "reconsumeTimes",
-)
+    "topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes",
+)  # fmt: skip
 
 
 Change = Callable[[pa.Table], pa.Table]
@@ -271,21 +264,10 @@ def test_bodies_are_compressed_above_a_size(engine: Engine, tmp_path: Path, code
         ),
     ],
     ids=[
-        "column",
-        "no body",
-        "no topic",
-        "path",
-        "system",
-        "null topic",
-        "null body",
-        "control",
-        "empty property",
-        "properties",
-        "host",
-        "queue",
-        "size",
+        "column", "no body", "no topic", "path", "system", "null topic", "null body", "control",
+        "empty property", "properties", "host", "queue", "size",
     ],
-)
+)  # fmt: skip
 def test_rows_that_rocketmq_would_refuse_leave_the_store_as_it_was(
     engine: Engine, tmp_path: Path, change: Change, texts: list[str]
 ) -> None:

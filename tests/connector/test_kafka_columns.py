@@ -40,15 +40,12 @@ from rmqstore.errors import OptionError
 # Source: KafkaRecordToRowConverter.scala
 KAFKA = StructType(
     [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
+        StructField("key", BinaryType()), StructField("value", BinaryType()),
+        StructField("topic", StringType()), StructField("partition", IntegerType()),
+        StructField("offset", LongType()), StructField("timestamp", TimestampType()),
         StructField("timestampType", IntegerType()),
     ]
-)
+)  # fmt: skip
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 WITH_HEADERS = StructType([*KAFKA, StructField("headers", ArrayType(HEADER))])
 
@@ -141,14 +138,11 @@ def test_the_rows_are_those_of_a_read_by_message_columns(
     some = frame.toArrow().slice(0, 1).to_pylist()[0]
     conditions: list[tuple[Filter, ...]] = [
         (),
-        (
-            EqualTo(("topic",), some["topic"]),
-            EqualTo(("partition",), some["partition"]),
-            GreaterThanOrEqual(("offset",), 2),
-        ),
+        (EqualTo(("topic",), some["topic"]), EqualTo(("partition",), some["partition"]),
+         GreaterThanOrEqual(("offset",), 2)),
         (GreaterThan(("timestamp",), some["timestamp"]), LessThan(("offset",), 9)),
         (IsNotNull(("key",)),),
-    ]
+    ]  # fmt: skip
     for condition in conditions:
         expected = [row for row in messages if all(meets(one, row) for one in condition)]
         assert expected

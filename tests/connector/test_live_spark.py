@@ -206,11 +206,8 @@ def test_what_replaced_lost_messages_is_delivered_once(
         query.processAllAvailable()
         query.stop()
     assert delivered(engine, tmp_path)["A", 0] == [
-        *rows(0, 3)[:2],
-        (2, "m2"),
-        (2, "new"),
-        (3, "m3"),
-    ]
+        *rows(0, 3)[:2], (2, "m2"), (2, "new"), (3, "m3"),
+    ]  # fmt: skip
     told = [each for each in caplog.records if "a recovery cut it" in each.getMessage()]
     assert len(told) == 1
 

@@ -118,12 +118,9 @@ def test_the_settings_of_a_session_become_options(spark: SparkSession) -> None:
 
 def test_settings_of_s3a_are_read_as_hadoop_does() -> None:
     settings = {
-        "endpoint": "minio:9000",
-        "connection.ssl.enabled": "false",
-        "access.key": "a",
-        "secret.key": "b",
-        "path.style.access": "true",
-    }
+        "endpoint": "minio:9000", "connection.ssl.enabled": "false", "access.key": "a",
+        "secret.key": "b", "path.style.access": "true",
+    }  # fmt: skip
     expected = {"endpoint": "http://minio:9000", "access_key": "a", "secret_key": "b"}
     assert _options(settings.get) == expected
     provider = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"

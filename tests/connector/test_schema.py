@@ -31,14 +31,9 @@ from rmqstore.errors import OptionError
 
 TEXT_MAP = MapType(StringType(), StringType())
 SPARK: dict[str, DataType] = {
-    "STRING": StringType(),
-    "INT": IntegerType(),
-    "BIGINT": LongType(),
-    "BOOLEAN": BooleanType(),
-    "BINARY": BinaryType(),
-    "TIMESTAMP": TimestampType(),
-    "MAP<STRING,STRING>": TEXT_MAP,
-}
+    "STRING": StringType(), "INT": IntegerType(), "BIGINT": LongType(), "BOOLEAN": BooleanType(),
+    "BINARY": BinaryType(), "TIMESTAMP": TimestampType(), "MAP<STRING,STRING>": TEXT_MAP,
+}  # fmt: skip
 EVERY = {name: SPARK[column.sql] for name, column in documented.COLUMNS.items()}
 DOCUMENTED = {name: EVERY[name] for name in documented.DEFAULT}
 MAY_BE_NULL = [name for name, column in documented.COLUMNS.items() if column.may_be_null]

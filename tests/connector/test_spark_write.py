@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 import rmqstore
-from connector.streams import SIZES, put
+from connector.streams import SIZES, add
 from connector.test_batch_write import (
     OF_EVERY_COLUMN,
     SMALL,
@@ -103,8 +103,7 @@ def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
 ) -> None:
     """Only the last row of the last partition is too large."""
     root = tmp_path / "s"
-    with create(root, config=SIZES) as writer:
-        put(writer, "Orders", 0, [f"body {number}" for number in range(50)])
+    add(root, ("Orders", 0, [f"body {number}" for number in range(50)]))
     before = data_state(root)
     large = F.when(F.col("keys") == "k199", F.repeat(F.lit("x"), 70_000)).otherwise("b")
     frame = numbered(spark, 200).withColumn("body", large)

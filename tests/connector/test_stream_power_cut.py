@@ -219,11 +219,8 @@ def test_a_unit_that_a_recovery_kept_and_nobody_ever_wrote_is_passed_over(tmp_pa
     root = store.write(tmp_path / "s", abort=True)
     query = Query(root, **LENIENT)
     assert [row[3] for row in query.trigger()] == [
-        *(f"m{number}" for number in range(5)),
-        "b0",
-        "b1",
-        "b2",
-    ]
+        *(f"m{number}" for number in range(5)), "b0", "b1", "b2",
+    ]  # fmt: skip
 
 
 def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 import rmqstore
 import tiers
 from connector.engine import Engine, task
-from connector.streams import SIZES, Clock, put
+from connector.streams import SIZES, Clock, add, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore.sink import RmqStoreStreamWriter, StagedOfQuery, StoreSink
@@ -84,8 +84,7 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     source = source_store(tmp_path / "a", 300)
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 11
     assert by_queue(tmp_path / "b") == by_queue(source)
-    with rmqstore.open(source, mode="a") as writer:
-        put(writer, "A", 1, numbered(300, 320))
+    add(source, ("A", 1, numbered(300, 320)))
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 1
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 0
     assert by_queue(tmp_path / "b") == by_queue(source)
