@@ -44,7 +44,6 @@ def unpack(name: str, folder: Path) -> Path:
 
 @cache
 def lines(name: str, kind: str) -> list[Row]:
-    """Return the rows of ``NAME.KIND.jsonl.xz``: kind is expected, commitlog or keys."""
     with lzma.open(FOLDER / f"{name}.{kind}.jsonl.xz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 

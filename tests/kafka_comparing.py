@@ -17,7 +17,6 @@ Rows = list[dict[str, Any]]
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:
-    """Return the rows of a batch, with times as numbers."""
     batch.validate(full=True)
     times = batch.column("timestamp").cast(pa.int64())
     table = pa.Table.from_batches([batch])
@@ -57,7 +56,6 @@ def both(data: Data, batch_headers: BatchHeaders | None = None) -> Rows | None:
 
 
 def _rows_or_position(read: Callable[[], Rows]) -> Rows | int:
-    """Return the rows, or where the batch is that was refused."""
     try:
         return read()
     except MalformedBytesError as err:

@@ -39,7 +39,6 @@ def mutate(root: Path, rng: random.Random) -> str:
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
-    """Flip a bit of a file, overwrite eight bytes or cut it."""
     damaged = bytearray(data)
     at = rng.randrange(len(damaged))
     kind = rng.randrange(3)

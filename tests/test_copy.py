@@ -32,12 +32,10 @@ from rmqstore.storage.broker.store_config import StoreConfig
 
 SIZES = StoreConfig().updated(
     {
-        "mappedFileSizeCommitLog": 16384,
-        "mappedFileSizeConsumeQueue": 400,
-        "maxHashSlotNum": 100,
+        "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 100,
         "maxIndexNum": 100,
     }
-)
+)  # fmt: skip
 COMMITS = ".rmqstore/commits"
 OWN = {"lock", "abort"}
 

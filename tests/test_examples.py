@@ -37,14 +37,11 @@ Run = Callable[..., str]
 
 
 def run_program(script: str, *arguments: object) -> str:
-    """Run an example in a process of its own; return what it prints."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
+        capture_output=True, text=True, check=False,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
@@ -198,14 +195,9 @@ def test_example_replays_tags_once(
     assert expected
     for _ in range(2):
         run_spark(
-            "07_replay_stream.py",
-            golden_store("live"),
-            tmp_path / "b",
-            tmp_path / "checkpoint",
-            "LivePlain",
-            tags,
-            "--once",
-        )
+            "07_replay_stream.py", golden_store("live"), tmp_path / "b", tmp_path / "checkpoint",
+            "LivePlain", tags, "--once",
+        )  # fmt: skip
     with rmqstore.open(tmp_path / "b") as store:
         found = store.scan(columns="queueId,body").read_all().to_pylist()
 
@@ -427,12 +419,9 @@ def test_example_of_a_job_that_read_kafka_counts_words(
     run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
 ) -> None:
     shown = run_spark(
-        "15_move_kafka_job.py",
-        golden_store("live"),
-        "LivePlain",
-        tmp_path / "result",
+        "15_move_kafka_job.py", golden_store("live"), "LivePlain", tmp_path / "result",
         tmp_path / "checkpoint",
-    )
+    )  # fmt: skip
     with rmqstore.open(golden_store("live")) as store:
         bodies = store.scan(subscribe="LivePlain", columns="body").to_arrow()["body"].to_pylist()
     words = sum(len(re.findall("[a-zA-Z]+", body.decode(errors="replace"))) for body in bodies)

@@ -66,15 +66,9 @@ def test_messages_come_back_the_same(
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     back = tmp_path / "back"
     shown = run(
-        "import",
-        back,
-        target,
-        "-c",
-        config(tmp_path),
-        "--uniq-key",
-        "keep",
+        "import", back, target, "-c", config(tmp_path), "--uniq-key", "keep",
         "--allow-system-topics",
-    )
+    )  # fmt: skip
     assert shown.exit_code == 0, shown.stderr
     assert rows(back) == rows(root)
     assert len(rows(back)) > 10
@@ -147,13 +141,11 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     lines = [
         {"topic": "Orders", "body": "one", "keys": "k1", "bornTimestamp": "2026-01-02T03:04:05Z"},
         {
-            "topic": "Orders",
-            "bodyBase64": "/wA=",
-            "properties": {"colour": "blue"},
+            "topic": "Orders", "bodyBase64": "/wA=", "properties": {"colour": "blue"},
             "bornTimestamp": 1767323045000,
         },
         {"topic": "Orders", "body": "three", "queueId": 2, "tags": None},
-    ]
+    ]  # fmt: skip
     root = tmp_path / "s"
     typed = "\n".join(map(json.dumps, lines)) + "\n\n"
     shown = run("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
@@ -245,10 +237,8 @@ def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (
-            '{"topic": "T", "body": 5}',
-            "body must be text, not 5; other bytes stand in bodyBase64, ",
-        ),
+        ('{"topic": "T", "body": 5}',
+         "body must be text, not 5; other bytes stand in bodyBase64, "),
         ('{"topic": "T", "body": {"a": 1}}', 'must be text, not {"a": 1}; other bytes'),
         ('{"topic": "T", "bodyBase64": 7}', "bodyBase64 must be bytes in base64, not 7"),
         ('{"topic": 7, "body": "x"}', "topic must be text, not 7"),
@@ -259,7 +249,7 @@ def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -
         ('{"topic": "T", "body": "\\ud800"}', "body must be text"),
         ('{"topic": }', "is not JSON: Expecting value at character 11"),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_another_type_is_named_with_its_line(
     tmp_path: Path, line: str, reason: str
 ) -> None:

@@ -53,11 +53,9 @@ from rmqstore.storage.queue.queue import chunks, valid_end
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
 SIZES = StoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=50,
+    mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=50,
     max_index_num=60,
-)
+)  # fmt: skip
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
@@ -183,10 +181,8 @@ def read_everything(root: Path) -> list[str]:
     for scan in ("queue", "commitlog"):
         for mode in MODES:
             options: dict[str, Any] = {
-                "scan": scan,
-                "mode": mode,
-                "fail_on_data_loss": mode == "FAILFAST",
-            }
+                "scan": scan, "mode": mode, "fail_on_data_loss": mode == "FAILFAST",
+            }  # fmt: skip
             ask(lambda store, options=options: store.scan(**options).read_all().to_pylist())
     for name in VIEWS:
         ask(lambda store, name=name: store.view(name).read_all().to_pylist())
@@ -247,13 +243,11 @@ def test_what_is_not_a_folder_of_the_store_is_refused(
 @pytest.mark.parametrize(
     ("put", "found"),
     [
-        (put_fifo, "a FIFO"),
-        (put_endless, "a character device"),
-        (put_loop, "levels of symbolic links"),
-        (put_folder, "a folder"),
+        (put_fifo, "a FIFO"), (put_endless, "a character device"),
+        (put_loop, "levels of symbolic links"), (put_folder, "a folder"),
         (put_terabyte, "longer than 9 bytes"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_names_the_path_and_what_was_found_and_expected(
     tmp_path: Path, put: Callable[[Path], None], found: str
 ) -> None:
@@ -403,12 +397,10 @@ def _value(value: object) -> Any:
         ("lmqConsumerOffset.json", '{{"lmqOffsetTable":{{"%LMQ%T@%LMQ%g":{}}}}}'),
         ("delayOffset.json", '{{"offsetTable":{{1:{}}}}}'),
         ("consumerFilter.json", '{{"filterDataByTopic":{{"T":{{"groupFilterData":{}}}}}}}'),
-        (
-            "consumerFilter.json",
-            '{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{{"bornTime":{}}}}}}}}}}}',
-        ),
+        ("consumerFilter.json",
+         '{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{{"bornTime":{}}}}}}}}}}}'),
     ],
-)
+)  # fmt: skip
 def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, value: object) -> None:
     if file.startswith("lmq"):  # it counts only where the other file is not there
         (root / "config/consumerOffset.json").unlink()
@@ -615,11 +607,9 @@ NUMBERS = [
     253_402_300_799_999, 253_402_300_800_000,
 ]  # fmt: skip
 FIELDS = {
-    "queueId": (12, ">i"),
-    "queueOffset": (20, ">q"),
-    "bornTimestamp": (40, ">q"),
+    "queueId": (12, ">i"), "queueOffset": (20, ">q"), "bornTimestamp": (40, ">q"),
     "storeTimestamp": (56, ">q"),
-}
+}  # fmt: skip
 
 
 def files_of(root: Path, *folders: str) -> list[Path]:

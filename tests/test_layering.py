@@ -24,11 +24,9 @@ pytestmark = pytest.mark.xdist_group("layers")  # they share what is parsed
 
 PROJECT = Path(__file__).parents[1]
 SOURCES = [
-    PROJECT / "store" / "rmqstore",
-    PROJECT / "store" / "kafkalog",
-    PROJECT / "connector" / "pyspark_rmqstore",
-    PROJECT / "connector" / "pyspark_kafkalog",
-]
+    PROJECT / "store" / "rmqstore", PROJECT / "store" / "kafkalog",
+    PROJECT / "connector" / "pyspark_rmqstore", PROJECT / "connector" / "pyspark_kafkalog",
+]  # fmt: skip
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 
@@ -36,16 +34,14 @@ DEFINITIONS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": {"rmqstore.write.queue_files", "rmqstore.write.truncation"},
     "ConsumeQueue": {
-        "rmqstore.read.views.consumequeue",
-        "rmqstore.storage.queue.tiered",
-        "rmqstore.storage.recovery.queues",
-        "rmqstore.write.queue_files",
+        "rmqstore.read.views.consumequeue", "rmqstore.storage.queue.tiered",
+        "rmqstore.storage.recovery.queues", "rmqstore.write.queue_files",
         "rmqstore.write.truncation",
     },
     "RecoveredQueue": {"rmqstore.storage.recovery.queues"},
     "RocksDbQueue": set(),
     "SparseConsumeQueue": {"rmqstore.storage.queue.tiered"},
-}
+}  # fmt: skip
 # The names of rmqstore and of kafkalog are imported when they are first asked for.
 LAZY_PACKAGES = {"rmqstore", "kafkalog"}
 LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
@@ -131,7 +127,6 @@ class Module(NamedTuple):
     code: list[int]  # the lines that hold code
 
     def at(self, line: int) -> str:
-        """Return a place as editors and terminals know it."""
         return f"{self.path.relative_to(PROJECT)}:{line}"
 
 

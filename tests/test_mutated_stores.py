@@ -63,8 +63,6 @@ COMPRESSED = 1
 
 
 class Trial:
-    """One damaged store, and what is wrong with what was made of it."""
-
     def __init__(self, golden: Path, folder: Path, seed: int) -> None:
         self.golden, self.folder, self.seed = golden, folder, seed
         self.complaints: list[str] = []

@@ -35,7 +35,6 @@ def root(tmp_path: Path) -> Path:
 
 
 def objects(s3: S3Server, uri: str) -> dict[str, bytes]:
-    """Return all objects below a URI by name."""
     key = uri.removeprefix("s3://")
     infos = s3.filesystem.get_file_info(FileSelector(key, recursive=True, allow_not_found=True))
     found = {}

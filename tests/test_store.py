@@ -216,23 +216,18 @@ def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(
 def test_permissive_rows_fit_any_choice_of_columns(tmp_path: Path) -> None:
     store = _write(tmp_path / "s", build.Record(), build.Record(body_crc=1), build.Record())
     wide = [
-        ("storeSize", pa.int64()),
-        ("properties", pa.string()),
-        ("body", pa.string()),
+        ("storeSize", pa.int64()), ("properties", pa.string()), ("body", pa.string()),
         ("bad", pa.string()),
-    ]
+    ]  # fmt: skip
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
             assert [
                 row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)
             ] == [None] * 3
             rows = read(
-                opened,
-                columns=pa.schema(wide),
-                mode="PERMISSIVE",
-                scan=scan,
+                opened, columns=pa.schema(wide), mode="PERMISSIVE", scan=scan,
                 column_name_of_corrupt_record="bad",
-            )
+            )  # fmt: skip
             assert [row["body"] for row in rows] == ["hello", None, "hello"]
             assert [row["bad"] is None for row in rows] == [True, False, True]
             assert rows[0]["storeSize"] == rows[2]["storeSize"] == store.placed[0].size

@@ -47,7 +47,6 @@ def collect(frame: DataFrame | Frame) -> list[Row]:
 
 
 def read(spark: SparkSession | Engine, path: Stores, **options: Any) -> list[Row]:
-    """Return the rows of a read."""
     return collect(load(spark, path, **options))
 
 
@@ -92,7 +91,6 @@ def offsets(found: Iterable[Row]) -> set[int]:
 
 
 def is_text(body: bytes) -> bool:
-    """Return whether a body is UTF-8."""
     try:
         body.decode()
     except UnicodeDecodeError:

@@ -20,12 +20,10 @@ SCHEMA = "topic string, queueId int, queueOffset long, body string"
 # Sizes that let a few messages roll over files of every kind.
 SIZES = StoreConfig().updated(
     {
-        "mappedFileSizeCommitLog": 65536,
-        "mappedFileSizeConsumeQueue": 600,
-        "maxHashSlotNum": 100,
+        "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 600, "maxHashSlotNum": 100,
         "maxIndexNum": 400,
     }
-)
+)  # fmt: skip
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> None:

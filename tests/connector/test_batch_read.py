@@ -36,7 +36,6 @@ COMPARABLE = (
 
 
 def refused(frame: Frame, *texts: str) -> None:
-    """A read must fail, and its error say all of these."""
     with pytest.raises(PySparkException) as caught:
         frame.collect()
     for text in texts:
@@ -44,7 +43,6 @@ def refused(frame: Frame, *texts: str) -> None:
 
 
 def same_rows(one: Frame, other: Frame) -> bool:
-    """Return whether two reads have the same columns and rows, in whatever order."""
     same_types = [(field.name, field.dataType) for field in one.schema] == [
         (field.name, field.dataType) for field in (other.schema[name] for name in other.columns)
     ]
@@ -117,9 +115,7 @@ def test_without_options_the_documented_columns_of_user_topics_come(golden: Gold
         pytest.param(
             {"subscribePattern": "Topic[AB]|.*RETRY.*"},
             [
-                *(("TopicA", queue) for queue in range(4)),
-                ("TopicB", 0),
-                ("TopicB", 1),
+                *(("TopicA", queue) for queue in range(4)), ("TopicB", 0), ("TopicB", 1),
                 ("%RETRY%group-1", 0),
             ],
             id="subscribePattern",
@@ -216,11 +212,9 @@ def test_offsets_that_retention_deleted_are_data_loss(golden: Golden) -> None:
     options = {"subscribe": "ExpA", "columns": "queueId,queueOffset"}
     gone = {"startingOffsets": {"ExpA": {"0": 7}}}
     refused(
-        golden.load("expired", **options, **gone),
-        "OffsetOutOfRangeError",
-        "ExpA-0",
+        golden.load("expired", **options, **gone), "OffsetOutOfRangeError", "ExpA-0",
         "failOnDataLoss",
-    )
+    )  # fmt: skip
     found = spans(golden.read("expired", **options, **gone, failOnDataLoss="false"))
     assert found == {0: (82, 129, 47), 1: (93, 127, 34), 2: (100, 139, 39)}
     beyond = {"endingOffsets": {"ExpA": {"1": 500}}}
@@ -305,28 +299,6 @@ def test_a_schema_may_have_a_map_without_nulls(golden: Golden) -> None:
     assert [row["properties"] for row in collect(frame)] == [
         row["properties"] for row in messages("one")
     ]
-
-
-@pytest.mark.parametrize(
-    ("schema", "options", "texts"),
-    [
-        ("body long", {}, ["OptionError", "body"]),
-        ("bodies binary", {}, ["OptionError", "bodies"]),
-        ("body binary, tags string NOT NULL", {}, ["OptionError", "tags", "NOT NULL"]),
-        ("body binary", {"bogus": "1"}, ["OptionError", "bogus"]),
-        ("body binary", {"columns": "topic"}, ["OptionError", "columns", "schema"]),
-        (None, {"bogus": "1"}, ["OptionError", "bogus"]),
-        (None, {"msgKey": "a b"}, ["OptionError", "msgKey"]),
-        ("tagsCode long", {"scan": "commitlog"}, ["OptionError", "tagsCode"]),
-    ],
-)
-def test_schemas_and_options_that_cannot_be_are_refused(
-    golden: Golden, schema: str | None, options: dict[str, str], texts: list[str]
-) -> None:
-    with pytest.raises(PySparkException) as caught:
-        golden.load("one", schema=schema, **options).collect()
-    for text in texts:
-        assert text in str(caught.value)
 
 
 # ---- several stores

@@ -86,7 +86,6 @@ def in_order(found: Iterable[Row]) -> list[Row]:
 
 
 def in_kafkas_columns(frame: Frame) -> list[Row]:
-    """Return the rows of a read with the columns of Kafka."""
     return in_order(frame.toArrow().to_pylist())
 
 
@@ -218,11 +217,9 @@ def test_filters_on_these_columns_prune(orders: Path) -> None:
     options = parse_read_options({"path": str(orders), "columns": "kafka"})
     request = request_of(default_schema(options.columns), options)
     pushed = [
-        EqualTo(("topic",), "Orders"),
-        EqualTo(("partition",), 1),
-        GreaterThanOrEqual(("offset",), 5),
-        IsNotNull(("topic",)),
-    ]
+        EqualTo(("topic",), "Orders"), EqualTo(("partition",), 1),
+        GreaterThanOrEqual(("offset",), 5), IsNotNull(("topic",)),
+    ]  # fmt: skip
     left = [EqualTo(("key",), b"k"), GreaterThan(("timestampType",), 0), EqualTo(("value",), b"x")]
     where, rest = push_filters([*pushed, *left], request.schema, MADE_OF)
     assert rest == left

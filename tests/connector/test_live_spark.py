@@ -47,7 +47,6 @@ def serve(broker: FakeBroker, store: build.Store) -> None:
 
 @pytest.fixture
 def two() -> Iterator[FakeCluster]:
-    """Return brokers with some queues each."""
     stores = {
         name: fill(build.Store(), {("A", 0): 300, ("A", 1): 40, ("B", 2): 7}, random.Random(name))
         for name in ("a", "b")

@@ -259,10 +259,8 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(name: str, gold
     found = collect(golden.load(name, msgKey=json.dumps(keys), includeSystemTopics="true"))
     assert offsets(found) == right
     options = {
-        "path": str(golden.path(name)),
-        "msgKey": json.dumps(keys),
-        "includeSystemTopics": "true",
-    }
+        "path": str(golden.path(name)), "msgKey": json.dumps(keys), "includeSystemTopics": "true",
+    }  # fmt: skip
     parsed = parse_read_options(options)
     tasks = RmqStoreReader(default_schema(parsed.columns), parsed).partitions()
     parts = [split.part for task in tasks for split in splits_of(task, Task)]
@@ -285,10 +283,8 @@ def test_ids_limits_columns_and_tasks_go_together(golden: Golden) -> None:
         and row["sysFlag"] & 12 != 12
     ]
     query: dict[str, Any] = {
-        "msgKey": "order-25",
-        "subscribe": "TopicA",
-        "columns": "commitLogOffset",
-    }
+        "msgKey": "order-25", "subscribe": "TopicA", "columns": "commitLogOffset",
+    }  # fmt: skip
     assert offsets(collect(golden.load(path, **query))) == set(every)
     cut = golden.load(path, **query, maxRecordsPerPartition="1")
     assert len(cut.tasks()) >= len(every)
@@ -314,16 +310,6 @@ def test_filters_meet_a_look_up(golden: Golden) -> None:
     assert in_log_order(collect(frame.where(*filters).pushing())) == [
         row for row in every if row["topic"] == "TopicA" and row["queueId"] > 0
     ]
-
-
-def test_a_look_up_that_cannot_be_is_refused(golden: Golden) -> None:
-    for options, named in [
-        ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"),
-        ({"indexOnly": "true"}, "msgKey"),
-        ({"msgKey": "a", "startingOffsets": '{"TopicA":{"0":1}}'}, "startingTimestamp"),
-    ]:  # fmt: skip
-        with pytest.raises(PySparkException, match=named):
-            golden.load("basic", **options).collect()
 
 
 def test_an_sql92_filter_keeps_what_the_broker_would_deliver(golden: Golden) -> None:

@@ -43,7 +43,6 @@ print(type(reader).__name__, type(writers[1]).__name__)
 
 @pytest.fixture
 def grown(tmp_path: Path) -> Path:
-    """Return a store with ten messages."""
     add(tmp_path / "store", ("T", 0, [str(number) for number in range(10)]))
     return tmp_path / "store"
 

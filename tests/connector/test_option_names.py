@@ -55,13 +55,11 @@ def expired(tmp_path: Path) -> Path:
     ("argument", "option"),
     [
         ("fail_on_data_loss=False", "failOnDataLoss=false"),
-        ("ignore_log_end=True", "ignoreLogEnd=true"),
-        ("mode=DROPMALFORMED", "mode=DROPMALFORMED"),
-        ("starting_offsets", "startingOffsets"),
-        ("commitlogs=", "storePathCommitLog"),
+        ("ignore_log_end=True", "ignoreLogEnd=true"), ("mode=DROPMALFORMED", "mode=DROPMALFORMED"),
+        ("starting_offsets", "startingOffsets"), ("commitlogs=", "storePathCommitLog"),
         ("subscribe", "subscribe"),
     ],
-)
+)  # fmt: skip
 def test_options_stand_for_arguments(argument: str, option: str) -> None:
     assert rename_arguments(f"set `{argument}`", option_of) == f"set {option}"
 

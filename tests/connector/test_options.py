@@ -47,19 +47,11 @@ def test_defaults_are_those_of_the_readme() -> None:
         StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
     )
     columns, request, selection = options.columns, options.request, options.request.selection
-    assert (columns.columns, columns.corrupt_column, request.tags) == (
-        None,
-        "_corrupt_record",
-        None,
-    )
-    assert (request.by, request.mode) == ("queue", "FAILFAST")
+    assert (columns.columns, columns.corrupt_column) == (None, "_corrupt_record")
+    assert (request.tags, request.by, request.mode) == (None, "queue", "FAILFAST")
     assert (request.check_crc, request.fail_on_data_loss) == (True, True)
     assert options.limits == Limits(128 << 20, None, None)
-    assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (
-        None,
-        None,
-        None,
-    )
+    assert [selection.subscribe, selection.subscribe_pattern, selection.assign] == [None] * 3
     assert (selection.start.default, selection.end.default) == (EARLIEST, LATEST)
     assert (selection.include_system_topics, selection.timestamp_strategy) == (False, "latest")
 
@@ -385,9 +377,8 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
     options = parse_stream()
     assert options.read.request.selection.start.default == LATEST
     assert options.read.request.selection.timestamp_strategy == "error"
-    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
-        None, None, None, 900,
-    )  # fmt: skip
+    assert [options.max_rows, options.min_rows, options.max_bytes] == [None] * 3
+    assert options.max_delay_seconds == 900
 
 
 def test_limits_of_triggers_are_parsed() -> None:
@@ -395,9 +386,8 @@ def test_limits_of_triggers_are_parsed() -> None:
         maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m",
         maxTriggerDelay="90s", startingOffsets="earliest",
     )  # fmt: skip
-    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
-        100, 10, 8 << 20, 90,
-    )  # fmt: skip
+    assert (options.max_rows, options.min_rows, options.max_bytes) == (100, 10, 8 << 20)
+    assert options.max_delay_seconds == 90
     assert options.read.request.selection.start.default == EARLIEST
 
 

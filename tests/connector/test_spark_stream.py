@@ -63,10 +63,8 @@ def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
         finally:
             query.stop()
     assert delivered(spark, tmp_path / "q") == {
-        ("A", 0): rows(10, 500),
-        ("A", 1): rows(0, 5),
-        ("New", 2): rows(0, 9),
-    }
+        ("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 9),
+    }  # fmt: skip
 
 
 def checkpointed(folder: Path) -> Path:
@@ -114,10 +112,8 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batc
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, sink, checkpoint = (
-        source_store(tmp_path / "a", 40),
-        tmp_path / "b",
-        tmp_path / "checkpoint",
-    )
+        source_store(tmp_path / "a", 40), tmp_path / "b", tmp_path / "checkpoint",
+    )  # fmt: skip
     assert copy(spark, source, sink, checkpoint) == 2
     assert by_queue(sink) == by_queue(source)
     add(source, ("A", 1, numbered(40, 60)))

@@ -15,14 +15,6 @@ from pyspark.sql import (
     SparkSession,
     functions as F,  # noqa: N812 - as Spark's own documentation has it
 )
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
 
 import rmqstore
 from connector.streams import SIZES, add
@@ -36,8 +28,6 @@ from connector.test_batch_write import (
 )
 from reading import Row, read
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.folders import find_store
-from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark
@@ -59,18 +49,9 @@ def stored(root: Path) -> list[Row]:
 
 def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Path) -> None:
     schema = (
-        StructType()
-        .add("topic", StringType())
-        .add("queueId", IntegerType())
-        .add("body", BinaryType())
-        .add("tags", StringType())
-        .add("keys", StringType())
-        .add("msgId", StringType())
-        .add("properties", MapType(StringType(), StringType()))
-        .add("flag", IntegerType())
-        .add("bornTimestamp", TimestampType())
-        .add("bornHost", StringType())
-        .add("reconsumeTimes", IntegerType())
+        "topic string, queueId int, body binary, tags string, keys string, msgId string, "
+        "properties map<string,string>, flag int, bornTimestamp timestamp, bornHost string, "
+        "reconsumeTimes int"
     )
     frame = spark.createDataFrame(OF_EVERY_COLUMN, schema)
     write(frame, tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
@@ -136,13 +117,3 @@ def test_jobs_that_append_at_once_do_so_one_after_the_other(
         assert not list(verify(store))
     assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
     assert not (root / ".rmqstore" / "staging").exists()
-
-
-def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 10, partitions=1)
-    for version in ("3", "3", "4"):
-        write(frame, tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
-    history = read_commits(find_store(tmp_path / "s"))
-    assert [(each.n_records, each.app_id, each.version) for each in history] == [
-        (10, "job/1", 3), (10, "job/1", 4)
-    ]  # fmt: skip

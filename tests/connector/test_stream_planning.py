@@ -75,7 +75,6 @@ class Query:
 
 
 def write_over(root: Path, store: build.Store) -> None:
-    """Let the files of a store be those of another one, in place."""
     for start, data in store.segments.items():
         path = root / "commitlog" / f"{start:020d}"
         with path.open("r+b" if path.exists() else "wb") as file:
@@ -423,12 +422,9 @@ def test_a_cut_after_the_newest_chosen_record_is_noticed(tmp_path: Path, n_chose
     def made(n: int, pad: int, n_new: int) -> build.Store:
         store = grow(grow(build.Store(segment_bytes=65536), n_chosen, topic="T"), 5, topic="Other")
         return grow(
-            grow(store, n, topic="Other", late=100, pad=pad),
-            n_new,
-            topic="T",
-            prefix="t",
+            grow(store, n, topic="Other", late=100, pad=pad), n_new, topic="T", prefix="t",
             late=1000,
-        )
+        )  # fmt: skip
 
     root = made(5, 50, 0).write(tmp_path / "s", abort=True)
     query = Query(root, subscribe="T")
@@ -638,12 +634,9 @@ def test_a_stream_plans_and_reads_without_importing_pandas(tmp_path: Path) -> No
         "print(rows, 'pandas' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+        [sys.executable, "-c", script, str(tmp_path / "store")], capture_output=True, text=True,
+        check=True, timeout=120,
+    )  # fmt: skip
     assert done.stdout.split() == ["2", "False"]
 
 

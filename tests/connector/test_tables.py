@@ -187,7 +187,6 @@ def test_a_table_keeps_no_credentials_of_a_uri() -> None:
 
 
 def table_of(path: str, storage_options: str) -> StructType:
-    """Return the schema of a new table."""
     stated = {"path": path, "storageOptions": storage_options}
     options = {**CREATED, **{f"option.{key}": value for key, value in stated.items()}, **stated}
     del options["location"]

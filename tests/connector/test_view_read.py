@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,6 @@ def test_a_view_gives_the_rows_of_the_core(golden: Golden, name: str, view: str)
     frame = golden.load(path, view=view)
     assert frame.columns == VIEWS[view].names
     assert sorted(collect(frame), key=str) == sorted(expected, key=str)
-
-
-def test_a_view_is_read_in_many_tasks(golden: Golden) -> None:
-    frame = golden.load("basic", view="commitlog", maxBytesPerPartition="64k")
-    assert len(frame.tasks()) > 5
-    kinds = Counter(row["kind"] for row in frame.collect())
-    assert kinds == {"record": len(goldens.records("basic")), "blank": 5, "end": 1}
 
 
 def test_several_stores_in_one_view_are_distinguished(golden: Golden) -> None:
@@ -157,15 +149,13 @@ def test_an_option_without_meaning_is_refused_by_name(
         ("queues", {"subscribePattern": "A.*", "includeSystemTopics": "TRUE"}),
         ("commitlog", {"mode": "dropmalformed", "checkcrc": "false", "ignoreLogEnd": "true"}),
         ("index", {"mode": "PERMISSIVE", "storePathIndex": "/elsewhere"}),
-        (
-            "CONSUMEQUEUE",
-            {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"},
-        ),
+        ("CONSUMEQUEUE",
+         {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"}),
         ("files", {"columns": "path, size", "brokerName": "b"}),
         ("deadletters", {"startingTimestamp": "-1h", "consumerGroup": "g", "subscribe": "T"}),
         ("deadLetters", {"startingOffsets": '{"T":{"0":1}}', "assign": '{"T":[0]}'}),
     ],
-)
+)  # fmt: skip
 def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> None:
     assert parse_view_options({"path": "/data", "View": view, **options}).view.lower() == (
         view.lower()

@@ -27,8 +27,6 @@ from store_builder import Store
 
 
 class Run:
-    """A follower of a cluster in a thread."""
-
     def __init__(
         self, addresses: list[str], target: Path, options: dict[str, Any], settings: dict[str, Any]
     ) -> None:
@@ -36,14 +34,10 @@ class Run:
         self.seen = ClusterProgress({}, {})
         self.error: BaseException | None = None
         self._follower = ClusterFollower(
-            [Endpoint(Address.parse(each), timeout=5.0) for each in addresses],
-            target,
-            FollowSettings(**{"timing": TIMING, **settings}),
-            self.stop,
-            progress=self._see,
-            look_seconds=0.1,
-            **options,
-        )
+            [Endpoint(Address.parse(each), timeout=5.0) for each in addresses], target,
+            FollowSettings(**{"timing": TIMING, **settings}), self.stop, progress=self._see,
+            look_seconds=0.1, **options,
+        )  # fmt: skip
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 

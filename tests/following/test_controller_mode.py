@@ -16,7 +16,15 @@ import pytest
 import tiers
 from following.fake_controller import FakeController, Handshake
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
-from following.followers import Following, files, follow_once, following, require_exact, wait_for
+from following.followers import (
+    Following,
+    copied,
+    files,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
 from rmqstore.errors import (
     BrokerUnreachableError,
     RmqStoreError,
@@ -270,8 +278,7 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
 
 def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None:
     log, target = log_of(60), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     more(log, 60)
     with FakeController(log, [Epoch(1, 0)]) as master:
         follow_once(master, target)
@@ -279,8 +286,7 @@ def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None
         assert follow_status(target)[0].mode == "controller"
         assert read_checkpoint(copy_paths(target)).confirm_phy_offset == log.end
     more(log, 60)
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     require_exact(target, log)
     assert follow_status(target)[0].mode == "default"
 
@@ -383,8 +389,7 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
 
 def test_the_state_of_an_earlier_version_gets_an_id(tmp_path: Path) -> None:
     log, target = log_of(20), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     path = target / ".rmqstore" / "follow.json"
     state = json.loads(path.read_bytes())
     for name in ("mode", "learner_id", "epoch", "confirm_offset"):

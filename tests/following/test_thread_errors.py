@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
-from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
+from following.followers import (
+    TIMING,
+    Following,
+    copying,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
@@ -69,10 +77,7 @@ def test_files_are_flushed_that_are_there_after_a_cut(tmp_path: Path) -> None:
     longer, other = part(log_of(60), 150, 200)
     assert longer.end > 2 * FILE_BYTES
     target = tmp_path / "copy"
-    with (
-        FakeMaster(longer) as master,
-        following(master.address, target, make_disk=WatchedDisk) as run,
-    ):
+    with copying(longer, target, make_disk=WatchedDisk) as (master, run):
         for _ in range(4):  # the state is written several times
             more(longer, 20)
             wait_for(lambda: run.follower._now().end == longer.end)
@@ -162,10 +167,7 @@ def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(
             super().flush(path)
 
     timing = replace(TIMING, stall=0.2)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, target, make_disk=SlowDisk, timing=timing) as run,
-    ):
+    with copying(log, target, make_disk=SlowDisk, timing=timing) as (_, run):
         wait_for(lambda: run.follower._now().end == log.end)
         is_slow.set()
         more(log, 5)

@@ -59,12 +59,10 @@ class RocketMQ:
 
     @property
     def pid(self) -> int:
-        """The process of the JVM."""
         pid: int = self._process.pid
         return pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the JVM."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -93,12 +91,10 @@ class RocketMQ:
         return RealStore(self, root, sizes, attributes, is_controlled=is_controlled)
 
     def inner_class(self) -> Any:
-        """Return MessageExtBrokerInner, which 5.0 moved."""
         package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
         return package.MessageExtBrokerInner
 
     def flush_options(self) -> Any:
-        """Return the FlushOptions of RocksDB's library."""
         return self._gateway.jvm.org.rocksdb.FlushOptions().setWaitForFlush(True)
 
     @contextmanager
@@ -122,7 +118,6 @@ class RocketMQ:
         return found
 
     def json_class(self) -> Any:
-        """Return the class that turns objects into JSON and back."""
         alibaba = self._gateway.jvm.com.alibaba
         return alibaba.fastjson2.JSON if self.version >= "5.3" else alibaba.fastjson.JSON
 
@@ -412,7 +407,6 @@ def _delete_tries() -> Iterator[int]:
 
 
 def _field(owner: Any, name: str) -> Any:
-    """Return a field of a Java object that has no getter."""
     field = owner.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(owner)

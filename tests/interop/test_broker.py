@@ -26,13 +26,10 @@ def test_consumers_get_what_spark_wrote(
 ) -> None:
     root = tmp_path / "s"
     frame = spark.range(N).selectExpr(
-        "'Orders' AS topic",
-        "concat('body ', id) AS body",
-        "concat('T', id % 3) AS tags",
-        "concat('k', id) AS keys",
-        "map('n', string(id)) AS properties",
+        "'Orders' AS topic", "concat('body ', id) AS body", "concat('T', id % 3) AS tags",
+        "concat('k', id) AS keys", "map('n', string(id)) AS properties",
         "IF(id % 50 = 7, 1, NULL) AS delayTimeLevel",
-    )
+    )  # fmt: skip
     writer = frame.write.format("rmqstore").options(**SIZES)
     writer.mode("append").save(str(root))
     with rmqstore.open(root) as store:

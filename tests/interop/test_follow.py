@@ -59,8 +59,6 @@ class Load(BackgroundWork):
 
 
 class Process:
-    """A follower in a process of its own."""
-
     def __init__(self, address: str, target: Path, log: Path, *options: str) -> None:
         self._log = log.open("ab")
         command = [sys.executable, "-m", "rmqstore", "follow", address, str(target), *options]
@@ -77,7 +75,6 @@ class Process:
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait until it ends by itself; return its exit status."""
         return self._process.wait(60)
 
     def stop(self) -> None:
@@ -109,7 +106,6 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 90) -> None:
 
 
 def end_of(target: Path) -> int:
-    """Return how far the copy says that it is."""
     try:
         state = json.loads((target / ".rmqstore" / "follow.json").read_bytes())
     except FileNotFoundError:
@@ -118,7 +114,6 @@ def end_of(target: Path) -> int:
 
 
 def topics_of(target: Path) -> dict[str, Any]:
-    """Return the topics that the copy knows."""
     try:
         table: dict[str, Any] = json.loads((target / "config" / "topics.json").read_bytes())
     except FileNotFoundError:

@@ -83,7 +83,6 @@ class Load(BackgroundWork):
 
 @contextmanager
 def started(version: str, home: Path) -> Iterator[RocketMQ]:
-    """Start a JVM, which the test may kill."""
     home.mkdir()
     real = RocketMQ(version, resolve_jars(version, JARS), home)
     try:

@@ -42,7 +42,6 @@ class Appender(BackgroundWork):
             self._real.expire(1)
 
     def until(self, n_messages: int) -> None:
-        """Wait until every queue has that many messages."""
         while min(self.last) < n_messages:
             self.check()
             time.sleep(0.01)

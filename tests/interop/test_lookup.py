@@ -38,13 +38,9 @@ def test_every_key_is_answered_as_the_real_store_does_while_it_appends(
             )
             unique = {"UNIQ_KEY": f"{seed}-{number}"} if chance.random() < 0.8 else {}
             found = real.put(
-                topic,
-                0,
-                b"x" * chance.randint(0, 300),
-                tags="t",
-                keys=" ".join(words) or None,
+                topic, 0, b"x" * chance.randint(0, 300), tags="t", keys=" ".join(words) or None,
                 properties=unique,
-            )
+            )  # fmt: skip
             for key in (*unique.values(), *words):
                 put.setdefault((topic, key), []).append(found.getWroteOffset())
             if number % 100 == 99:

@@ -43,15 +43,12 @@ def messages(n: int, *topics: str, names: tuple[str, ...] = (), first: int = 0) 
         ],
         pa.schema(
             {
-                "topic": pa.string(),
-                "queueId": pa.int32(),
-                "body": pa.binary(),
-                "tags": pa.string(),
-                "keys": pa.string(),
+                "topic": pa.string(), "queueId": pa.int32(), "body": pa.binary(),
+                "tags": pa.string(), "keys": pa.string(),
                 "properties": pa.map_(pa.string(), pa.string()),
             }
         ),
-    )
+    )  # fmt: skip
 
 
 def ours(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -114,12 +111,10 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
 @pytest.mark.parametrize(
     ("version", "way"),
     [
-        ("rocketmq", "append"),
-        ("rocketmq", "repair"),
-        ("rocketmq", "rebuild"),
+        ("rocketmq", "append"), ("rocketmq", "repair"), ("rocketmq", "rebuild"),
         ("rocketmq_55", "append"),
     ],
-)
+)  # fmt: skip
 def test_the_real_store_serves_batch_queues_and_goes_on(
     real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
 ) -> None:

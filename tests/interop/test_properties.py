@@ -18,12 +18,10 @@ pytestmark = pytest.mark.interop
 STORED = [
     text.encode()
     for text in (
-        "TAGS\x01a\x02UNIQ_KEY\x017F000001\x02k\x01v\x02",
-        "größe\x01消息\x02k\x01\U0001f600x\x02",
-        "a\x01b\x02c\x01d",
-        "",
+        "TAGS\x01a\x02UNIQ_KEY\x017F000001\x02k\x01v\x02", "größe\x01消息\x02k\x01\U0001f600x\x02",
+        "a\x01b\x02c\x01d", "",
     )
-]
+]  # fmt: skip
 PIECES = [
     b"\x01", b"\x02", b"\x01\x02", b"\x02\x01", b"\0", b"a", b"TAGS", b"k\x01v\x02", b"\xff",
     b"\x80", b"\xc3", b"\xc0\x80", b"\xe0\x80\x80", b"\xe6\xb6", b"\xed", b"\xed\xa0",

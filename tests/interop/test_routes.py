@@ -29,7 +29,6 @@ SIZES = {
 
 
 def routes_of(roots: list[Path], topic: str) -> list[dict[str, Any]]:
-    """Return the rows of the view for a topic."""
     spec = view_spec("routes", include_system_topics=True)
     with ExitStack() as stack:
         opened = [stack.enter_context(rmqstore.open(root)) for root in roots]
@@ -101,18 +100,11 @@ def register(real: RocketMQ, manager: Any, root: Path, settings: dict[str, Any])
     text = (root / "config" / "topics.json").read_text()
     serializable = real.rocketmq.remoting.protocol.RemotingSerializable
     manager.registerBroker(
-        settings["brokerClusterName"],
-        f"{settings['brokerIP1']}:{settings['listenPort']}",
-        settings["brokerName"],
-        settings["brokerId"],
-        "",
-        None,
-        None,
-        settings["enableSlaveActingMaster"] == "true",
-        serializable.fromJson(text, wrapper_class),
-        real.java.util.ArrayList(),
-        None,
-    )
+        settings["brokerClusterName"], f"{settings['brokerIP1']}:{settings['listenPort']}",
+        settings["brokerName"], settings["brokerId"], "", None, None,
+        settings["enableSlaveActingMaster"] == "true", serializable.fromJson(text, wrapper_class),
+        real.java.util.ArrayList(), None,
+    )  # fmt: skip
 
 
 def test_routes_are_those_of_the_real_class(rocketmq: RocketMQ, tmp_path: Path) -> None:

@@ -84,7 +84,6 @@ class RealFilters:
         self._context = self._class("org.apache.rocketmq.filter.expression.EvaluationContext")
 
     def compile(self, texts: Sequence[str]) -> list[Any]:
-        """Return the compiled expressions, None for those that are refused."""
         string = self._class("java.lang.String")
         compiled = self._function(
             self._filter, self._class("org.apache.rocketmq.filter.FilterSpi"), "compile", string

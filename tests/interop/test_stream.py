@@ -77,7 +77,6 @@ class Sender(BackgroundWork):
             time.sleep(0.1)
 
     def wait_for(self, n_more: int, seconds: float = 90) -> None:
-        """Wait until that many more messages are acknowledged."""
         goal, until = len(self.acknowledged) + n_more, time.monotonic() + seconds
         while len(self.acknowledged) < goal:
             self.check()
@@ -129,7 +128,6 @@ class Query:
             self.start()
 
     def wait_for_batches(self, n_more: int, seconds: float = 300) -> None:
-        """Wait until that many more micro-batches with rows are committed."""
         goal, until = self._n_batches() + n_more, time.monotonic() + seconds
         while self._n_batches() < goal:
             self.check()
@@ -145,7 +143,6 @@ class Query:
         self._process.wait()
 
     def finish(self) -> None:
-        """Run to what is there now."""
         code = self.start("once").wait(120)
         assert code == 0, self._log.read_text(errors="replace")[-4000:]
 

@@ -63,17 +63,11 @@ def random_context(rng: random.Random) -> dict[str, Any]:
             if rng.random() < 0.1:
                 bean[name] = None
     return {
-        "traceType": kind,
-        "timeStamp": rng.choice(TIMES),
-        "regionId": rng.choice([*TEXTS, None]),
-        "groupName": rng.choice(TEXTS),
-        "costTime": rng.choice(INTS),
-        "success": rng.random() < 0.5,
-        "requestId": rng.choice(TEXTS),
-        "contextCode": rng.choice([0, 1, 2, 3, 4, 9]),
-        "accessChannel": rng.choice(["LOCAL", "CLOUD"]),
-        "traceBeans": beans,
-    }
+        "traceType": kind, "timeStamp": rng.choice(TIMES), "regionId": rng.choice([*TEXTS, None]),
+        "groupName": rng.choice(TEXTS), "costTime": rng.choice(INTS), "success": rng.random() < 0.5,
+        "requestId": rng.choice(TEXTS), "contextCode": rng.choice([0, 1, 2, 3, 4, 9]),
+        "accessChannel": rng.choice(["LOCAL", "CLOUD"]), "traceBeans": beans,
+    }  # fmt: skip
 
 
 def expected_traces(context: dict[str, Any]) -> list[Trace]:

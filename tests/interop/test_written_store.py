@@ -46,14 +46,9 @@ def messages(n: int, first: int = 0) -> pa.RecordBatch:
         ],
         pa.schema(
             {
-                "topic": pa.string(),
-                "body": pa.binary(),
-                "tags": pa.string(),
-                "keys": pa.string(),
-                "properties": pa.map_(pa.string(), pa.string()),
-                "flag": pa.int32(),
-                "bornTimestamp": pa.timestamp("us", tz="UTC"),
-                "bornHost": pa.string(),
+                "topic": pa.string(), "body": pa.binary(), "tags": pa.string(), "keys": pa.string(),
+                "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int32(),
+                "bornTimestamp": pa.timestamp("us", tz="UTC"), "bornHost": pa.string(),
                 "reconsumeTimes": pa.int32(),
             }
         ),

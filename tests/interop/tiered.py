@@ -76,7 +76,6 @@ class RealTieringStore(RealStore):
             self._dispatcher().doScheduleDispatch(file, True).join()
 
     def bytes_of(self, buffer: Any) -> bytes:
-        """Return what is left in a ByteBuffer."""
         joined = self._real.java.nio.ByteBuffer.allocate(buffer.remaining())
         joined.put(buffer)
         return bytes(joined.array())

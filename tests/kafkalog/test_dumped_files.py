@@ -83,7 +83,6 @@ def _with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def known(value: object) -> object:
-    """Return what stands for a value that the tool shows as -1 if there is none."""
     return None if value == -1 else value
 
 

@@ -56,7 +56,6 @@ def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: Callable[[st
 
 
 def without(value: object) -> object:
-    """Return what stands for a value that is -1 if there is none."""
     return None if value == -1 else value
 
 

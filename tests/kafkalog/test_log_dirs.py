@@ -274,11 +274,9 @@ def test_what_a_scan_refuses(logs: Path) -> None:
 def test_a_scan_of_ranges(logs: Path) -> None:
     opened = kafkalog.open(logs)
     scan = opened.scan(
-        "t",
-        starting_offsets={"t": {0: 1}},
-        ending_offsets={("t", 1): 1},
+        "t", starting_offsets={"t": {0: 1}}, ending_offsets={("t", 1): 1},
         columns=["partition", "value"],
-    )
+    )  # fmt: skip
     rows = [{"partition": 0, "value": b"b"}, {"partition": 1, "value": b"a"}]
     assert scan.to_arrow().to_pylist() == rows
     assert scan.reader().read_all().to_pylist() == rows  # again

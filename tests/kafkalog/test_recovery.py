@@ -29,13 +29,11 @@ def opened(folder: Path) -> kafkalog.Partition:
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """Return the folder of a partition whose broker was killed."""
     return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
 
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Path:
-    """Return the folder of a partition whose broker was stopped."""
     return build.make_log_dir(tmp_path / "logs") / "t-0"
 
 
@@ -110,11 +108,9 @@ def test_the_start_may_lie_inside_a_batch(clean: Path) -> None:
 def test_the_last_offset_is_that_of_the_batch(clean: Path) -> None:
     """Compaction keeps it, even where it removes the last record, or all of them."""
     build.write_segment(
-        clean,
-        0,
-        build.batch(0, [b"a"], last_offset_delta=5),
+        clean, 0, build.batch(0, [b"a"], last_offset_delta=5),
         build.batch(6, [], last_offset_delta=3),
-    )
+    )  # fmt: skip
     partition = opened(clean)
     assert partition.end_offset == 10
     assert partition.scan().count() == 1

@@ -22,7 +22,6 @@ from rmqstore.errors import OptionError
 
 
 def sent(offset: int, producer_id: int | None, *values: bytes) -> bytes:
-    """Return a batch of a transaction, or a plain one."""
     if producer_id is None:
         return build.batch(offset, values)
     producer = Producer(producer_id, 0, 0)
@@ -56,38 +55,26 @@ def test_the_end_of_one_transaction_says_nothing_of_another(
 
 def test_interleaved_transactions(folder: Path) -> None:
     build.write_segment(
-        folder,
-        0,
-        sent(0, 1, b"a"),
-        sent(1, 2, b"b"),
-        sent(2, None, b"plain"),
-        marker(3, 1, COMMIT),
-        sent(4, 1, b"c"),
-    )
+        folder, 0, sent(0, 1, b"a"), sent(1, 2, b"b"), sent(2, None, b"plain"),
+        marker(3, 1, COMMIT), sent(4, 1, b"c"),
+    )  # fmt: skip
     build.write_segment(folder, 5, marker(5, 2, ABORT), sent(6, 2, b"d"), marker(7, 1, ABORT))
     build.write_segment(folder, 8, marker(8, 2, COMMIT), sent(9, None, b"end"))
     partition = opened(folder)
     assert partition.last_stable_offset == partition.end_offset == 10
     assert committed(folder) == [b"a", b"plain", b"d", b"end"]
     assert [committed(folder, start) for start in (1, 5, 7)] == [
-        [b"plain", b"d", b"end"],
-        [b"d", b"end"],
-        [b"end"],
-    ]
+        [b"plain", b"d", b"end"], [b"d", b"end"], [b"end"],
+    ]  # fmt: skip
     every = build.values_of(partition.scan().to_arrow())
     assert every == [b"a", b"b", b"plain", b"c", b"d", b"end"]
 
 
 def test_nothing_after_an_open_transaction_is_given(folder: Path) -> None:
     build.write_segment(
-        folder,
-        0,
-        sent(0, 2, b"x"),
-        sent(1, 1, b"a"),
-        marker(2, 2, COMMIT),
-        sent(3, 1, b"b"),
+        folder, 0, sent(0, 2, b"x"), sent(1, 1, b"a"), marker(2, 2, COMMIT), sent(3, 1, b"b"),
         sent(4, None, b"hidden"),
-    )
+    )  # fmt: skip
     assert opened(folder).last_stable_offset == 1
     assert committed(folder) == [b"x"]
     assert opened(folder).scan(2, isolation_level="read_committed").count() == 0
@@ -212,10 +199,8 @@ def test_a_doubt_is_kept_once_for_all_producers(folder: Path) -> None:
     end = len(batches)
     markers = [marker(end + number, number, COMMIT) for number in range(n_producers)]
     batches += [
-        *markers,
-        sent(end + n_producers, 5, b"c"),
-        marker(end + n_producers + 1, 5, COMMIT),
-    ]
+        *markers, sent(end + n_producers, 5, b"c"), marker(end + n_producers + 1, 5, COMMIT),
+    ]  # fmt: skip
     build.write_segment(folder, 0, *batches)
     transactions = read_transactions(opened(folder).log(), 0, end + n_producers + 2)
     assert len(transactions.doubts) == n_producers
@@ -304,20 +289,14 @@ def commit_record(offset: int, *, producer_id: int | None, value: int | None) ->
 @pytest.mark.parametrize(
     ("batches", "offset"),
     [
-        ([(1, 5), COMMIT], 5),
-        ([(1, 5), ABORT], None),
-        ([(1, 5)], None),
-        ([(None, 4), (1, 5), ABORT], 4),
-        ([(1, 5), (None, 4), COMMIT], 4),
-        ([(None, 4), (None, None)], None),
-        ([(1, 5), (None, 4), (None, None), COMMIT], None),
-        ([(1, 5), (None, None), COMMIT], None),
-        ([(1, 5), (2, None), COMMIT], None),
-        ([(1, 5), (None, None), (1, 6), COMMIT], 6),
-        ([(1, 5), (None, None), (None, 3), COMMIT], 3),
+        ([(1, 5), COMMIT], 5), ([(1, 5), ABORT], None), ([(1, 5)], None),
+        ([(None, 4), (1, 5), ABORT], 4), ([(1, 5), (None, 4), COMMIT], 4),
+        ([(None, 4), (None, None)], None), ([(1, 5), (None, 4), (None, None), COMMIT], None),
+        ([(1, 5), (None, None), COMMIT], None), ([(1, 5), (2, None), COMMIT], None),
+        ([(1, 5), (None, None), (1, 6), COMMIT], 6), ([(1, 5), (None, None), (None, 3), COMMIT], 3),
         ([(1, 5), (1, 6), COMMIT, (1, 7), ABORT], 6),
     ],
-)
+)  # fmt: skip
 def test_committed_offsets_of_groups(
     tmp_path: Path, batches: list[int | tuple[int | None, int | None]], offset: int | None
 ) -> None:
@@ -340,11 +319,9 @@ def test_a_damaged_batch_of_group_offsets(tmp_path: Path, caplog: pytest.LogCapt
     content = [
         commit_record(0, producer_id=None, value=1),
         damaged(commit_record(1, producer_id=None, value=2)),
-        commit_record(2, producer_id=1, value=3),
-        build.batch(3, [b"v"], key=odd_key),
-        marker(4, 1, COMMIT),
-        damaged(commit_record(5, producer_id=None, value=4)),
-    ]
+        commit_record(2, producer_id=1, value=3), build.batch(3, [b"v"], key=odd_key),
+        marker(4, 1, COMMIT), damaged(commit_record(5, producer_id=None, value=4)),
+    ]  # fmt: skip
     path = build.write_segment(folder, 0, *content)
     logs = kafkalog.open(folder.parent)
     with pytest.raises(CorruptBatchError, match="the CRC is wrong"):

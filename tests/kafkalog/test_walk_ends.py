@@ -20,7 +20,6 @@ N = 5  # records of a batch
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder of a partition of a running broker."""
     return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
 
 

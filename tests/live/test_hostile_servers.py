@@ -29,7 +29,6 @@ N = 500
 
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up soon."""
     monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     monkeypatch.setattr(pulls, "_EMPTY_SECONDS", 0.1)

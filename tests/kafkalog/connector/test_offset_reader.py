@@ -130,11 +130,9 @@ def test_committed_records_end_at_the_last_stable_offset(
     plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
     build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
     options = {
-        "path": str(log_dir),
-        "subscribe": "t",
-        "kafka.isolation.level": "read_committed",
+        "path": str(log_dir), "subscribe": "t", "kafka.isolation.level": "read_committed",
         "endingOffsets": '{"t":{"0":4,"1":4}}',
-    }
+    }  # fmt: skip
     opened = OffsetReader(parse_read_options(options))
     assert opened.ends() == {("t", 0): 2, ("t", 1): 4}
     by_time = {"endingTimestamp": "3"}

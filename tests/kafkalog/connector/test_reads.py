@@ -34,7 +34,6 @@ def load(
 
 
 def expected(name: str, *, only_committed: bool = False) -> list[Row]:
-    """Return the key of a golden store in the columns of Spark's Kafka source."""
     rows = [
         {
             "key": _bytes(row["key"]),

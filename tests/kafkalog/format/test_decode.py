@@ -50,14 +50,12 @@ def test_random_batches(seed: int) -> None:
     codecs = chooser.choice(([0], [0], list(CODECS), [GZIP, ZSTD]))
     data = b"".join(
         batch(
-            number * 1_000_000,
-            rows(chooser),
+            number * 1_000_000, rows(chooser),
             attributes=chooser.choice(codecs) | chooser.choice((0, 8, 16, 64)),
-            leader_epoch=chooser.choice((-1, 0, 7)),
-            base_time=chooser.choice((TIME, 0, -1)),
+            leader_epoch=chooser.choice((-1, 0, 7)), base_time=chooser.choice((TIME, 0, -1)),
         )
         for number in range(chooser.choice((1, 3, 40)))
-    )
+    )  # fmt: skip
     assert both(data) is not None
 
 
