@@ -10,7 +10,7 @@ import json
 import lzma
 import struct
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ EVERY = (*CLEAN, *KILLED, "damaged")
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 Row = dict[str, Any]
+Unpacked = Callable[[str], Path]  # the name of a store in, its root out
 
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import rmqstore
 import store_builder as build
 from rmqstore.cli import main
 
-Golden = Callable[[str], Path]
 SIZES = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
     "maxHashSlotNum=100\nmaxIndexNum=400\n"
@@ -58,7 +56,7 @@ def config(folder: Path, text: str = SIZES) -> Path:
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "ipv6", "compressed"])
 def test_messages_come_back_the_same(
-    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+    golden_store: goldens.Unpacked, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target = golden_store(name), tmp_path / f"out.{suffix}"
     shown = run("export", root, target, "--all")
@@ -84,7 +82,7 @@ def test_messages_come_back_the_same(
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "compressed", "prop-crc"])
 def test_a_verbatim_export_comes_back_byte_for_byte(
-    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+    golden_store: goldens.Unpacked, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target, back = golden_store(name), tmp_path / f"out.{suffix}", tmp_path / "back"
     conf = "".join(f"{key}={value}\n" for key, value in goldens.summary(name)["conf"].items())
@@ -95,7 +93,7 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
     assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
 
 
-def test_export_takes_what_was_chosen(golden_store: Golden, tmp_path: Path) -> None:
+def test_export_takes_what_was_chosen(golden_store: goldens.Unpacked, tmp_path: Path) -> None:
     target = tmp_path / "some.parquet"
     chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
     assert run("export", golden_store("live"), target, *chosen).exit_code == 0
@@ -105,7 +103,9 @@ def test_export_takes_what_was_chosen(golden_store: Golden, tmp_path: Path) -> N
     assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
 
 
-def test_export_replaces_nothing_without_the_option(golden_store: Golden, tmp_path: Path) -> None:
+def test_export_replaces_nothing_without_the_option(
+    golden_store: goldens.Unpacked, tmp_path: Path
+) -> None:
     target = tmp_path / "there.jsonl"
     target.write_text("mine")
     shown = run("export", golden_store("basic"), target)
@@ -126,7 +126,7 @@ def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 
 def test_both_files_of_a_name_that_says_nothing_need_a_format(
-    golden_store: Golden, tmp_path: Path
+    golden_store: goldens.Unpacked, tmp_path: Path
 ) -> None:
     shown = run("export", golden_store("basic"), tmp_path / "out.txt")
     assert shown.exit_code == 2

@@ -31,6 +31,14 @@ EXPIRED = {"OFFSET_FOUND_NULL", "MESSAGE_WAS_REMOVING"}
 Message = dict[str, Any]
 
 
+def store_sizes(log: int, queues: int, slots: int, items: int, **others: Any) -> dict[str, Any]:
+    """Return settings of a store: the sizes of its files, and slots and items of its index."""
+    return {
+        "mappedFileSizeCommitLog": log, "mappedFileSizeConsumeQueue": queues,
+        "maxHashSlotNum": slots, "maxIndexNum": items, **others,
+    }  # fmt: skip
+
+
 def _each(listed: Any) -> Iterator[Any]:
     """Yield the items of a java.util.List.
 

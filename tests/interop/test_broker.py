@@ -9,13 +9,10 @@ from pyspark.sql import SparkSession
 
 import rmqstore
 from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 2000, 100, 400)
 N = 500
 
 

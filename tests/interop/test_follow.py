@@ -20,14 +20,11 @@ import rmqstore
 from interop.background import BackgroundWork
 from interop.broker import RealBroker
 from interop.conftest import JARS
-from interop.rocketmq import RocketMQ, resolve_jars
+from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
 from ports import free_ports
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000,
-    "maxHashSlotNum": 1000, "maxIndexNum": 4000, "haSendHeartbeatInterval": 1000,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 20_000, 1000, 4000, haSendHeartbeatInterval=1000)
 BATCH = 100  # small messages that are sent by one call, some thousand of them a second
 TOPIC = "Load"
 FILE_BYTES = SIZES["mappedFileSizeCommitLog"]

@@ -10,13 +10,10 @@ import pytest
 
 import rmqstore
 from interop.background import BackgroundWork
-from interop.rocketmq import RealStore, RocketMQ
+from interop.rocketmq import RealStore, RocketMQ, store_sizes
 from rmqstore.errors import OffsetOutOfRangeError
 
-SIZES = {
-    "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 50,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(16384, 20 * 20, 50, 400)
 TOPIC, N_QUEUES = "Live", 3
 
 

@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from rmqstore.format.topics import HALF_TOPIC
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20,
-    "maxIndexNum": 150,
-}  # fmt: skip
+SIZES = store_sizes(32768, 20 * 20, 20, 150)
 TOPICS = ["T", "Other", HALF_TOPIC]
 WORDS = [
     "hot", "Aa", "BB", "AaBB", "BBAa", "键", "x" * 200,

@@ -65,12 +65,11 @@ def by_columns(stored: Sequence[bytes]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4", "rocketmq_55"])
 def test_damaged_property_strings_are_read_as_rocketmq_reads_them(
-    request: pytest.FixtureRequest, version: str
+    real_mq: RocketMQ, version: str
 ) -> None:
-    real: RocketMQ = request.getfixturevalue(version)
     rng = random.Random(version)
     stored = [damaged(rng) for _ in range(1500)]
-    expected = [by_rocketmq(real, text) for text in stored]
+    expected = [by_rocketmq(real_mq, text) for text in stored]
     assert sum(map(len, expected)) > 1500
     assert any("\ufffd" in text for row in expected for pair in row.items() for text in pair)
     assert [parse_properties(text) for text in stored] == expected

@@ -14,7 +14,7 @@ import pytest
 import rmqstore
 import store_builder as build
 from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import view_spec
 
@@ -22,10 +22,7 @@ pytestmark = pytest.mark.interop
 N_CASES = 120
 TOPICS = [f"T{number}" for number in range(6)]
 BODIES = "org.apache.rocketmq.remoting.protocol.body"
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 2000, 100, 400)
 
 
 def routes_of(roots: list[Path], topic: str) -> list[dict[str, Any]]:

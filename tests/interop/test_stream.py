@@ -21,13 +21,10 @@ import rmqstore
 from interop.background import BackgroundWork
 from interop.broker import RealBroker
 from interop.conftest import JARS
-from interop.rocketmq import RocketMQ, resolve_jars
+from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 4000, "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 4000, 1000, 4000)
 SECONDS = 60
 _PAUSE_SECONDS = 0.002  # after each message: the query is to have some of the machine too
 TOPIC, LATE_TOPIC, LATE_QUEUE = "Orders", "Late", 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ DECODERS = {
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, kafka_store: Callable[[str], Path]) -> Path:
+def store(request: pytest.FixtureRequest, kafka_store: golden.Unpacked) -> Path:
     return kafka_store(request.param)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
+from kafka_reading import opened
 from kafkalog.storage import recovery
 from kafkalog.storage.recovery import Cut
 from kafkalog.storage.segments import Segment
@@ -21,10 +22,6 @@ ONE = build.batch(0, [b"a", b"b"])
 TWO = build.batch(2, [b"c"])
 THREE = build.batch(3, [b"d"])
 LATER = build.batch(4, [b"e"])
-
-
-def opened(folder: Path) -> kafkalog.Partition:
-    return kafkalog.open(folder.parent).partition("t", 0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
-from kafka_reading import count_crcs, read_in_windows
+from kafka_reading import count_crcs, opened, read_in_windows
 from kafkalog.errors import CorruptBatchError
 from kafkalog.scan import MODES
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
@@ -31,10 +31,6 @@ def sent(offset: int, producer_id: int | None, *values: bytes) -> bytes:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return build.make_log_dir(tmp_path / "logs") / "t-0"
-
-
-def opened(folder: Path) -> kafkalog.Partition:
-    return kafkalog.open(folder.parent).partition("t", 0)
 
 
 def committed(folder: Path, *bounds: int, mode: kafkalog.Mode = "FAILFAST") -> list[bytes | None]:

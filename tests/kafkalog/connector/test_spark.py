@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.spark
 
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
 EPOCH = datetime.fromtimestamp(0, UTC)
-KafkaStore = Callable[[str], Path]
 
 
 def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
@@ -39,7 +37,9 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, kafka_store: KafkaStore) -> None:
+def test_every_record_is_as_a_consumer_got_it(
+    spark: SparkSession, kafka_store: golden.Unpacked
+) -> None:
     rows = [
         (
             _bytes(row["key"]), _bytes(row["value"]), row["topic"], row["partition"],
@@ -57,7 +57,7 @@ def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, kafka_store: 
     assert_df_equality(found, key)
 
 
-def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: KafkaStore) -> None:
+def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: golden.Unpacked) -> None:
     reader = spark.read.format("kafkalog").schema("topic STRING, offset LONG, timestamp TIMESTAMP")
     read = reader.options(subscribe="Tx", minPartitions=9).load(str(kafka_store("txn")))
     assert read.columns == ["topic", "offset", "timestamp"]

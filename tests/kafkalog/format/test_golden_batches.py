@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ _HAS_NO_KEY = ("-delete/", "-future/", "-stray/", "__cluster_metadata-0/")
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, kafka_store: Callable[[str], Path]) -> Path:
+def store(request: pytest.FixtureRequest, kafka_store: golden.Unpacked) -> Path:
     return kafka_store(request.param)
 
 
