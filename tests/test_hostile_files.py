@@ -682,21 +682,11 @@ def hostile_mix(root: Path, seed: int) -> None:
         rng.choice([put_something, put_value, put_number])(root, rng)
 
 
-def check_mix(root: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", tiers.split([*range(25), *range(100, 200)], 6))
+def test_a_mix_of_hostile_names_and_values(root: Path, seed: int) -> None:
     hostile_mix(root, seed)
     before = tree(root)
     read_everything(root)
     assert tree(root) == before
     write_everything(root)
     read_everything(root)
-
-
-@pytest.mark.parametrize("seed", tiers.split(range(25), 6))
-def test_a_mix_of_hostile_names_and_values(root: Path, seed: int) -> None:
-    check_mix(root, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 200))
-def test_many_mixes_of_hostile_names_and_values(root: Path, seed: int) -> None:
-    check_mix(root, seed)

@@ -283,13 +283,6 @@ def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:
         copy(root, f"{uri}-2", topics="V", target_options=s3.options)
 
 
-def test_a_copy_goes_into_any_file_system(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    other = SubTreeFileSystem(str(tmp_path / "other"), LocalFileSystem())
-    copy(root, "copies/of-it", target_filesystem=other)
-    assert contents(tmp_path / "other" / "copies" / "of-it") == contents(root)
-
-
 def test_the_command_line_copies_to_a_uri(root: Path, s3: S3Server) -> None:
     uri = f"s3://{BUCKET}/by-command"
     options = [f"--target-option={name}={value}" for name, value in s3.options.items()]

@@ -98,9 +98,6 @@ def test_a_path_without_a_log_is_not_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotAStoreError, match=str(path)):
             rmqstore.open(path)
-
-
-def test_a_folder_with_neither_log_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
     with pytest.raises(NotAStoreError, match="commitlog"):
         rmqstore.open(tmp_path)

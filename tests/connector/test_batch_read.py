@@ -348,17 +348,6 @@ def test_brokers_are_named_by_path_and_have_offsets_of_their_own(
     assert counts == {"left": 29, "right": 9}
 
 
-def test_of_two_stores_of_one_broker_name_one_is_read_unless_they_disagree(
-    golden: Golden, tmp_path: Path
-) -> None:
-    copy = golden.copy("expired", tmp_path / "expired")
-    one = golden.load("expired").count()
-    assert golden.load([golden.path("expired"), copy]).count() == one
-    roots = [golden.path("expired"), golden.path("basic")]
-    same = {str(root): "same" for root in roots}
-    refused(golden.load(roots, brokerName=same), "OptionError", "same", *map(str, roots))
-
-
 def test_a_topic_of_one_store_only_is_read_from_that_one(engine: Engine, brokers: Path) -> None:
     found = _by_broker(
         read(engine, f"{brokers}/*", subscribe="One", columns="brokerName,commitLogOffset")
@@ -479,14 +468,6 @@ def test_the_column_of_the_reason_may_have_another_name_and_place(
 # ---- crashed stores
 
 
-@pytest.mark.parametrize("name", [*goldens.CRASHED, "dledger-crash"])
-def test_the_log_of_a_crashed_store_ends_where_recovery_ends_it(golden: Golden, name: str) -> None:
-    found = golden.read(
-        name, scan="commitlog", columns="commitLogOffset", maxBytesPerPartition="20k"
-    )
-    assert offsets(found) == physical(goldens.records(name))
-
-
 @pytest.mark.parametrize("name", goldens.CRASHED)
 def test_the_queues_of_a_crashed_store_give_every_record_of_its_log(
     golden: Golden, name: str
@@ -590,23 +571,6 @@ def test_damage_in_one_of_many_tasks_is_still_found(
         assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
             victim["physicalOffset"]
         ]
-
-
-def test_damage_of_a_log_whose_queues_are_gone_is_not_a_silent_end(
-    golden: Golden, tmp_path: Path
-) -> None:
-    root = golden.copy("crash4", tmp_path / "s")
-    records = goldens.records("crash4")
-    victim = records[-1]["physicalOffset"]  # of which no later record of its queue tells
-    file = root / "commitlog" / f"{victim - victim % 65536:020d}"
-    data = bytearray(file.read_bytes())
-    data[victim % 65536 : victim % 65536 + 8] = b"\xff" * 8
-    file.write_bytes(data)
-    options = {"columns": "commitLogOffset", "includeSystemTopics": "true"}
-    refused(golden.load(root, **options), "CorruptRecordError", str(file), str(victim))
-    assert offsets(golden.read(root, mode="DROPMALFORMED", **options)) == physical(records[:-1])
-    rows = golden.read(root, mode="PERMISSIVE", **options)
-    assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [victim]
 
 
 # ---- queues of other kinds

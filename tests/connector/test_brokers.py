@@ -144,17 +144,6 @@ def grown(tmp_path: Path) -> Callable[[str, list[str]], Path]:
     return grow
 
 
-def test_a_broker_that_joins_is_read_from_its_beginning(
-    grown: Callable[[str, list[str]], Path],
-) -> None:
-    first, second = grown("x", ["a1", "a2"]), grown("y", ["b1", "b2"])
-    query = Query(brokers([first]))
-    assert query.trigger() == [("a", "a1"), ("a", "a2")]
-    again = Query(brokers([first], b=second), query.offset)
-    assert again.trigger() == [("b", "b1"), ("b", "b2")]
-    assert again.trigger() == []
-
-
 def test_a_broker_that_is_missing_is_data_loss(
     grown: Callable[[str, list[str]], Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,7 +36,7 @@ def paths(value: str) -> list[str]:
 @pytest.fixture
 def brokers(tmp_path: Path) -> Path:
     """Return a folder with the folders broker-a, broker-b, broker-c, other, and `with space`."""
-    for name in ("broker-a", "broker-b", "broker-c", "other", "with space"):
+    for name in ("broker-c", "other", "broker-a", "with space", "broker-b"):
         (tmp_path / name).mkdir()
     return tmp_path
 
@@ -226,17 +226,13 @@ def test_a_list_of_paths_arrives_in_its_order() -> None:
     assert [ref.path for ref in options.source.stores] == ["/data/b", "/data/a"]
 
 
-@pytest.mark.parametrize(
-    "twice", ['["/data/a","/data/a"]', '["/data/a","/data/a/"]', '["/data/a","file:/data/a"]']
-)
-def test_a_store_named_twice_is_refused(twice: str) -> None:
-    with pytest.raises(OptionError, match=r"twice.*/data/a"):
-        parse_read_options({"paths": twice})
-
-
-def test_a_store_that_two_globs_match_is_refused(brokers: Path) -> None:
-    with pytest.raises(OptionError, match="broker-a"):
-        parse_read_options({"paths": json.dumps([f"{brokers}/broker-*", f"{brokers}/*-a"])})
+@pytest.mark.parametrize("again", ["broker-a", "broker-a/", "*-a", "broker-?"])
+@pytest.mark.parametrize("prefix", ["", "file:"])
+def test_a_store_named_twice_is_refused(brokers: Path, again: str, prefix: str) -> None:
+    with pytest.raises(OptionError, match=rf"twice.*{brokers}/broker-a"):
+        parse_read_options(
+            {"paths": json.dumps([f"{brokers}/broker-a", f"{prefix}{brokers}/{again}"])}
+        )
 
 
 @pytest.mark.parametrize(
@@ -255,13 +251,6 @@ def test_globs_are_expanded_to_sorted_absolute_paths(
     monkeypatch.chdir(brokers)
     assert paths(pattern) == expected
     assert paths(f"./{pattern}") == expected
-
-
-def test_stores_of_a_glob_come_by_name_not_as_the_folder_lists_them(tmp_path: Path) -> None:
-    names = [f"broker-{number:02d}" for number in range(30)]
-    for name in names[::2] + names[1::2]:
-        (tmp_path / name).mkdir()
-    assert paths(f"{tmp_path}/broker-*") == [f"{tmp_path}/{name}" for name in names]
 
 
 def test_a_glob_that_matches_nothing_is_refused(brokers: Path) -> None:

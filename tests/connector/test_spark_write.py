@@ -58,27 +58,6 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
     require_what_overrides_what(stored(tmp_path / "s"))
 
 
-def test_rows_of_several_partitions_come_in_order_with_columns_made_by_expressions(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    write(numbered(spark, 90, 3), tmp_path / "s", queueNums="5", **SMALL)
-    found = stored(tmp_path / "s")
-    numbers = [int(row["body"].split()[1]) for row in found]
-    assert sorted(numbers) == [*range(90)]
-    assert [row["keys"] for row in found] == [f"k{number}" for number in numbers]
-    assert len({row["msgId"] for row in found}) == 90
-    assert {row["queueId"] for row in found} == set(range(5))
-    for queue_id in range(5):
-        of_queue = [
-            int(row["body"].split()[1])
-            for row in sorted(found, key=lambda row: row["queueOffset"])
-            if row["queueId"] == queue_id
-        ]
-        assert of_queue == sorted(of_queue)
-    assert not (tmp_path / "s" / ".rmqstore" / "staging").exists()
-    assert not (tmp_path / "s" / "abort").exists()
-
-
 def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:

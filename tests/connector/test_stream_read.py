@@ -22,8 +22,8 @@ from rmqstore.store.opening import create
 EARLIEST = {"startingOffsets": "earliest"}
 
 
-def numbered(start: int, end: int) -> list[str]:
-    return [f"m{number}" for number in range(start, end)]
+def numbered(start: int, end: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}{number}" for number in range(start, end)]
 
 
 def rows(start: int, end: int) -> list[tuple[int, str]]:
@@ -235,7 +235,7 @@ def test_messages_that_retention_deleted_are_data_loss(engine: Engine, tmp_path:
     assert delivered(engine, state) == {("A", 0): rows(0, 100) + rows(left, 3000)}
 
 
-@pytest.mark.parametrize("refill", [0, 3, 30])
+@pytest.mark.parametrize("refill", [0, 3, 10, 30])
 def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
     engine: Engine, tmp_path: Path, refill: int
 ) -> None:
@@ -248,7 +248,7 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     time.sleep(0.01)
     with rmqstore.open(root, mode="a") as writer:
         if refill:
-            put(writer, "A", 0, [f"new{number}" for number in range(refill)])
+            put(writer, "A", 0, numbered(0, refill, "new"))
         put(writer, "B", 0, numbered(10, 12))
     text = failure(lambda: drain(engine, root, state, **EARLIEST))
     assert "A-0 of broker s: delivered up to offset 110, but a recovery cut it at 100" in text

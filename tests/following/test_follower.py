@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import random
 import time
@@ -413,25 +412,3 @@ def test_other_arguments_than_those_that_are_documented_change_nothing(
         done = rmqstore.follow(master.address, tmp_path / "copy", once=True, **ignored)
     assert done.end == log.end
     assert settings_of(ignored) == FollowSettings()  # type: ignore[arg-type]
-
-
-class SmallDisk(Disk):
-    def __init__(self, n_writes: int) -> None:
-        super().__init__()
-        self._n_left = n_writes
-
-    def write(self, path: Path, position: int, data: Any) -> None:
-        self._n_left -= 1
-        if self._n_left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        super().write(path, position, data)
-
-
-@pytest.mark.parametrize("n_writes", [0, 3, 6, 10])
-def test_a_full_disk_ends_a_copy_that_goes_on_later(n_writes: int, tmp_path: Path) -> None:
-    log, target = log_of(300), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        with pytest.raises(StoreStateError, match="the disk is full"):
-            follow_once(master, target, make_disk=lambda: SmallDisk(n_writes))
-        follow_once(master, target)
-    require_exact(target, log)

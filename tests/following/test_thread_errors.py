@@ -29,9 +29,9 @@ from following.followers import (
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
-from rmqstore.replica import copy_store, dispatch, events, follower
+from rmqstore.replica import copy_store, events, follower
 from rmqstore.replica.broker_requests import LogBounds
-from rmqstore.replica.events import Asked, Happened, Question
+from rmqstore.replica.events import Question
 from rmqstore.replica.ha import Handshake
 from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.retention import Retention
@@ -509,23 +509,6 @@ def test_an_answer_decides_nothing_while_the_copy_is_completed(
     after, actions = decide(state, 2.0, answer, question)
     assert not actions
     assert (after.phase, after.work.change) == (Phase.CLOSING, state.work.change)
-
-
-@pytest.mark.parametrize(("question", "answer"), ANSWERS)
-@pytest.mark.parametrize("is_awaited", [True, False])
-def test_an_answer_for_an_earlier_connection_decides_nothing(
-    is_awaited: bool, question: Question, answer: Any
-) -> None:
-    state = streaming().in_phase(Phase.COMPARING)
-    if is_awaited:
-        state = asking(state, question)
-    number = state.link.number
-    state = state.with_link(number=number + 1)
-    late = Happened(1.0, 1000, answer, Asked(question, number))
-    after, actions = dispatch.decide(state, late)
-    assert not actions
-    assert (after.phase, after.copy) == (Phase.COMPARING, state.copy)
-    assert after.link == state.link._replace(asking=frozenset())
 
 
 @pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.COMPARING])

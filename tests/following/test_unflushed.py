@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from following.fake_master import FakeMaster, log_of, part
-from following.followers import Following, copying, follow_once, require_exact, wait_for
-from rmqstore.errors import StoreStateError
+from following.fake_master import FakeMaster, log_of
+from following.followers import Following, follow_once, require_exact, wait_for
 from rmqstore.replica import appending, live_state, queue_builder
 from rmqstore.replica.copy_store import Worker
 from rmqstore.replica.events import Event, Failed
 from rmqstore.replica.log_copy import Unflushed
-from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
 
 
@@ -109,23 +106,6 @@ def test_a_copy_that_was_far_behind_is_the_same(
 
 
 @pytest.mark.usefixtures("far")
-def test_a_flush_that_fails_in_the_thread_ends_the_follower(tmp_path: Path) -> None:
-    class FailingDisk(Disk):
-        def flush(self, path: Path) -> None:
-            if path.parent.name == "commitlog":
-                raise OSError(errno.EIO, "Input/output error", str(path))
-            super().flush(path)
-
-    log, target = log_of(300), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        with pytest.raises(StoreStateError, match="Input/output error"):
-            follow_once(master, target, sync_bytes=3000, make_disk=FailingDisk)
-        assert follow_status(target)[0].end == 0
-        follow_once(master, target)
-    require_exact(target, log)
-
-
-@pytest.mark.usefixtures("far")
 def test_the_stream_goes_on_while_the_log_comes_to_the_disk(tmp_path: Path) -> None:
     """The first flush in the thread waits until the log has grown; the state is not ahead."""
     has_grown = threading.Event()
@@ -147,19 +127,3 @@ def test_the_stream_goes_on_while_the_log_comes_to_the_disk(tmp_path: Path) -> N
             has_grown.set()
         run.wait()
     require_exact(target, log)
-
-
-@pytest.mark.usefixtures("far")
-def test_files_that_were_made_again_are_flushed_and_not_those_before(tmp_path: Path) -> None:
-    class LinkedDisk(Disk):
-        def flush(self, path: Path) -> None:
-            assert os.fstat(self._open(path)).st_ino == path.stat().st_ino
-            super().flush(path)
-
-    (longer, other), target = part(log_of(100), 600, 700), tmp_path / "copy"
-    with copying(longer, target, sync_bytes=3000, make_disk=LinkedDisk) as (master, run):
-        wait_for(lambda: run.follower._now().end == longer.end)
-        master.log = other
-        master.cut_connections()
-        wait_for(lambda: run.follower._now().n_cuts == 1 and run.follower._now().end == other.end)
-    require_exact(target, other)

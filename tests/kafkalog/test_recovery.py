@@ -76,11 +76,14 @@ def test_only_segments_from_the_recovery_point_on_are_recovered(killed: Path) ->
     assert build.values_of(rows) == [b"a", b"b", b"d", b"e"]
 
 
-def test_a_recovered_log_that_ends_before_its_start_is_empty(killed: Path) -> None:
+def test_a_recovered_log_that_ends_before_its_start_is_empty(
+    killed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     build.write_segment(killed, 0, ONE, b"torn")
     (killed.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
     partition = opened(killed)
     assert (partition.start_offset, partition.end_offset) == (9, 9)
+    assert "ends at 2, before its start at 9" in caplog.text
     assert partition.scan().count() == 0
     assert partition.last_stable_offset == 9
 

@@ -248,14 +248,6 @@ def test_a_broker_in_place_of_a_name_server_is_named(fake: FakeCluster) -> None:
         assert "not a name server" in str(caught.value)
 
 
-def test_a_broker_that_is_busy_for_ever_fails_a_read(fake: FakeCluster) -> None:
-    for code in (30, 11):
-        fake.brokers["a"].replace = on(code, Reply(2, remark="[REJECTREQUEST]system busy"))
-        busy = pytest.raises((BrokerUnreachableError, BrokerRefusedError), match="system busy")
-        with opened(fake) as cluster, busy:
-            offsets(cluster)
-
-
 def test_a_broker_that_is_gone_fails_a_read_and_shrinks_none() -> None:
     store = fill(Store(), {("T", 0): 5}, random.Random(1))
     with FakeCluster({"a": store, "b": store}) as both:

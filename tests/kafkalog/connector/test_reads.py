@@ -117,26 +117,6 @@ def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Unpacke
         assert sorted(narrow.toArrow().to_pylist(), key=repr) == wanted
 
 
-def test_bounds_by_offset_and_time(engine: Engine, kafka_store: golden.Unpacked) -> None:
-    records = golden.records("plain")["Plain", 0]
-    middle = records[len(records) // 2]
-    options = {
-        "assign": '{"Plain":[0]}',
-        "startingOffsets": f'{{"Plain":{{"0":{middle["offset"]}}}}}',
-        "endingOffsets": f'{{"Plain":{{"0":{middle["offset"] + 3}}}}}',
-    }
-    offsets = [row.offset for row in load(engine, kafka_store("plain"), **options).collect()]
-    assert offsets == [
-        row["offset"] for row in records if 0 <= row["offset"] - middle["offset"] < 3
-    ]
-    queries = golden.bounds("plain")["Plain", 0]["offsetsForTimes"]
-    time, offset = next((row[0], row[1]) for row in queries if row[1] is not None and row[1] > 0)
-    since = load(engine, kafka_store("plain"), assign='{"Plain":[0]}', startingTimestamp=time)
-    assert since.count() == sum(row["offset"] >= offset for row in records)
-    until = load(engine, kafka_store("plain"), assign='{"Plain":[0]}', endingTimestamp=time)
-    assert until.count() == sum(row["offset"] < offset for row in records)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
