@@ -6,6 +6,7 @@ import base64
 import json
 import lzma
 import tarfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ IN_TIER = ("tiered", "v55-tiered")  # local store, and `tieredstore/` with more 
 TORN = ("dledger-crash2", "dledger-crash3")  # one record in the log is torn
 
 Row = dict[str, Any]
+Unpacked = Callable[[str], Path]  # the name of a store in, its root out
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -44,7 +46,6 @@ def unpack(name: str, folder: Path) -> Path:
 
 @cache
 def lines(name: str, kind: str) -> list[Row]:
-    """Return the rows of ``NAME.KIND.jsonl.xz``: kind is expected, commitlog or keys."""
     with lzma.open(FOLDER / f"{name}.{kind}.jsonl.xz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
@@ -52,6 +53,11 @@ def lines(name: str, kind: str) -> list[Row]:
 @cache
 def summary(name: str) -> Row:
     return json.loads((FOLDER / f"{name}.summary.json").read_text(encoding="utf-8"))
+
+
+def sizes(name: str) -> dict[str, int]:
+    """Return the settings with which a store was written, all of them numbers."""
+    return {key: int(value) for key, value in summary(name)["conf"].items()}
 
 
 # the columns of messages, by the names that these have in a row of :func:`records`

@@ -20,8 +20,6 @@ Header = tuple[bytes, bytes | None]
 
 
 class Row(NamedTuple):
-    """One record to write."""
-
     key: bytes | None = None
     value: bytes | None = b""
     headers: Sequence[Header] = ()
@@ -109,7 +107,6 @@ def message(
     attributes: int = 0,
     time: int = TIME,
 ) -> bytes:
-    """Return a message of format v0 or v1."""
     checked = struct.pack(">bB", magic, attributes)
     checked += struct.pack(">q", time) if magic == 1 else b""
     for content in (key, value):

@@ -67,7 +67,6 @@ def both(data: Data, batch_headers: BatchHeaders | None = None) -> Rows | None:
 
 
 def _rows_or_position(read: Callable[[], Rows]) -> Rows | int:
-    """Return the rows, or where the batch is that was refused."""
     try:
         return read()
     except MalformedBytesError as err:

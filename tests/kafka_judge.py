@@ -60,7 +60,6 @@ def broker(folder: Path) -> KafkaBroker:
 
 
 def client(*words: str) -> list[Line]:
-    """Run the clients; return what they print."""
     classes = os.pathsep.join(map(str, jars("broker")))
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", classes, str(_CLIENT), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -93,11 +92,9 @@ def _text(content: bytes | None) -> str:
 
 
 def bytes_of(text: str) -> bytes | None:
-    """Return what a field of a line stands for."""
     return None if text == "null" else base64.b64decode(text)
 
 
 def header(text: str) -> tuple[str, bytes | None]:
-    """Return name and value of a header in a line."""
     name, _, value = text.partition("=")
     return name, bytes_of(value)

@@ -10,7 +10,7 @@ import json
 import lzma
 import struct
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ EVERY = (*CLEAN, *KILLED, "damaged")
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 Row = dict[str, Any]
+Unpacked = Callable[[str], Path]  # the name of a store in, its root out
 
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
@@ -55,7 +56,6 @@ def summary(name: str) -> Row:
 
 
 def bounds(name: str) -> dict[tuple[str, int], Row]:
-    """Return what the key says of each partition."""
     return {(row["topic"], row["partition"]): row for row in summary(name)["partitions"]}
 
 
@@ -98,7 +98,6 @@ def _text(content: bytes | None) -> str | None:
 
 
 def expected(name: str, partition: tuple[str, int], *, only_committed: bool = False) -> list[Row]:
-    """Return the rows of the key for one partition, in the form of :func:`as_key`."""
     names = ("offset", "timestamp", "timestampType", "leaderEpoch", "key", "value", "headers")
     return [
         {name: row[name] for name in names}
@@ -130,18 +129,11 @@ def batch(
     time: int = TIME,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """Return an uncompressed batch of format v2, one record for each value, 1 ms apart."""
     made_by = producer or Producer()
     body = b"".join(_record(number, key, value) for number, value in enumerate(values))
     last = len(values) - 1 if last_offset_delta is None else last_offset_delta
     checked = struct.pack(
-        ">hiqqqhii",
-        attributes,
-        last,
-        time,
-        time + max(len(values) - 1, 0),
-        *made_by,
-        len(values),
+        ">hiqqqhii", attributes, last, time, time + max(len(values) - 1, 0), *made_by, len(values)
     )
     checked += body
     header = struct.pack(">qiib", base_offset, 9 + len(checked), 0, 2)
@@ -149,14 +141,10 @@ def batch(
 
 
 def marker(offset: int, producer_id: int, kind: int) -> bytes:
-    """Return the control batch that ends a transaction."""
     return batch(
-        offset,
-        [struct.pack(">hi", 0, 0)],
-        producer=Producer(producer_id, 0),
-        attributes=CONTROL,
+        offset, [struct.pack(">hi", 0, 0)], producer=Producer(producer_id, 0), attributes=CONTROL,
         key=struct.pack(">hh", 0, kind),
-    )
+    )  # fmt: skip
 
 
 def _record(number: int, key: bytes | None, value: bytes | None) -> bytes:
@@ -178,7 +166,6 @@ def _varint(number: int) -> bytes:
 
 
 def write_segment(folder: Path, base_offset: int, *batches: bytes, suffix: str = "") -> Path:
-    """Write the log file of a segment; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{base_offset:020}.log{suffix}"
     path.write_bytes(b"".join(batches))
@@ -186,7 +173,6 @@ def write_segment(folder: Path, base_offset: int, *batches: bytes, suffix: str =
 
 
 def write_index(folder: Path, base_offset: int, *entries: tuple[int, int]) -> Path:
-    """Write an offset index; its entries are offsets and positions."""
     path = folder / f"{base_offset:020}.index"
     rows = [struct.pack(">ii", offset - base_offset, position) for offset, position in entries]
     path.write_bytes(b"".join(rows))
@@ -220,7 +206,6 @@ def write_snapshot(folder: Path, offset: int, open_since: dict[int, int]) -> Pat
 
 
 def segments(name: str) -> dict[str, Row]:
-    """Return the log files of a store as DumpLogSegments shows them, by path."""
     with lzma.open(FOLDER / f"{name}.segments.jsonl.xz", "rt", encoding="utf-8") as file:
         rows = map(json.loads, file)
         return {row["file"]: row for row in rows if row["kind"] == "log"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import kafkalog
 from kafkalog.format.batch_headers import BatchHeaders, Data
 from kafkalog.storage import windows
 from rmqstore.format.layout import Mask
@@ -29,3 +32,7 @@ def count_crcs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(BatchHeaders, "check_crcs", counted)
     return n_batches
+
+
+def opened(folder: Path) -> kafkalog.Partition:
+    return kafkalog.open(folder.parent).partition("t", 0)

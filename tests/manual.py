@@ -55,13 +55,11 @@ def snippets(page: Path) -> list[Snippet]:
     text = page.read_text(encoding="utf-8")
     return [
         Snippet(
-            text.count("\n", 0, found.start("code")) + 1,
-            found["language"],
-            found["code"],
+            text.count("\n", 0, found.start("code")) + 1, found["language"], found["code"],
             found["reason"],
         )
         for found in _BLOCK.finditer(text)
-    ]
+    ]  # fmt: skip
 
 
 def uses_spark(page: Path) -> bool:
@@ -119,7 +117,6 @@ def placed(code: str, folder: Path) -> str:
 
 
 def run_python(snippet: Snippet, page: Path, folder: Path, names: dict[str, Any]) -> None:
-    """Run a block of Python, whose errors name the page and the line."""
     lines = "\n" * (snippet.line - 1) + placed(snippet.code, folder)
     exec(compile(lines, str(page), "exec", dont_inherit=True), names)
 

@@ -190,7 +190,6 @@ class MemoryStorage:
 
 
 def serve(path: Path) -> Path:
-    """Return the path under which a file is served."""
     return NOWHERE / path.relative_to("/")
 
 

@@ -28,7 +28,6 @@ def skip(what: str, how: str, *, may_lack: bool = False) -> NoReturn:
 
 
 def require_java() -> None:
-    """Skip the test without Java."""
     home = os.environ.get("JAVA_HOME")
     if not (shutil.which("java") or (home and Path(home, "bin", "java").exists())):
         skip("Java 17", "install a JDK 17 (Debian: openjdk-17-jre-headless), or set JAVA_HOME")

@@ -13,19 +13,9 @@ _TINY = 1 << 20  # bytes: no file of the golden stores that are mutated is large
 _HUGE = 1 << 40  # bytes of a sparse file
 _PAGE = 4096
 _NUMBERS = (
-    0,
-    -1,
-    1 << 31,
-    (1 << 31) - 1,
-    1 << 32,
-    1 << 62,
-    (1 << 63) - 1,
-    -(1 << 63),
-    1 << 64,
-    10**30,
-    1.5,
-    1e308,
-)
+    0, -1, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 64, 10**30,
+    1.5, 1e308,
+)  # fmt: skip
 _JSON_TEXTS = (
     "", "{", "[]", "null", "1e999", '{"a": NaN}', '{"a": Infinity}', "\x00\x01",
     '"' + "x" * 5000 + '"', "[" * 3000, "\ufeff{}", '{"a": 1, "a": 2}', "{}{}",
@@ -49,7 +39,6 @@ def mutate(root: Path, rng: random.Random) -> str:
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
-    """Flip a bit of a file, overwrite eight bytes or cut it."""
     damaged = bytearray(data)
     at = rng.randrange(len(damaged))
     kind = rng.randrange(3)
@@ -228,12 +217,9 @@ def _special(root: Path, rng: random.Random) -> str:
         path.touch(mode=0)
     else:
         target = {
-            "zero": "/dev/zero",
-            "null": "/dev/null",
-            "loop": path.name,
-            "dangling": "nowhere",
+            "zero": "/dev/zero", "null": "/dev/null", "loop": path.name, "dangling": "nowhere",
             "outside": root.parent,
-        }
+        }  # fmt: skip
         path.symlink_to(target[kind])
     return f"{path.relative_to(root)} is now: {kind}"
 
@@ -276,17 +262,8 @@ def _hostile_json(root: Path, rng: random.Random) -> str:
 def _poisoned(value: object, rng: random.Random) -> object:
     """Replace one value, at a random depth, by one of another type or size."""
     strange: tuple[object, ...] = (
-        *_NUMBERS,
-        None,
-        True,
-        [],
-        {},
-        "x",
-        "\ud800",
-        float("inf"),
-        float("nan"),
-        "9" * 400,
-    )
+        *_NUMBERS, None, True, [], {}, "x", "\ud800", float("inf"), float("nan"), "9" * 400,
+    )  # fmt: skip
     if isinstance(value, dict) and value and rng.random() < 0.8:
         key = rng.choice(sorted(value))
         if rng.random() < 0.2:

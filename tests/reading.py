@@ -48,12 +48,10 @@ def read(store: MessageStore, **options: Any) -> list[Row]:
 
 
 def offsets(found: Iterable[Row]) -> list[int]:
-    """Return the physical offsets of rows."""
     return [row["commitLogOffset"] for row in found]
 
 
 def by_queue(found: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
-    """Return rows by queue, in the order they came."""
     queues: dict[tuple[str, int], list[Row]] = {}
     for row in found:
         queues.setdefault((row["topic"], row["queueId"]), []).append(row)
@@ -61,7 +59,6 @@ def by_queue(found: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 def by_queue_of_broker(found: Iterable[Row]) -> QueuesOfBrokers:
-    """Return rows by broker and queue, in the order they came."""
     queues: QueuesOfBrokers = {}
     for row in found:
         queues.setdefault((row["brokerName"], row["topic"], row["queueId"]), []).append(row)

@@ -51,7 +51,6 @@ _ALONE = ("only in one record", None, None)
 
 
 def record(arguments: argparse.Namespace) -> int:
-    """Write a line for each case."""
     require_every_option()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     warnings.simplefilter("error")  # as in tests

@@ -235,8 +235,6 @@ class Place(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One read of one place."""
-
     place: str
     way: str
     options: tuple[tuple[str, str], ...]  # and arguments of Python

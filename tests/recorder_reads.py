@@ -127,7 +127,6 @@ class _Task:
         self._store = ""
 
     def add(self, value: Any) -> None:
-        """Add an object and all that lies in it."""
         if isinstance(value, (str, int, float, bool, bytes, type(None), datetime)):
             if value not in (None, False, ""):
                 self._note("values", self._clean(str(value)))
@@ -382,7 +381,6 @@ class Recorder:
                 outcome["progress"] = calls[-1]
 
     def _answer(self, answer: Any) -> Any:
-        """Return an answer as text, or as its hash if it is long."""
         messages = getattr(answer, "messages", None)
         if messages is not None:
             places = [message.commitLogOffset for message in messages]

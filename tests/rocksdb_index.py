@@ -16,7 +16,6 @@ Items = dict[bytes, bytes]
 
 
 def item(hour: int, topic: str, kind: str, names: str, physical_offset: int) -> bytes:
-    """Return a key; names are a key or tags, @ and the UNIQ_KEY, or the UNIQ_KEY alone."""
     middle = f"@{topic}@{kind}@{names}@".encode()
     return struct.pack(">q", hour) + middle + struct.pack(">q", physical_offset)
 

@@ -20,8 +20,6 @@ _START_SECONDS = 60
 
 
 class S3Server:
-    """A server, and how to reach it."""
-
     def __init__(self, port: int) -> None:
         self.options = {"endpoint": f"http://127.0.0.1:{port}", "region": "us-east-1", **KEYS}
         self.filesystem = pafs.S3FileSystem(
@@ -36,7 +34,6 @@ class S3Server:
         self._uploaded: set[str] = set()
 
     def upload(self, folder: Path, name: str | None = None) -> str:
-        """Copy a folder once; return its URI."""
         key = f"{BUCKET}/{name or folder.name}"
         if key not in self._uploaded:
             self._uploaded.add(key)
@@ -56,7 +53,6 @@ class S3Server:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Start a server; end it afterwards."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -56,12 +56,10 @@ _crc32 = mkPredefinedCrcFun("crc-32")
 
 
 def body_crc(body: bytes) -> int:
-    """Return the checksum of a body as a broker stores it: CRC-32 without its top bit."""
     return _crc32(body) & 0x7FFFFFFF
 
 
 def pack(record: Record, physical_offset: int) -> bytes:
-    """Return the bytes of a record at ``physical_offset``."""
     wide_born, wide_store = (len(host[0]) == 16 for host in (record.born_host, record.store_host))
     sys_flag = record.sys_flag | (BORN_V6 if wide_born else 0) | (STORE_V6 if wide_store else 0)
     topic = record.topic.encode() if isinstance(record.topic, str) else record.topic
@@ -186,7 +184,6 @@ class Store:
         return at
 
     def put(self, physical_offset: int, data: bytes) -> None:
-        """Overwrite bytes of the log."""
         start = physical_offset - physical_offset % self.segment_bytes
         position = physical_offset - start
         assert position + len(data) <= self.segment_bytes
@@ -195,25 +192,21 @@ class Store:
         ] = data
 
     def log_file(self, root: Path, start: int) -> Path:
-        """Return the path of a file of the log, whose folder is made."""
         is_plain = self.divide is None or start < self.divide
         folder = root / ("commitlog" if is_plain else "dledger-n0/data")
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{start:020d}"
 
     def write(self, root: Path, *, abort: bool = False) -> Path:
-        """Write the files under ``root``."""
         (root / "commitlog").mkdir(parents=True)
         (root / "consumequeue").mkdir()
         for start, data in self.segments.items():
             self.log_file(root, start).write_bytes(data)
         for (topic, queue_id), units in self.queues.items():
             write_queue(
-                root / "consumequeue" / topic / str(queue_id),
-                units,
-                self.first_units.get((topic, queue_id), 0),
-                self.units_per_file,
-            )
+                root / "consumequeue" / topic / str(queue_id), units,
+                self.first_units.get((topic, queue_id), 0), self.units_per_file,
+            )  # fmt: skip
         last = max((at.record.store_timestamp for at in self.placed), default=0)
         (root / "checkpoint").write_bytes(
             struct.pack(">5q", last, last, 0, 0, 0).ljust(4096, b"\0")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,15 @@ import rmqstore
 import store_builder as build
 from rmqstore.cli import main
 
-Golden = Callable[[str], Path]
 SIZES = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
     "maxHashSlotNum=100\nmaxIndexNum=400\n"
 )
 # What "the same message" means; properties without what the store adds.
 SAME = [
-    "topic",
-    "queueId",
-    "queueOffset",
-    "body",
-    "properties",
-    "flag",
-    "bornTimestamp",
-    "bornHost",
+    "topic", "queueId", "queueOffset", "body", "properties", "flag", "bornTimestamp", "bornHost",
     "reconsumeTimes",
-]
+]  # fmt: skip
 
 
 def run(*arguments: object, stdin: str | None = None) -> Result:
@@ -65,7 +56,7 @@ def config(folder: Path, text: str = SIZES) -> Path:
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "ipv6", "compressed"])
 def test_messages_come_back_the_same(
-    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+    golden_store: goldens.Unpacked, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target = golden_store(name), tmp_path / f"out.{suffix}"
     shown = run("export", root, target, "--all")
@@ -73,15 +64,9 @@ def test_messages_come_back_the_same(
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     back = tmp_path / "back"
     shown = run(
-        "import",
-        back,
-        target,
-        "-c",
-        config(tmp_path),
-        "--uniq-key",
-        "keep",
+        "import", back, target, "-c", config(tmp_path), "--uniq-key", "keep",
         "--allow-system-topics",
-    )
+    )  # fmt: skip
     assert shown.exit_code == 0, shown.stderr
     assert rows(back) == rows(root)
     assert len(rows(back)) > 10
@@ -97,7 +82,7 @@ def test_messages_come_back_the_same(
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "compressed", "prop-crc"])
 def test_a_verbatim_export_comes_back_byte_for_byte(
-    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+    golden_store: goldens.Unpacked, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target, back = golden_store(name), tmp_path / f"out.{suffix}", tmp_path / "back"
     conf = "".join(f"{key}={value}\n" for key, value in goldens.summary(name)["conf"].items())
@@ -108,7 +93,7 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
     assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
 
 
-def test_export_takes_what_was_chosen(golden_store: Golden, tmp_path: Path) -> None:
+def test_export_takes_what_was_chosen(golden_store: goldens.Unpacked, tmp_path: Path) -> None:
     target = tmp_path / "some.parquet"
     chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
     assert run("export", golden_store("live"), target, *chosen).exit_code == 0
@@ -118,7 +103,9 @@ def test_export_takes_what_was_chosen(golden_store: Golden, tmp_path: Path) -> N
     assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
 
 
-def test_export_replaces_nothing_without_the_option(golden_store: Golden, tmp_path: Path) -> None:
+def test_export_replaces_nothing_without_the_option(
+    golden_store: goldens.Unpacked, tmp_path: Path
+) -> None:
     target = tmp_path / "there.jsonl"
     target.write_text("mine")
     shown = run("export", golden_store("basic"), target)
@@ -139,7 +126,7 @@ def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 
 def test_both_files_of_a_name_that_says_nothing_need_a_format(
-    golden_store: Golden, tmp_path: Path
+    golden_store: goldens.Unpacked, tmp_path: Path
 ) -> None:
     shown = run("export", golden_store("basic"), tmp_path / "out.txt")
     assert shown.exit_code == 2
@@ -154,13 +141,11 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     lines = [
         {"topic": "Orders", "body": "one", "keys": "k1", "bornTimestamp": "2026-01-02T03:04:05Z"},
         {
-            "topic": "Orders",
-            "bodyBase64": "/wA=",
-            "properties": {"colour": "blue"},
+            "topic": "Orders", "bodyBase64": "/wA=", "properties": {"colour": "blue"},
             "bornTimestamp": 1767323045000,
         },
         {"topic": "Orders", "body": "three", "queueId": 2, "tags": None},
-    ]
+    ]  # fmt: skip
     root = tmp_path / "s"
     typed = "\n".join(map(json.dumps, lines)) + "\n\n"
     shown = run("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
@@ -179,33 +164,23 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ("[1]", "line 2 is not a JSON object"),
         ("[" * 100_000, "line 2 is not JSON"),
         ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is not a column"),
-        (
-            '{"topic": "T", "body": 3}',
-            "line 2: body must be text, not 3; other bytes stand in bodyBase64",
-        ),
+        ('{"topic": "T", "body": 3}',
+         "line 2: body must be text, not 3; other bytes stand in bodyBase64"),
         ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),
         ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
         ('{"topic": "T", "body": "x", "queueId": 99999999999}', "queueId must be int32"),
-        (
-            '{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
-            "line 2: bornTimestamp: time 'noon'",
-        ),
+        ('{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
+         "line 2: bornTimestamp: time 'noon'"),
         ('{"topic": "../T", "body": "x"}', "line 2: MESSAGE_ILLEGAL"),
         ('{"topic": "T"}', "line 2: MESSAGE_ILLEGAL: body is null"),
-        (
-            '{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
-            "line 2: MESSAGE_ILLEGAL: the value of property 'b' is null or empty",
-        ),
-        (
-            '{"topic": "T", "body": "x", "properties": {"a": null}}',
-            "line 2: MESSAGE_ILLEGAL: the value of property 'a' is null or empty",
-        ),
-        (
-            '{"topic": "T", "body": "x", "properties": {"": "x"}}',
-            "line 2: MESSAGE_ILLEGAL: a property has no name",
-        ),
+        ('{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
+         "line 2: MESSAGE_ILLEGAL: the value of property 'b' is null or empty"),
+        ('{"topic": "T", "body": "x", "properties": {"a": null}}',
+         "line 2: MESSAGE_ILLEGAL: the value of property 'a' is null or empty"),
+        ('{"topic": "T", "body": "x", "properties": {"": "x"}}',
+         "line 2: MESSAGE_ILLEGAL: a property has no name"),
     ],
-)
+)  # fmt: skip
 def test_import_refuses_a_bad_line_and_writes_nothing(
     tmp_path: Path, line: str, reason: str
 ) -> None:
@@ -262,10 +237,8 @@ def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (
-            '{"topic": "T", "body": 5}',
-            "body must be text, not 5; other bytes stand in bodyBase64, ",
-        ),
+        ('{"topic": "T", "body": 5}',
+         "body must be text, not 5; other bytes stand in bodyBase64, "),
         ('{"topic": "T", "body": {"a": 1}}', 'must be text, not {"a": 1}; other bytes'),
         ('{"topic": "T", "bodyBase64": 7}', "bodyBase64 must be bytes in base64, not 7"),
         ('{"topic": 7, "body": "x"}', "topic must be text, not 7"),
@@ -276,7 +249,7 @@ def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -
         ('{"topic": "T", "body": "\\ud800"}', "body must be text"),
         ('{"topic": }', "is not JSON: Expecting value at character 11"),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_another_type_is_named_with_its_line(
     tmp_path: Path, line: str, reason: str
 ) -> None:

@@ -53,11 +53,9 @@ from rmqstore.storage.queue.queue import chunks, valid_end
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
 SIZES = StoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=50,
+    mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=50,
     max_index_num=60,
-)
+)  # fmt: skip
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
@@ -164,11 +162,8 @@ def tree(root: Path) -> dict[str, Any]:
             status = path.lstat()
             content = path.read_bytes() if path.is_file() and status.st_size < 1 << 20 else None
             found[str(path.relative_to(root))] = (
-                status.st_mode,
-                status.st_ino,
-                status.st_size,
-                content,
-            )
+                status.st_mode, status.st_ino, status.st_size, content,
+            )  # fmt: skip
     return found
 
 
@@ -186,10 +181,8 @@ def read_everything(root: Path) -> list[str]:
     for scan in ("queue", "commitlog"):
         for mode in MODES:
             options: dict[str, Any] = {
-                "scan": scan,
-                "mode": mode,
-                "fail_on_data_loss": mode == "FAILFAST",
-            }
+                "scan": scan, "mode": mode, "fail_on_data_loss": mode == "FAILFAST",
+            }  # fmt: skip
             ask(lambda store, options=options: store.scan(**options).read_all().to_pylist())
     for name in VIEWS:
         ask(lambda store, name=name: store.view(name).read_all().to_pylist())
@@ -250,13 +243,11 @@ def test_what_is_not_a_folder_of_the_store_is_refused(
 @pytest.mark.parametrize(
     ("put", "found"),
     [
-        (put_fifo, "a FIFO"),
-        (put_endless, "a character device"),
-        (put_loop, "levels of symbolic links"),
-        (put_folder, "a folder"),
+        (put_fifo, "a FIFO"), (put_endless, "a character device"),
+        (put_loop, "levels of symbolic links"), (put_folder, "a folder"),
         (put_terabyte, "longer than 9 bytes"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_names_the_path_and_what_was_found_and_expected(
     tmp_path: Path, put: Callable[[Path], None], found: str
 ) -> None:
@@ -375,21 +366,9 @@ def test_changes_stay_within_the_folders(tmp_path: Path) -> None:
 # ---- values
 
 VALUES = [
-    None,
-    True,
-    -1,
-    1.5,
-    float("inf"),
-    float("nan"),
-    10**30,
-    "x",
-    "\ud800",
-    [],
-    [[1, 2]],
-    {},
-    {"a": 1},
-    {"0": []},
-]
+    None, True, -1, 1.5, float("inf"), float("nan"), 10**30, "x", "\ud800", [], [[1, 2]], {},
+    {"a": 1}, {"0": []},
+]  # fmt: skip
 ONE_OF_A_TYPE = ("None", "inf", "'x'", "[]", "{'a': 1}")
 
 
@@ -418,12 +397,10 @@ def _value(value: object) -> Any:
         ("lmqConsumerOffset.json", '{{"lmqOffsetTable":{{"%LMQ%T@%LMQ%g":{}}}}}'),
         ("delayOffset.json", '{{"offsetTable":{{1:{}}}}}'),
         ("consumerFilter.json", '{{"filterDataByTopic":{{"T":{{"groupFilterData":{}}}}}}}'),
-        (
-            "consumerFilter.json",
-            '{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{{"bornTime":{}}}}}}}}}}}',
-        ),
+        ("consumerFilter.json",
+         '{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{{"bornTime":{}}}}}}}}}}}'),
     ],
-)
+)  # fmt: skip
 def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, value: object) -> None:
     if file.startswith("lmq"):  # it counts only where the other file is not there
         (root / "config/consumerOffset.json").unlink()
@@ -469,12 +446,8 @@ def test_an_integer_is_one_that_java_holds(value: object) -> None:
     with pytest.raises(ValueError, match="not an integer"):
         integer(value)
     assert [integer(one) for one in (7, "7", "-7", (1 << 63) - 1, -(1 << 63))] == [
-        7,
-        7,
-        -7,
-        (1 << 63) - 1,
-        -(1 << 63),
-    ]
+        7, 7, -7, (1 << 63) - 1, -(1 << 63),
+    ]  # fmt: skip
 
 
 def test_names_that_are_not_queue_ids_or_topics_are_passed_over(root: Path) -> None:
@@ -634,11 +607,9 @@ NUMBERS = [
     253_402_300_799_999, 253_402_300_800_000,
 ]  # fmt: skip
 FIELDS = {
-    "queueId": (12, ">i"),
-    "queueOffset": (20, ">q"),
-    "bornTimestamp": (40, ">q"),
+    "queueId": (12, ">i"), "queueOffset": (20, ">q"), "bornTimestamp": (40, ">q"),
     "storeTimestamp": (56, ">q"),
-}
+}  # fmt: skip
 
 
 def files_of(root: Path, *folders: str) -> list[Path]:
@@ -671,16 +642,9 @@ def put_value(root: Path, rng: random.Random) -> None:
     """Put a value of any type at some place of a table."""
     path = root / "config" / rng.choice(["topics.json", "consumerOffset.json", "delayOffset.json"])
     keys = [
-        "topicConfigTable",
-        "offsetTable",
-        "T",
-        "T@g",
-        "1",
-        "writeQueueNums",
-        "attributes",
-        "dataVersion",
-        "\ud800",
-    ]
+        "topicConfigTable", "offsetTable", "T", "T@g", "1", "writeQueueNums", "attributes",
+        "dataVersion", "\ud800",
+    ]  # fmt: skip
     value: object = rng.choice(VALUES)
     for key in rng.sample(keys, rng.randrange(4)):
         value = {key: value}
@@ -718,21 +682,11 @@ def hostile_mix(root: Path, seed: int) -> None:
         rng.choice([put_something, put_value, put_number])(root, rng)
 
 
-def check_mix(root: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", tiers.split([*range(25), *range(100, 200)], 6))
+def test_a_mix_of_hostile_names_and_values(root: Path, seed: int) -> None:
     hostile_mix(root, seed)
     before = tree(root)
     read_everything(root)
     assert tree(root) == before
     write_everything(root)
     read_everything(root)
-
-
-@pytest.mark.parametrize("seed", tiers.split(range(25), 6))
-def test_a_mix_of_hostile_names_and_values(root: Path, seed: int) -> None:
-    check_mix(root, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 200))
-def test_many_mixes_of_hostile_names_and_values(root: Path, seed: int) -> None:
-    check_mix(root, seed)

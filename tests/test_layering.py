@@ -24,31 +24,24 @@ pytestmark = pytest.mark.xdist_group("layers")  # they share what is parsed
 
 PROJECT = Path(__file__).parents[1]
 SOURCES = [
-    PROJECT / "store" / "rmqstore",
-    PROJECT / "store" / "kafkalog",
-    PROJECT / "connector" / "pyspark_rmqstore",
-    PROJECT / "connector" / "pyspark_kafkalog",
-]
+    PROJECT / "store" / "rmqstore", PROJECT / "store" / "kafkalog",
+    PROJECT / "connector" / "pyspark_rmqstore", PROJECT / "connector" / "pyspark_kafkalog",
+]  # fmt: skip
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 
 # The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
-    "BatchConsumeQueue": {
-        "rmqstore.write.queue_files",
-        "rmqstore.write.truncation",
-    },
+    "BatchConsumeQueue": {"rmqstore.write.queue_files", "rmqstore.write.truncation"},
     "ConsumeQueue": {
-        "rmqstore.read.views.consumequeue",
-        "rmqstore.storage.queue.tiered",
-        "rmqstore.storage.recovery.queues",
-        "rmqstore.write.queue_files",
+        "rmqstore.read.views.consumequeue", "rmqstore.storage.queue.tiered",
+        "rmqstore.storage.recovery.queues", "rmqstore.write.queue_files",
         "rmqstore.write.truncation",
     },
     "RecoveredQueue": {"rmqstore.storage.recovery.queues"},
     "RocksDbQueue": set(),
     "SparseConsumeQueue": {"rmqstore.storage.queue.tiered"},
-}
+}  # fmt: skip
 # The names of rmqstore and of kafkalog are imported when they are first asked for.
 LAZY_PACKAGES = {"rmqstore", "kafkalog"}
 LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
@@ -62,19 +55,9 @@ LOOKS = {
     "rmdir", "samefile", "stat", "symlink_to", "touch", "unlink", "write_bytes", "write_text",
 }  # fmt: skip
 NOT_PATHS = {
-    "storage",
-    "_storage",
-    "LOCAL",
-    "_files",
-    "queue",
-    "queues",
-    "_queues",
-    "ranges",
-    "self",
-    "source",
-    "status",
-    "tier",
-}
+    "storage", "_storage", "LOCAL", "_files", "queue", "queues", "_queues", "ranges", "self",
+    "source", "status", "tier",
+}  # fmt: skip
 MODULES_OF_FILES = {"ctypes", "fcntl", "glob", "io", "mmap", "shutil", "tempfile"} | {
     f"rmqstore.storage.files.{name}" for name in ("regular", "mapped_file", "sparse")
 }
@@ -144,7 +127,6 @@ class Module(NamedTuple):
     code: list[int]  # the lines that hold code
 
     def at(self, line: int) -> str:
-        """Return a place as editors and terminals know it."""
         return f"{self.path.relative_to(PROJECT)}:{line}"
 
 

@@ -39,32 +39,13 @@ from rmqstore.cli import main
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
-GoldenStore = Callable[[str], Path]
-
 CLOSED = (
-    "basic",
-    "edges",
-    "v2",
-    "compressed",
-    "ipv6",
-    "prop-crc",
-    "expired",
-    "one",
-    "preblank",
-    "live",
+    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "expired", "one", "preblank", "live",
     "v49",
-)
+)  # fmt: skip
 OTHERS = (
-    "crash",
-    "crash2",
-    "crash3",
-    "crash4",
-    "crash5",
-    "lmq",
-    "cq-ext",
-    "batch-cq",
-    "rocksdb-cq",
-)
+    "crash", "crash2", "crash3", "crash4", "crash5", "lmq", "cq-ext", "batch-cq", "rocksdb-cq",
+)  # fmt: skip
 # written by brokers of groups, and not by us
 OF_GROUPS = ("dledger", "dledger-mixed", "controller", "dledger-crash2", "dledger-crash3")
 DATA = "dledger-n0/data"
@@ -80,8 +61,6 @@ COMPRESSED = 1
 
 
 class Trial:
-    """One damaged store, and what is wrong with what was made of it."""
-
     def __init__(self, golden: Path, folder: Path, seed: int) -> None:
         self.golden, self.folder, self.seed = golden, folder, seed
         self.complaints: list[str] = []
@@ -424,7 +403,10 @@ def _own_memory(process: int) -> int:
 
 
 def _try(
-    golden_store: GoldenStore, folder: Path, seed: int, names: tuple[str, ...] = CLOSED * 2 + OTHERS
+    golden_store: goldens.Unpacked,
+    folder: Path,
+    seed: int,
+    names: tuple[str, ...] = CLOSED * 2 + OTHERS,
 ) -> list[str]:
     trial = Trial(golden_store(names[seed % len(names)]), folder / str(seed), seed)
     try:
@@ -438,14 +420,14 @@ SEEDS = sorted(range(62), key=lambda seed: seed % 6 != 0)
 
 
 @pytest.mark.parametrize("seed", tiers.split(SEEDS, 6))
-def test_a_mutation_ends_well(golden_store: GoldenStore, tmp_path: Path, seed: int) -> None:
+def test_a_mutation_ends_well(golden_store: goldens.Unpacked, tmp_path: Path, seed: int) -> None:
     wrong = _try(golden_store, tmp_path, seed)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(40), 5))
 def test_a_mutation_of_a_store_of_a_group_ends_well(
-    golden_store: GoldenStore, tmp_path: Path, seed: int
+    golden_store: goldens.Unpacked, tmp_path: Path, seed: int
 ) -> None:
     wrong = _try(golden_store, tmp_path, seed, OF_GROUPS)
     assert not wrong, "\n".join(wrong)
@@ -453,7 +435,9 @@ def test_a_mutation_of_a_store_of_a_group_ends_well(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 4000, 100))
-def test_many_mutations_end_well(golden_store: GoldenStore, tmp_path: Path, first: int) -> None:
+def test_many_mutations_end_well(
+    golden_store: goldens.Unpacked, tmp_path: Path, first: int
+) -> None:
     wrong = [
         text for seed in range(first, first + 100) for text in _try(golden_store, tmp_path, seed)
     ]

@@ -86,8 +86,6 @@ def test_a_phrase_is_not_found_inside_of_words() -> None:
 def test_the_texts_are_those_that_ship() -> None:
     names = {str(path.relative_to(ROOT)) for path in TEXTS}
     assert {
-        "README.md",
-        "store/rmqstore/store/message_store.py",
-        "connector/pyspark_rmqstore/source.py",
-        "docs/cli.md",
-    } <= names
+        "README.md", "store/rmqstore/store/message_store.py",
+        "connector/pyspark_rmqstore/source.py", "docs/cli.md",
+    } <= names  # fmt: skip

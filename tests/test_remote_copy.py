@@ -35,7 +35,6 @@ def root(tmp_path: Path) -> Path:
 
 
 def objects(s3: S3Server, uri: str) -> dict[str, bytes]:
-    """Return all objects below a URI by name."""
     key = uri.removeprefix("s3://")
     infos = s3.filesystem.get_file_info(FileSelector(key, recursive=True, allow_not_found=True))
     found = {}
@@ -282,13 +281,6 @@ def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:
         assert store.count() == 60
     with pytest.raises(OptionError, match="does not have the topic"):
         copy(root, f"{uri}-2", topics="V", target_options=s3.options)
-
-
-def test_a_copy_goes_into_any_file_system(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    other = SubTreeFileSystem(str(tmp_path / "other"), LocalFileSystem())
-    copy(root, "copies/of-it", target_filesystem=other)
-    assert contents(tmp_path / "other" / "copies" / "of-it") == contents(root)
 
 
 def test_the_command_line_copies_to_a_uri(root: Path, s3: S3Server) -> None:

@@ -70,11 +70,8 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         row = store.scan().read_all().to_pylist()[0]
     assert isinstance(message, Message)
     assert (message.topic, message.queueId, message.queueOffset, message.body) == (
-        "Topic",
-        3,
-        0,
-        b"body",
-    )
+        "Topic", 3, 0, b"body",
+    )  # fmt: skip
     assert (message.tags, message.keys, message.msgId) == ("t", "a b", "U")
     assert (
         message.properties
@@ -101,9 +98,6 @@ def test_a_path_without_a_log_is_not_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotAStoreError, match=str(path)):
             rmqstore.open(path)
-
-
-def test_a_folder_with_neither_log_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
     with pytest.raises(NotAStoreError, match="commitlog"):
         rmqstore.open(tmp_path)
@@ -219,23 +213,18 @@ def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(
 def test_permissive_rows_fit_any_choice_of_columns(tmp_path: Path) -> None:
     store = _write(tmp_path / "s", build.Record(), build.Record(body_crc=1), build.Record())
     wide = [
-        ("storeSize", pa.int64()),
-        ("properties", pa.string()),
-        ("body", pa.string()),
+        ("storeSize", pa.int64()), ("properties", pa.string()), ("body", pa.string()),
         ("bad", pa.string()),
-    ]
+    ]  # fmt: skip
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
             assert [
                 row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)
             ] == [None] * 3
             rows = read(
-                opened,
-                columns=pa.schema(wide),
-                mode="PERMISSIVE",
-                scan=scan,
+                opened, columns=pa.schema(wide), mode="PERMISSIVE", scan=scan,
                 column_name_of_corrupt_record="bad",
-            )
+            )  # fmt: skip
             assert [row["body"] for row in rows] == ["hello", None, "hello"]
             assert [row["bad"] is None for row in rows] == [True, False, True]
             assert rows[0]["storeSize"] == rows[2]["storeSize"] == store.placed[0].size
@@ -502,11 +491,8 @@ ERRORS = [
 def test_errors_survive_pickling(error: RmqStoreError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.args, vars(again)) == (
-        type(error),
-        str(error),
-        error.args,
-        vars(error),
-    )
+        type(error), str(error), error.args, vars(error),
+    )  # fmt: skip
     assert isinstance(again, RmqStoreError)
 
 

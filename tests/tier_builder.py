@@ -25,7 +25,6 @@ SIZES = StoreConfig().updated(
 
 
 def name_of(offset: int) -> str:
-    """Return the name of a file that begins at an offset."""
     return f"{_hash(str(offset))}{offset:020d}"
 
 
@@ -99,7 +98,6 @@ def write_tier(
 
 
 def files_of(queue: Path, kind: str) -> list[Path]:
-    """Return the files of a queue of one kind, by offset."""
     return sorted((queue / kind).iterdir(), key=lambda file: file.name[-20:])
 
 

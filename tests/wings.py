@@ -36,12 +36,10 @@ _VERBS: Final = {"replica": "follow", "kafka": "kafka", "report": "report"}
 _FOLDERS: Final = {"live": "live", "replica": "following", "kafka": "kafkalog"}
 # Tests that ask for a wing among other things.
 _CASES: Final = {
-    "report": (
-        "cli/test_cli.py::test_verbs_read_tiered_storage_by_queue",
-        "cli/test_progress.py::test_verbs_that_write_show_their_progress",
-    ),
+    "report": ("cli/test_cli.py::test_verbs_read_tiered_storage_by_queue",
+               "cli/test_progress.py::test_verbs_that_write_show_their_progress"),
     "kafka": ("inspect/test_doctor.py::test_a_computer_that_runs_the_tests_is_well",),
-}
+}  # fmt: skip
 _NETWORK: Final = {"live", "replica"}  # which share rmqstore.remoting
 _TESTS: Final = Path(__file__).parent
 

@@ -134,7 +134,6 @@ class Frame:
         return list(self.selected or self.schema.fieldNames())
 
     def where(self, *filters: Filter) -> Frame:
-        """Keep the rows that meet all filters."""
         return replace(self, filters=(*self.filters, *filters))
 
     def pushing(self) -> Frame:
@@ -151,7 +150,6 @@ class Frame:
             return _plan(self)
 
     def tasks(self) -> list[pa.Table]:
-        """Return the rows of each task."""
         return [self._filtered(table) for table in self.plan.read()]
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
@@ -185,8 +183,6 @@ class Frame:
 
 @dataclass(frozen=True)
 class Plan:
-    """What planning sends to the executors."""
-
     source: bytes
     schema: StructType
     reader: bytes
@@ -320,8 +316,6 @@ class _Stated:
 
 
 class FrameReader(_Stated):
-    """``spark.read``."""
-
     def load(self, path: str | Sequence[str] | None = None) -> Frame:
         return Frame(*self._made(path))
 
@@ -360,8 +354,6 @@ class LocalFrame:
 
 
 class FrameWriter(_Stated):
-    """``frame.write``."""
-
     def __init__(self, schema: StructType, parts: Sequence[pa.Table]) -> None:
         super().__init__()
         self._rows, self._parts, self._mode = schema, parts, "errorifexists"
@@ -426,8 +418,6 @@ _attempts = _numbers()
 
 
 class StreamReader(_Stated):
-    """``spark.readStream``."""
-
     def load(self, path: str | Sequence[str] | None = None) -> StreamFrame:
         return StreamFrame(*self._made(path))
 
@@ -583,8 +573,6 @@ def _write_whole(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of one micro-batch."""
-
     numInputRows: int  # noqa: N815 - Spark's name
     start: Any
     end: Any

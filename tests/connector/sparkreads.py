@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -28,11 +30,7 @@ def load(
     spark: Engine, path: Stores, *, schema: Schema | None = None, **options: object
 ) -> Frame: ...
 def load(
-    spark: SparkSession | Engine,
-    path: Stores,
-    *,
-    schema: Schema | None = None,
-    **options: object,
+    spark: SparkSession | Engine, path: Stores, *, schema: Schema | None = None, **options: object
 ) -> DataFrame | Frame:
     """Return a read of one store or several; options that are not text become JSON."""
     reader: Any = spark.read.format("rmqstore")
@@ -49,8 +47,25 @@ def collect(frame: DataFrame | Frame) -> list[Row]:
 
 
 def read(spark: SparkSession | Engine, path: Stores, **options: Any) -> list[Row]:
-    """Return the rows of a read."""
     return collect(load(spark, path, **options))
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What the engine reads: golden stores by their names, other stores by their paths."""
+
+    engine: Engine
+    path: GoldenStore
+
+    def load(self, store: Stores, **options: Any) -> Frame:
+        is_name = isinstance(store, str) and "/" not in store
+        return load(self.engine, self.path(store) if is_name else store, **options)
+
+    def read(self, store: Stores, **options: Any) -> list[Row]:
+        return collect(self.load(store, **options))
+
+    def copy(self, name: str, to: Path) -> Path:
+        return Path(shutil.copytree(self.path(name), to))
 
 
 def in_queue_order(found: Iterable[Row]) -> list[Row]:
@@ -76,7 +91,6 @@ def offsets(found: Iterable[Row]) -> set[int]:
 
 
 def is_text(body: bytes) -> bool:
-    """Return whether a body is UTF-8."""
     try:
         body.decode()
     except UnicodeDecodeError:

@@ -10,20 +10,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+import rmqstore
 from connector.engine import Engine, Query, StreamFrame
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 
 SCHEMA = "topic string, queueId int, queueOffset long, body string"
 # Sizes that let a few messages roll over files of every kind.
 SIZES = StoreConfig().updated(
     {
-        "mappedFileSizeCommitLog": 65536,
-        "mappedFileSizeConsumeQueue": 600,
-        "maxHashSlotNum": 100,
+        "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 600, "maxHashSlotNum": 100,
         "maxIndexNum": 400,
     }
-)
+)  # fmt: skip
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> None:
@@ -34,6 +34,14 @@ def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> No
         pa.RecordBatch.from_pydict({"topic": [topic] * n, "queueId": queue_ids, "body": bodies})
     )
     writer.flush()
+
+
+def add(root: Path, *appended: tuple[str, int, list[str]]) -> Path:
+    """Append messages of queues to a store, which is made first if it is not there."""
+    with rmqstore.open(root, mode="a") if root.exists() else create(root, config=SIZES) as writer:
+        for topic, queue_id, bodies in appended:
+            put(writer, topic, queue_id, bodies)
+    return root
 
 
 class Clock:

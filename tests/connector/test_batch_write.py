@@ -29,21 +29,12 @@ from rmqstore.storage.log.writer_notes import read_commits
 
 # Sizes that let a small job roll over files of every kind.
 SMALL = {
-    "mappedFileSizeCommitLog": "65536",
-    "mappedFileSizeConsumeQueue": "600",
-    "maxHashSlotNum": "100",
-    "maxIndexNum": "400",
-}
+    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600",
+    "maxHashSlotNum": "100", "maxIndexNum": "400",
+}  # fmt: skip
 SAME = (
-    "topic",
-    "queueId",
-    "body",
-    "properties",
-    "flag",
-    "bornTimestamp",
-    "bornHost",
-    "reconsumeTimes",
-)
+    "topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes",
+)  # fmt: skip
 
 
 Change = Callable[[pa.Table], pa.Table]
@@ -54,7 +45,6 @@ def write(frame: DataFrame | Frame | LocalFrame, path: Path, **options: str) -> 
 
 
 def rows(n: int) -> pa.Table:
-    """Return rows that say their number."""
     return pa.table(
         {
             "topic": ["Orders"] * n,
@@ -80,7 +70,6 @@ def with_column(
 
 
 def all_with(name: str, value: object, kind: pa.DataType | None = None) -> Change:
-    """Return a change that lets all rows have this value."""
     return lambda table: with_column(table, name, [value] * table.num_rows, kind)
 
 
@@ -113,12 +102,9 @@ def test_what_was_read_is_written_as_the_same_messages(
     options = {"includeSystemTopics": "true", "brokerName": "b"}
     frame = load(engine, golden_store(name), **options)
     write(
-        frame,
-        tmp_path / "copy",
-        allowSystemTopics="true",
-        uniqKey="keep",
+        frame, tmp_path / "copy", allowSystemTopics="true", uniqKey="keep",
         **SMALL | {"mappedFileSizeCommitLog": "131072"},
-    )
+    )  # fmt: skip
     before, after = (
         read(engine, golden_store(name), **options),
         read(engine, tmp_path / "copy", **options),
@@ -271,21 +257,10 @@ def test_bodies_are_compressed_above_a_size(engine: Engine, tmp_path: Path, code
         ),
     ],
     ids=[
-        "column",
-        "no body",
-        "no topic",
-        "path",
-        "system",
-        "null topic",
-        "null body",
-        "control",
-        "empty property",
-        "properties",
-        "host",
-        "queue",
-        "size",
+        "column", "no body", "no topic", "path", "system", "null topic", "null body", "control",
+        "empty property", "properties", "host", "queue", "size",
     ],
-)
+)  # fmt: skip
 def test_rows_that_rocketmq_would_refuse_leave_the_store_as_it_was(
     engine: Engine, tmp_path: Path, change: Change, texts: list[str]
 ) -> None:

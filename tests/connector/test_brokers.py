@@ -14,14 +14,14 @@ from pyspark.sql.types import StructType
 
 import store_builder as build
 from connector.engine import Engine
-from connector.streams import SIZES, put
+from connector.streams import add, put
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import keep_options, options_of_read
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
-from rmqstore.store.opening import create, open_for
+from rmqstore.store.opening import open_for
 
 SCHEMA = StructType().add("brokerName", "string").add("body", "string")
 
@@ -138,22 +138,10 @@ class Query:
 @pytest.fixture
 def grown(tmp_path: Path) -> Callable[[str, list[str]], Path]:
     def grow(name: str, bodies: list[str]) -> Path:
-        with create(tmp_path / name, config=SIZES) as writer:
-            put(writer, "T", 0, bodies)
+        add(tmp_path / name, ("T", 0, bodies))
         return tmp_path / name
 
     return grow
-
-
-def test_a_broker_that_joins_is_read_from_its_beginning(
-    grown: Callable[[str, list[str]], Path],
-) -> None:
-    first, second = grown("x", ["a1", "a2"]), grown("y", ["b1", "b2"])
-    query = Query(brokers([first]))
-    assert query.trigger() == [("a", "a1"), ("a", "a2")]
-    again = Query(brokers([first], b=second), query.offset)
-    assert again.trigger() == [("b", "b1"), ("b", "b2")]
-    assert again.trigger() == []
 
 
 def test_a_broker_that_is_missing_is_data_loss(

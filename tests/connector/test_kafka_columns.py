@@ -40,15 +40,12 @@ from rmqstore.errors import OptionError
 # Source: KafkaRecordToRowConverter.scala
 KAFKA = StructType(
     [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
+        StructField("key", BinaryType()), StructField("value", BinaryType()),
+        StructField("topic", StringType()), StructField("partition", IntegerType()),
+        StructField("offset", LongType()), StructField("timestamp", TimestampType()),
         StructField("timestampType", IntegerType()),
     ]
-)
+)  # fmt: skip
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 WITH_HEADERS = StructType([*KAFKA, StructField("headers", ArrayType(HEADER))])
 
@@ -89,7 +86,6 @@ def in_order(found: Iterable[Row]) -> list[Row]:
 
 
 def in_kafkas_columns(frame: Frame) -> list[Row]:
-    """Return the rows of a read with the columns of Kafka."""
     return in_order(frame.toArrow().to_pylist())
 
 
@@ -141,14 +137,11 @@ def test_the_rows_are_those_of_a_read_by_message_columns(
     some = frame.toArrow().slice(0, 1).to_pylist()[0]
     conditions: list[tuple[Filter, ...]] = [
         (),
-        (
-            EqualTo(("topic",), some["topic"]),
-            EqualTo(("partition",), some["partition"]),
-            GreaterThanOrEqual(("offset",), 2),
-        ),
+        (EqualTo(("topic",), some["topic"]), EqualTo(("partition",), some["partition"]),
+         GreaterThanOrEqual(("offset",), 2)),
         (GreaterThan(("timestamp",), some["timestamp"]), LessThan(("offset",), 9)),
         (IsNotNull(("key",)),),
-    ]
+    ]  # fmt: skip
     for condition in conditions:
         expected = [row for row in messages if all(meets(one, row) for one in condition)]
         assert expected
@@ -224,11 +217,9 @@ def test_filters_on_these_columns_prune(orders: Path) -> None:
     options = parse_read_options({"path": str(orders), "columns": "kafka"})
     request = request_of(default_schema(options.columns), options)
     pushed = [
-        EqualTo(("topic",), "Orders"),
-        EqualTo(("partition",), 1),
-        GreaterThanOrEqual(("offset",), 5),
-        IsNotNull(("topic",)),
-    ]
+        EqualTo(("topic",), "Orders"), EqualTo(("partition",), 1),
+        GreaterThanOrEqual(("offset",), 5), IsNotNull(("topic",)),
+    ]  # fmt: skip
     left = [EqualTo(("key",), b"k"), GreaterThan(("timestampType",), 0), EqualTo(("value",), b"x")]
     where, rest = push_filters([*pushed, *left], request.schema, MADE_OF)
     assert rest == left

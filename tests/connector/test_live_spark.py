@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,7 @@ import store_builder as build
 from connector.engine import Engine
 from connector.streams import delivered, drain, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, rows
-from live.fake_cluster import (
-    FakeBroker,
-    FakeCluster,
-    Reply,
-    Request,
-    fill,
-    pairs,
-    put_behind_proxy,
-)
+from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, pairs, put_behind_proxy
 from live.test_lost_messages import batch_queue
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
@@ -46,6 +38,13 @@ def numbered(store: build.Store, key: tuple[str, int], start: int, end: int) -> 
     return store
 
 
+def later(store: build.Store, topic: str, bodies: Iterable[bytes], queue_offset: int = 0) -> None:
+    """Append messages to a queue from an offset on, a second after all others."""
+    for offset, body in enumerate(bodies, queue_offset):
+        at = build.T0 + 1000 + offset
+        store.append(build.Record(topic, queue_offset=offset, body=body, store_timestamp=at))
+
+
 def serve(broker: FakeBroker, store: build.Store) -> None:
     """Serve what a store holds now, in place of what was served before."""
     other = FakeBroker(broker.name, store)
@@ -55,7 +54,6 @@ def serve(broker: FakeBroker, store: build.Store) -> None:
 
 @pytest.fixture
 def two() -> Iterator[FakeCluster]:
-    """Return brokers with some queues each."""
     stores = {
         name: fill(build.Store(), {("A", 0): 300, ("A", 1): 40, ("B", 2): 7}, random.Random(name))
         for name in ("a", "b")
@@ -64,13 +62,25 @@ def two() -> Iterator[FakeCluster]:
         yield fake
 
 
+Serving = Callable[[build.Store], FakeCluster]
+
+
+@pytest.fixture(params=["direct", "behind a proxy"])
+def serving(request: pytest.FixtureRequest) -> Serving:
+    """Return what serves a store by a broker, which clients reach or a proxy does for them."""
+
+    def made(store: build.Store) -> FakeCluster:
+        fake = FakeCluster({"a": store})
+        if request.param != "direct":
+            put_behind_proxy(fake.brokers["a"])
+        return fake
+
+    return made
+
+
 def ordered(found: list[Row]) -> list[Row]:
-    return sorted(
-        map(plain, found),
-        key=lambda row: tuple(
-            row[name] for name in ("brokerName", "topic", "queueId", "queueOffset")
-        ),
-    )
+    names = ("brokerName", "topic", "queueId", "queueOffset")
+    return sorted(map(plain, found), key=lambda row: tuple(row[name] for name in names))
 
 
 def expected(fake: FakeCluster, **options: Any) -> list[Row]:
@@ -124,14 +134,11 @@ def test_brokers_and_queues_that_a_filter_leaves_out_are_not_read(
     assert {request.key[1] for request in two.brokers["b"].asked(11)[-2:]} == {1}
 
 
-@pytest.mark.parametrize("is_behind_proxy", [False, True])
 def test_a_stream_reads_all_once_and_goes_on_after_it_was_stopped(
-    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool
+    engine: Engine, tmp_path: Path, serving: Serving
 ) -> None:
     store = numbered(numbered(build.Store(), ("A", 0), 0, 30), ("B", 3), 0, 10)
-    with FakeCluster({"a": store}) as fake:
-        if is_behind_proxy:
-            put_behind_proxy(fake.brokers["a"])
+    with serving(store) as fake:
         options = EARLIEST | {"maxOffsetsPerTrigger": "20"}
         found = drain(engine, fake.uri, tmp_path, **options)
         assert [one["numInputRows"] for one in found] == [20, 20]
@@ -162,9 +169,8 @@ def test_a_query_goes_on_from_brokers_to_their_store_and_back(
     assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 40)}
 
 
-@pytest.mark.parametrize("is_behind_proxy", [False, True])
 def test_a_log_that_lost_only_what_was_not_read_yet_is_read_on(
-    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool
+    engine: Engine, tmp_path: Path, serving: Serving
 ) -> None:
     """The newest record of an offset is gone then, though nothing that was delivered is."""
 
@@ -177,9 +183,7 @@ def test_a_log_that_lost_only_what_was_not_read_yet_is_read_on(
         return store
 
     options = EARLIEST | {"maxOffsetsPerTrigger": "10"}
-    with FakeCluster({"a": log(30)}) as fake:
-        if is_behind_proxy:
-            put_behind_proxy(fake.brokers["a"])
+    with serving(log(30)) as fake:
         query = start(engine, fake.uri, tmp_path, **options)
         query.trigger()
         serve(fake.brokers["a"], log(20))
@@ -191,9 +195,8 @@ def test_a_log_that_lost_only_what_was_not_read_yet_is_read_on(
     assert delivered(engine, tmp_path) == {("A", 0): rows(0, 25)}
 
 
-@pytest.mark.parametrize("is_behind_proxy", [False, True])
 def test_what_replaced_lost_messages_is_delivered_once(
-    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool, caplog: pytest.LogCaptureFixture
+    engine: Engine, tmp_path: Path, serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The queue has its old end again, so that the newest record is in none that has grown."""
     base = numbered(numbered(build.Store(), ("A", 0), 0, 2), ("B", 0), 0, 1)
@@ -202,9 +205,7 @@ def test_what_replaced_lost_messages_is_delivered_once(
     other.append(
         build.Record(topic="A", queue_offset=2, body=b"new", store_timestamp=build.T0 + 60)
     )
-    with FakeCluster({"a": base}) as fake:
-        if is_behind_proxy:
-            put_behind_proxy(fake.brokers["a"])
+    with serving(base) as fake:
         query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
         query.processAllAvailable()
         serve(fake.brokers["a"], other)
@@ -213,24 +214,16 @@ def test_what_replaced_lost_messages_is_delivered_once(
         serve(fake.brokers["a"], numbered(other, ("A", 0), 3, 4))
         query.processAllAvailable()
         query.stop()
-    assert delivered(engine, tmp_path)["A", 0] == [
-        *rows(0, 3)[:2],
-        (2, "m2"),
-        (2, "new"),
-        (3, "m3"),
-    ]
+    assert delivered(engine, tmp_path)["A", 0] == [*rows(0, 3), (2, "new"), (3, "m3")]
     told = [each for each in caplog.records if "a recovery cut it" in each.getMessage()]
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("is_behind_proxy", [False, True])
 def test_the_newest_record_may_be_in_a_queue_that_is_not_followed_any_more(
-    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool
+    engine: Engine, tmp_path: Path, serving: Serving
 ) -> None:
     store = numbered(numbered(build.Store(), ("A", 0), 0, 10), ("A", 1), 0, 5)
-    with FakeCluster({"a": store}) as fake:
-        if is_behind_proxy:
-            put_behind_proxy(fake.brokers["a"])
+    with serving(store) as fake:
         n_rows = []
         for served in (2, 1, 1, 2):
             fake.names.topics["A"]["a"] = (served, 2, 6)
@@ -277,14 +270,11 @@ def test_messages_that_are_gone_stop_a_stream(engine: Engine, tmp_path: Path) ->
     assert delivered(engine, tmp_path) == {("A", 0): rows(0, 30) + rows(40, 60)}
 
 
-@pytest.mark.parametrize("is_behind_proxy", [False, True])
 def test_a_log_that_fell_back_and_grew_past_the_end_stops_a_stream(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_behind_proxy: bool
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving: Serving
 ) -> None:
     monkeypatch.setattr(pulls, "_EMPTY_SECONDS", 0.1)
-    with FakeCluster({"a": numbered(build.Store(), ("A", 0), 0, 30)}) as fake:
-        if is_behind_proxy:
-            put_behind_proxy(fake.brokers["a"])
+    with serving(numbered(build.Store(), ("A", 0), 0, 30)) as fake:
         drain(engine, fake.uri, tmp_path, **EARLIEST)
         other = numbered(numbered(build.Store(), ("B", 0), 0, 3), ("A", 0), 0, 60)
         serve(fake.brokers["a"], other)
@@ -304,11 +294,7 @@ def test_a_topic_that_was_made_again_is_read_whole_whatever_its_offsets(
         query.processAllAvailable()
         numbered(store, ("B", 0), 1, 2)
         del store.queues["A", 0]
-        for number in range(n_new):
-            body, at = b"m%d" % (100 + number), build.T0 + 1000 + number
-            store.append(
-                build.Record(topic="A", queue_offset=number, body=body, store_timestamp=at)
-            )
+        later(store, "A", (b"m%d" % (100 + number) for number in range(n_new)))
         numbered(store, ("B", 0), 2, 3)
         serve(fake.brokers["a"], store)
         text = failure(lambda: drain(engine, fake.uri, tmp_path, **EARLIEST))
@@ -321,21 +307,14 @@ def test_a_topic_that_was_made_again_is_read_whole_whatever_its_offsets(
     assert delivered(engine, tmp_path)["B", 0] == rows(0, 3)
 
 
-@pytest.mark.parametrize("is_behind_proxy", [False, True])
-def test_what_replaces_planned_messages_comes_with_the_next_micro_batch(
-    *, is_behind_proxy: bool
-) -> None:
+def test_what_replaces_planned_messages_comes_with_the_next_micro_batch(serving: Serving) -> None:
     """A broker comes back from an older copy after a micro-batch was planned."""
     planned, other = build.Store(), numbered(build.Store(), ("A", 0), 0, 30)
     numbered(planned, ("A", 0), 0, 90)
-    for number in range(30, 90):
-        body, at = b"n%d" % number, build.T0 + 1000 + number
-        other.append(build.Record(topic="A", queue_offset=number, body=body, store_timestamp=at))
+    later(other, "A", (b"n%d" % number for number in range(30, 90)), 30)
     old, new = ([b"%s%d" % (letter, number) for number in range(90)] for letter in (b"m", b"n"))
-    with FakeCluster({"a": planned}) as fake:
+    with serving(planned) as fake:
         broker = fake.brokers["a"]
-        if is_behind_proxy:
-            put_behind_proxy(broker)
 
         def reader(*, fails: bool) -> Any:
             options = {"path": fake.uri, "failOnDataLoss": str(fails).lower(), **EARLIEST}
@@ -539,8 +518,7 @@ def test_a_stream_commits_while_brokers_are_started_again(two: FakeCluster) -> N
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["msgKey", "msgId", "brokerName", "includePending", "ignoreLogEnd", "tiered"],
+    "name", ["msgKey", "msgId", "brokerName", "includePending", "ignoreLogEnd", "tiered"]
 )
 def test_options_of_files_are_refused_by_name(engine: Engine, two: FakeCluster, name: str) -> None:
     with pytest.raises(PySparkException, match=name):

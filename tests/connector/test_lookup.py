@@ -31,8 +31,8 @@ from pyspark.sql.types import BinaryType, StructType
 from pyspark.sql.worker import plan_data_source_read
 
 import goldens
-from connector.engine import Engine, meets
-from connector.sparkreads import GoldenStore, collect, in_log_order, load, offsets
+from connector.engine import meets
+from connector.sparkreads import Golden, GoldenStore, collect, in_log_order, offsets
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
@@ -143,12 +143,10 @@ def conditions(name: str) -> list[Condition]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_the_rows_are_the_same_with_filters_pushed_and_not(
-    name: str, engine: Engine, golden_store: GoldenStore
-) -> None:
-    path, n_rows = golden_store(name), 0
+def test_the_rows_are_the_same_with_filters_pushed_and_not(name: str, golden: Golden) -> None:
+    path, n_rows = golden.path(name), 0
     for scan in ("queue", "commitlog"):
-        frame = load(engine, path, scan=scan, includeSystemTopics="true")
+        frame = golden.load(path, scan=scan, includeSystemTopics="true")
         whole = frame.toArrow().sort_by("commitLogOffset")
         values, plain = whole.to_pylist(), rows(whole.to_batches())
         for where, filters in conditions(name):
@@ -251,39 +249,31 @@ def test_spark_refuses_a_reader_that_takes_filters_while_it_pushes_none(
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "crash3"])
-def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
-    name: str, engine: Engine, golden_store: GoldenStore
-) -> None:
+def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(name: str, golden: Golden) -> None:
     records = [row for row in goldens.records(name) if row["sysFlag"] & 12 != 12]
     keys = sorted({row["key"] for row in goldens.lines(name, "keys")})[::6]
     right = {
         row["physicalOffset"] for row in records
         if row["uniqKey"] in keys or set((row["keys"] or "").split(" ")) & set(keys)
     }  # fmt: skip
-    found = collect(
-        load(engine, golden_store(name), msgKey=json.dumps(keys), includeSystemTopics="true")
-    )
+    found = collect(golden.load(name, msgKey=json.dumps(keys), includeSystemTopics="true"))
     assert offsets(found) == right
     options = {
-        "path": str(golden_store(name)),
-        "msgKey": json.dumps(keys),
-        "includeSystemTopics": "true",
-    }
+        "path": str(golden.path(name)), "msgKey": json.dumps(keys), "includeSystemTopics": "true",
+    }  # fmt: skip
     parsed = parse_read_options(options)
     tasks = RmqStoreReader(default_schema(parsed.columns), parsed).partitions()
     parts = [split.part for task in tasks for split in splits_of(task, Task)]
     assert sum(isinstance(part, RecordsPart) for part in parts) == (name != "crash3")
     assert any(isinstance(part, LogPart) for part in parts) or name == "live"
-    only = collect(load(engine, golden_store(name), msgKey=json.dumps(keys),
+    only = collect(golden.load(name, msgKey=json.dumps(keys),
                         includeSystemTopics="true", indexOnly="true"))  # fmt: skip
     assert offsets(only) <= right
     assert bool(only) == (name != "crash3")
 
 
-def test_ids_limits_columns_and_tasks_go_together(
-    engine: Engine, golden_store: GoldenStore
-) -> None:
-    path = golden_store("basic")
+def test_ids_limits_columns_and_tasks_go_together(golden: Golden) -> None:
+    path = golden.path("basic")
     records = goldens.records("basic")
     every = [
         row["physicalOffset"]
@@ -293,12 +283,10 @@ def test_ids_limits_columns_and_tasks_go_together(
         and row["sysFlag"] & 12 != 12
     ]
     query: dict[str, Any] = {
-        "msgKey": "order-25",
-        "subscribe": "TopicA",
-        "columns": "commitLogOffset",
-    }
-    assert offsets(collect(load(engine, path, **query))) == set(every)
-    cut = load(engine, path, **query, maxRecordsPerPartition="1")
+        "msgKey": "order-25", "subscribe": "TopicA", "columns": "commitLogOffset",
+    }  # fmt: skip
+    assert offsets(collect(golden.load(path, **query))) == set(every)
+    cut = golden.load(path, **query, maxRecordsPerPartition="1")
     assert len(cut.tasks()) >= len(every)
     assert offsets(collect(cut)) == set(every)
     with_tags = [
@@ -308,15 +296,15 @@ def test_ids_limits_columns_and_tasks_go_together(
     ]
     by_tags = {"msgTags": "TagA", "subscribe": "TopicA", "columns": "commitLogOffset"}
     assert with_tags
-    assert offsets(collect(load(engine, path, **by_tags))) == set(with_tags)
+    assert offsets(collect(golden.load(path, **by_tags))) == set(with_tags)
     some = goldens.lines("basic", "expected")[::97]
     ids = [row["msgId"] for row in some]
-    found = collect(load(engine, path, msgId=json.dumps(ids), includeSystemTopics="true"))
+    found = collect(golden.load(path, msgId=json.dumps(ids), includeSystemTopics="true"))
     assert {row["commitLogOffset"] for row in found} == {row["physicalOffset"] for row in some}
 
 
-def test_filters_meet_a_look_up(engine: Engine, golden_store: GoldenStore) -> None:
-    frame = load(engine, golden_store("basic"), msgKey="order-25", includeSystemTopics="true")
+def test_filters_meet_a_look_up(golden: Golden) -> None:
+    frame = golden.load("basic", msgKey="order-25", includeSystemTopics="true")
     every = in_log_order(collect(frame))
     filters = EqualTo(("topic",), "TopicA"), GreaterThan(("queueId",), 0)
     assert in_log_order(collect(frame.where(*filters).pushing())) == [
@@ -324,19 +312,7 @@ def test_filters_meet_a_look_up(engine: Engine, golden_store: GoldenStore) -> No
     ]
 
 
-def test_a_look_up_that_cannot_be_is_refused(engine: Engine, golden_store: GoldenStore) -> None:
-    for options, named in [
-        ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"),
-        ({"indexOnly": "true"}, "msgKey"),
-        ({"msgKey": "a", "startingOffsets": '{"TopicA":{"0":1}}'}, "startingTimestamp"),
-    ]:  # fmt: skip
-        with pytest.raises(PySparkException, match=named):
-            load(engine, golden_store("basic"), **options).collect()
-
-
-def test_an_sql92_filter_keeps_what_the_broker_would_deliver(
-    engine: Engine, golden_store: GoldenStore
-) -> None:
+def test_an_sql92_filter_keeps_what_the_broker_would_deliver(golden: Golden) -> None:
     rows = [row for row in goldens.lines("basic", "expected") if row["topic"] == "TopicA"]
     right = {
         row["physicalOffset"]
@@ -346,18 +322,16 @@ def test_an_sql92_filter_keeps_what_the_broker_would_deliver(
     assert 0 < len(right) < len(rows)
     sql92 = "TAGS = 'TagA' AND KEYS IS NOT NULL"
     for scan in ("queue", "commitlog"):
-        frame = load(engine, golden_store("basic"), subscribe="TopicA", filter=sql92, scan=scan)
+        frame = golden.load("basic", subscribe="TopicA", filter=sql92, scan=scan)
         assert right <= offsets(collect(frame))
         if scan == "queue":
             assert offsets(collect(frame)) == right
     with pytest.raises(PySparkException, match="filter"):
-        load(engine, golden_store("basic"), filter="a = ").collect()
+        golden.load("basic", filter="a = ").collect()
 
 
-def test_pending_messages_come_with_their_real_topic_and_queue(
-    engine: Engine, golden_store: GoldenStore
-) -> None:
-    frame = load(engine, golden_store("live"), includePending="true").pushing()
+def test_pending_messages_come_with_their_real_topic_and_queue(golden: Golden) -> None:
+    frame = golden.load("live", includePending="true").pushing()
     assert frame.columns[-2:] == ["pending", "dueTimestamp"]
     found = {
         (row.keys, row.topic, row.queueId, row.queueOffset)
@@ -365,7 +339,7 @@ def test_pending_messages_come_with_their_real_topic_and_queue(
     }
     assert found == {(f"tx-{number}", "LiveTx", 1 - number % 2, None) for number in range(2, 18, 3)}
     assert frame.where(EqualTo(("topic",), "LiveDelay"), IsNotNull(("pending",))).count() == 15
-    plain = load(engine, golden_store("live")).count()
+    plain = golden.load("live").count()
     assert frame.where(IsNull(("pending",))).count() == plain
     with pytest.raises(PySparkException, match="includePending"):
-        load(engine, golden_store("live"), includePending="true", scan="commitlog").collect()
+        golden.load("live", includePending="true", scan="commitlog").collect()

@@ -49,8 +49,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Read:
-    """A read of all stores: its tasks, and the rows of each."""
-
     def __init__(self, folder: Path, *filters: object, **options: str) -> None:
         names = {str(root): root.name for root in sorted(folder.iterdir())}
         parsed = parse_read_options(

@@ -21,14 +21,11 @@ VERSION_1 = (
 )
 OFFSET = StreamOffset(
     {
-        ("broker-b", "TopicA", 0): 1,
-        ("broker-a", "TopicA", 10): 7,
-        ("broker-a", "TopicA", 2): 5,
-        ("broker-a", "TopicB", 0): 0,
-        ("broker-a", "TopicA", 0): 23,
+        ("broker-b", "TopicA", 0): 1, ("broker-a", "TopicA", 10): 7, ("broker-a", "TopicA", 2): 5,
+        ("broker-a", "TopicB", 0): 0, ("broker-a", "TopicA", 0): 23,
     },
     {"broker-a": LogMark(4711, 1_700_000_000_000)},
-)
+)  # fmt: skip
 
 
 def test_offsets_are_written_as_version_1_always_was() -> None:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-import rmqstore
-from connector.streams import SIZES, put
+from connector.streams import add
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.spark_versions import UnlimitedStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
-from rmqstore.store.opening import create
 
 # Names of pyspark.sql.datasource that the connector uses, by the release that brought them.
 OF_4_1 = ("Filter", "EqualTo", "In", "IsNotNull", "StringStartsWith", "DataSourceStreamArrowWriter")
@@ -45,9 +43,7 @@ print(type(reader).__name__, type(writers[1]).__name__)
 
 @pytest.fixture
 def grown(tmp_path: Path) -> Path:
-    """Return a store with ten messages."""
-    with create(tmp_path / "store", config=SIZES) as writer:
-        put(writer, "T", 0, [str(number) for number in range(10)])
+    add(tmp_path / "store", ("T", 0, [str(number) for number in range(10)]))
     return tmp_path / "store"
 
 
@@ -83,8 +79,7 @@ def test_triggers_take_all_that_is_there_once(grown: Path) -> None:
     end = stream.latestOffset()
     assert rows_of(stream, start, end) == list(range(10))
     assert stream.latestOffset() == end
-    with rmqstore.open(grown, mode="a") as writer:
-        put(writer, "T", 0, ["new"] * 3)
+    add(grown, ("T", 0, ["new"] * 3))
     later = stream.latestOffset()
     assert rows_of(stream, end, later) == [10, 11, 12]
     stream.stop()
@@ -97,8 +92,7 @@ def test_a_query_continues_after_a_restart_from_its_checkpoint_alone(grown: Path
     stream.stop()
     again = reader(grown)
     assert again.latestOffset() == end  # so Spark sees that there is nothing new
-    with rmqstore.open(grown, mode="a") as writer:
-        put(writer, "T", 0, ["new"])
+    add(grown, ("T", 0, ["new"]))
     assert rows_of(again, end, again.latestOffset()) == [10]
     again.stop()
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import rmqstore
-from connector.streams import SIZES, put
+from connector.streams import add
 from pyspark_kafkalog.options import OPTIONS as KAFKA_OPTIONS
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.option_names import option_names, option_of
@@ -35,7 +35,6 @@ from rmqstore.query.options import (
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.request import KNOWN_ARGUMENTS
 from rmqstore.read.views.schema import view_spec
-from rmqstore.store.opening import create
 
 SCHEMA = StructType().add("queueOffset", "long")
 
@@ -44,8 +43,7 @@ SCHEMA = StructType().add("queueOffset", "long")
 def expired(tmp_path: Path) -> Path:
     """Return a store whose oldest messages were deleted, as retention does."""
     root = tmp_path / "store"
-    with create(root, config=SIZES) as writer:
-        put(writer, "T", 0, [f"{number:02}" + "x" * 4000 for number in range(80)])
+    add(root, ("T", 0, [f"{number:02}" + "x" * 4000 for number in range(80)]))
     for folder in (root / "commitlog", root / "consumequeue" / "T" / "0"):
         first, *others = sorted(folder.iterdir())
         assert others
@@ -57,13 +55,11 @@ def expired(tmp_path: Path) -> Path:
     ("argument", "option"),
     [
         ("fail_on_data_loss=False", "failOnDataLoss=false"),
-        ("ignore_log_end=True", "ignoreLogEnd=true"),
-        ("mode=DROPMALFORMED", "mode=DROPMALFORMED"),
-        ("starting_offsets", "startingOffsets"),
-        ("commitlogs=", "storePathCommitLog"),
+        ("ignore_log_end=True", "ignoreLogEnd=true"), ("mode=DROPMALFORMED", "mode=DROPMALFORMED"),
+        ("starting_offsets", "startingOffsets"), ("commitlogs=", "storePathCommitLog"),
         ("subscribe", "subscribe"),
     ],
-)
+)  # fmt: skip
 def test_options_stand_for_arguments(argument: str, option: str) -> None:
     assert rename_arguments(f"set `{argument}`", option_of) == f"set {option}"
 

@@ -36,7 +36,7 @@ def paths(value: str) -> list[str]:
 @pytest.fixture
 def brokers(tmp_path: Path) -> Path:
     """Return a folder with the folders broker-a, broker-b, broker-c, other, and `with space`."""
-    for name in ("broker-a", "broker-b", "broker-c", "other", "with space"):
+    for name in ("broker-c", "other", "broker-a", "with space", "broker-b"):
         (tmp_path / name).mkdir()
     return tmp_path
 
@@ -46,33 +46,12 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert options.source.stores == (
         StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
     )
-    assert (
-        options.columns.columns,
-        options.request.tags,
-        options.request.by,
-        options.request.mode,
-    ) == (
-        None,
-        None,
-        "queue",
-        "FAILFAST",
-    )
-    assert (
-        options.columns.corrupt_column,
-        options.request.check_crc,
-        options.request.fail_on_data_loss,
-    ) == (
-        "_corrupt_record",
-        True,
-        True,
-    )
+    columns, request, selection = options.columns, options.request, options.request.selection
+    assert (columns.columns, columns.corrupt_column) == (None, "_corrupt_record")
+    assert (request.tags, request.by, request.mode) == (None, "queue", "FAILFAST")
+    assert (request.check_crc, request.fail_on_data_loss) == (True, True)
     assert options.limits == Limits(128 << 20, None, None)
-    selection = options.request.selection
-    assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (
-        None,
-        None,
-        None,
-    )
+    assert [selection.subscribe, selection.subscribe_pattern, selection.assign] == [None] * 3
     assert (selection.start.default, selection.end.default) == (EARLIEST, LATEST)
     assert (selection.include_system_topics, selection.timestamp_strategy) == (False, "latest")
 
@@ -155,15 +134,7 @@ def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "path",
-        "queryName",
-        "checkpointLocation",
-        "recursiveFileLookup",
-        "PATH",
-        "queryname",
-    ],
+    "name", ["path", "queryName", "checkpointLocation", "recursiveFileLookup", "PATH", "queryname"]
 )
 def test_keys_of_spark_are_never_unknown(name: str) -> None:
     assert parse_read_options({"path": STORE, name: STORE}).source.stores[0].path == STORE
@@ -172,71 +143,23 @@ def test_keys_of_spark_are_never_unknown(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        pytest.param(
-            {"subscribe": "A", "assign": '{"A":[0]}'},
-            ["subscribe", "assign"],
-            id="subscribe and assign",
-        ),
-        pytest.param(
-            {"subscribe": "A", "subscribePattern": "A"},
-            ["subscribe", "subscribePattern"],
-            id="subscribe and pattern",
-        ),
-        pytest.param(
-            {"subscribePattern": "A", "assign": "{}"},
-            ["subscribePattern", "assign"],
-            id="pattern, assign",
-        ),
-        pytest.param(
-            {"filter": "queueOffset > 1"}, ["queueOffset", ".where()"], id="filter on a column"
-        ),
+        pytest.param({"subscribePattern": "A", "assign": "{}"}, ["subscribePattern", "assign"],
+                     id="pattern, assign"),
+        pytest.param({"filter": "queueOffset > 1"}, ["queueOffset", ".where()"],
+                     id="filter on a column"),
         pytest.param({"startingOffsets": "latest"}, ["startingOffsets"], id="start at the end"),
-        pytest.param({"endingOffsets": "earliest"}, ["endingOffsets"], id="end at the start"),
-        pytest.param(
-            {"startingOffsets": '{"A":{"0":-1}}'},
-            ["startingOffsets", "latest"],
-            id="a queue from its end",
-        ),
-        pytest.param(
-            {"endingOffsets": '{"A":{"0":-2}}'},
-            ["endingOffsets", "earliest"],
-            id="a queue to its start",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "startingOffsets": '{"A":{"0":1}}'},
-            ["scan=commitlog"],
-            id="log, start",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "endingOffsets": '{"A":{"0":1}}'},
-            ["scan=commitlog"],
-            id="log, end",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "startingOffsets": "group:g"}, ["scan=commitlog"], id="log, group"
-        ),
-        pytest.param(
-            {"scan": "commitlog", "endingOffsets": "group:g"},
-            ["scan=commitlog"],
-            id="log, group at end",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":0}}'},
-            ["scan=commitlog"],
-            id="log, by time",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":0}}'},
-            ["scan=commitlog"],
-            id="log, by end time",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "maxRecordsPerPartition": "5"},
-            ["maxRecordsPerPartition", "maxBytesPerPartition"],
-            id="log, records",
-        ),
+        pytest.param({"endingOffsets": '{"A":{"0":-2}}'}, ["endingOffsets", "earliest"],
+                     id="a queue to its start"),
+        pytest.param({"scan": "commitlog", "endingOffsets": '{"A":{"0":1}}'}, ["scan=commitlog"],
+                     id="log, end"),
+        pytest.param({"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":0}}'},
+                     ["scan=commitlog"], id="log, by time"),
+        pytest.param({"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":0}}'},
+                     ["scan=commitlog"], id="log, by end time"),
+        pytest.param({"scan": "commitlog", "maxRecordsPerPartition": "5"},
+                     ["maxRecordsPerPartition", "maxBytesPerPartition"], id="log, records"),
     ],
-)
+)  # fmt: skip
 def test_options_that_contradict_each_other_are_refused_by_name(
     given: dict[str, str], named: list[str]
 ) -> None:
@@ -254,11 +177,7 @@ def test_options_that_contradict_each_other_are_refused_by_name(
         ("minPartitions", "0"), ("minPartitions", "-1"), ("minPartitions", "2.0"),
         ("minPartitions", "many"), ("minPartitions", "²"), ("maxRecordsPerPartition", "0"),
         ("maxRecordsPerPartition", "1k"),
-        ("subscribe", ""), ("subscribe", "A,,B"), ("subscribePattern", "A("), ("assign", "A"),
-        ("assign", "[1]"), ("assign", '{"A":1}'), ("assign", '{"A":["x"]}'),
-        ("assign", '{"A":[true]}'),
-        ("startingOffsets", "begin"), ("startingOffsets", '{"A":1}'),
-        ("startingOffsets", '{"A":{"0":-3}}'), ("startingOffsets", '{"A":{"x":1}}'),
+        ("subscribe", ""), ("subscribePattern", "A("), ("assign", '{"A":1}'),
         ("startingOffsets", '{"A":{"0":1.5}}'), ("endingOffsets", "[]"),
         ("startingTimestamp", "one day"), ("endingTimestamp", "2026-13-01"),
         ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'),
@@ -290,17 +209,6 @@ def test_what_is_not_a_size_is_refused(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"includePending": "true", "scan": "commitlog"}, "includePending"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=named):
-        parse(**given)
-
-
-@pytest.mark.parametrize(
     "given", [{"includePending": "false"}, {"includepending": "FALSE"}, {"view": "messages"}]
 )
 def test_asking_for_the_default_is_not_an_error(given: dict[str, str]) -> None:
@@ -318,17 +226,13 @@ def test_a_list_of_paths_arrives_in_its_order() -> None:
     assert [ref.path for ref in options.source.stores] == ["/data/b", "/data/a"]
 
 
-@pytest.mark.parametrize(
-    "twice", ['["/data/a","/data/a"]', '["/data/a","/data/a/"]', '["/data/a","file:/data/a"]']
-)
-def test_a_store_named_twice_is_refused(twice: str) -> None:
-    with pytest.raises(OptionError, match=r"twice.*/data/a"):
-        parse_read_options({"paths": twice})
-
-
-def test_a_store_that_two_globs_match_is_refused(brokers: Path) -> None:
-    with pytest.raises(OptionError, match="broker-a"):
-        parse_read_options({"paths": json.dumps([f"{brokers}/broker-*", f"{brokers}/*-a"])})
+@pytest.mark.parametrize("again", ["broker-a", "broker-a/", "*-a", "broker-?"])
+@pytest.mark.parametrize("prefix", ["", "file:"])
+def test_a_store_named_twice_is_refused(brokers: Path, again: str, prefix: str) -> None:
+    with pytest.raises(OptionError, match=rf"twice.*{brokers}/broker-a"):
+        parse_read_options(
+            {"paths": json.dumps([f"{brokers}/broker-a", f"{prefix}{brokers}/{again}"])}
+        )
 
 
 @pytest.mark.parametrize(
@@ -347,13 +251,6 @@ def test_globs_are_expanded_to_sorted_absolute_paths(
     monkeypatch.chdir(brokers)
     assert paths(pattern) == expected
     assert paths(f"./{pattern}") == expected
-
-
-def test_stores_of_a_glob_come_by_name_not_as_the_folder_lists_them(tmp_path: Path) -> None:
-    names = [f"broker-{number:02d}" for number in range(30)]
-    for name in names[::2] + names[1::2]:
-        (tmp_path / name).mkdir()
-    assert paths(f"{tmp_path}/broker-*") == [f"{tmp_path}/{name}" for name in names]
 
 
 def test_a_glob_that_matches_nothing_is_refused(brokers: Path) -> None:
@@ -385,36 +282,34 @@ def test_a_file_uri_of_another_machine_is_not_taken_for_a_local_path() -> None:
         paths("file://data/store")
 
 
-@pytest.mark.parametrize("uri", ["file:store", "dbfs:/store"])
-def test_uris_that_name_no_local_path_are_refused(uri: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=f"{uri}.*only local files"):
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("file:store", "file:store.*only local files"), ("dbfs:/store", "dbfs:/.*only local files"),
+        ("https://host/store", "https:"), ("dbfs://host/store", "dbfs:"), ("ftp://host/x", "ftp:"),
+    ],
+)  # fmt: skip
+def test_uris_that_name_no_local_path_are_refused(uri: str, text: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=text):
         paths(uri)
 
 
-@pytest.mark.parametrize("scheme", ["https", "dbfs", "ftp"])
-def test_other_schemes_are_refused_by_name(scheme: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=f"{scheme}:"):
-        paths(f"{scheme}://host/store")
-
-
-def test_broker_names_are_given_by_path(brokers: Path) -> None:
-    table = {f"{brokers}/broker-a": "first", f"{brokers}/broker-c/": "third"}
-    options = parse_read_options({"path": f"{brokers}/broker-*", "brokerName": json.dumps(table)})
-    assert [ref.broker_name for ref in options.source.stores] == ["first", None, "third"]
-
-
-def test_broker_names_are_given_by_relative_path(
-    brokers: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("path", "table", "names"),
+    [
+        pytest.param("{}/broker-*", {"{}/broker-a": "first", "{}/broker-c/": "third"},
+                     ["first", None, "third"], id="path"),
+        pytest.param("other", {"./other": "o"}, ["o"], id="relative path"),
+        pytest.param("file:{}/other", {"file:{}/other": "o"}, ["o"], id="uri as the path is"),
+    ],
+)  # fmt: skip
+def test_broker_names_are_given_by(
+    brokers: Path, monkeypatch: pytest.MonkeyPatch, path: str, table: dict[str, str], names: object
 ) -> None:
     monkeypatch.chdir(brokers)
-    options = parse_read_options({"path": "other", "brokerName": '{"./other":"o"}'})
-    assert [ref.broker_name for ref in options.source.stores] == ["o"]
-
-
-def test_broker_names_are_given_by_uri_as_the_path_is(brokers: Path) -> None:
-    uri = f"file:{brokers}/other"
-    options = parse_read_options({"path": uri, "brokerName": json.dumps({uri: "o"})})
-    assert [ref.broker_name for ref in options.source.stores] == ["o"]
+    by_path = json.dumps({key.format(brokers): name for key, name in table.items()})
+    options = parse_read_options({"path": path.format(brokers), "brokerName": by_path})
+    assert [ref.broker_name for ref in options.source.stores] == names
 
 
 @pytest.mark.parametrize(
@@ -443,19 +338,14 @@ def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
     [
         pytest.param({"paths": "oops"}, "paths", id="paths that are no JSON"),
         pytest.param({"paths": "[1]"}, "paths", id="paths that are no text"),
-        pytest.param(
-            {"columnNameOfCorruptRecord": "body"},
-            "columnNameOfCorruptRecord",
-            id="a column's own name",
-        ),
+        pytest.param({"columnNameOfCorruptRecord": "body"}, "columnNameOfCorruptRecord",
+                     id="a column's own name"),
         pytest.param({"brokerName": '{"/s":null}'}, "brokerName", id="no name"),
-        pytest.param(
-            {"scan": "commitlog", "startingOffsetsByTimestampStrategy": "error"},
-            "startingOffsetsByTimestampStrategy",
-            id="a strategy for queues in a scan by log",
-        ),
+        pytest.param({"scan": "commitlog", "startingOffsetsByTimestampStrategy": "error"},
+                     "startingOffsetsByTimestampStrategy",
+                     id="a strategy for queues in a scan by log"),
     ],
-)
+)  # fmt: skip
 def test_a_slip_is_refused_by_the_name_of_its_option(options: dict[str, str], named: str) -> None:
     with pytest.raises(OptionError, match=named):
         parse_read_options({"path": "/s", **options})
@@ -476,12 +366,8 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
     options = parse_stream()
     assert options.read.request.selection.start.default == LATEST
     assert options.read.request.selection.timestamp_strategy == "error"
-    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
-        None,
-        None,
-        None,
-        900,
-    )
+    assert [options.max_rows, options.min_rows, options.max_bytes] == [None] * 3
+    assert options.max_delay_seconds == 900
 
 
 def test_limits_of_triggers_are_parsed() -> None:
@@ -489,27 +375,18 @@ def test_limits_of_triggers_are_parsed() -> None:
         maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m",
         maxTriggerDelay="90s", startingOffsets="earliest",
     )  # fmt: skip
-    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
-        100,
-        10,
-        8 << 20,
-        90,
-    )
+    assert (options.max_rows, options.min_rows, options.max_bytes) == (100, 10, 8 << 20)
+    assert options.max_delay_seconds == 90
     assert options.read.request.selection.start.default == EARLIEST
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        ("15m", 900),
-        ("90s", 90),
-        ("500ms", 0.5),
-        ("250", 0.25),
-        ("2 h", 7200),
-        ("1d", 86400),
+        ("15m", 900), ("90s", 90), ("500ms", 0.5), ("250", 0.25), ("2 h", 7200), ("1d", 86400),
         ("3min", 180),
     ],
-)
+)  # fmt: skip
 def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
     assert parse_stream(maxTriggerDelay=value).max_delay_seconds == seconds
 

@@ -11,11 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.packing import (
-    OPEN_COST,
-    plan_tasks,
-    splits_of,
-)
+from pyspark_rmqstore.packing import OPEN_COST, plan_tasks, splits_of
 from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice, SampledSpan, cut_log
 from rmqstore.spans import LogSlice, QueueSlice
 
@@ -197,10 +193,7 @@ def test_there_are_as_many_tasks_as_requested_when_there_are_as_many_messages(
 
 def test_a_single_message_larger_than_all_others_does_not_take_tasks_away() -> None:
     queue_slices = [QueueSlice("big", 0, 0, 1), QueueSlice("small", 0, 0, 9)]
-    samples = [
-        [Sample(0, 0, 1e6)],
-        [Sample(at, 1_000_000 + 100 * at, 100.0) for at in range(9)],
-    ]
+    samples = [[Sample(0, 0, 1e6)], [Sample(at, 1_000_000 + 100 * at, 100.0) for at in range(9)]]
     tasks = plan_queues(
         list(map(SampledSlice, queue_slices, samples)), Limits(UNLIMITED, min_partitions=10)
     )
@@ -487,8 +480,7 @@ def test_a_large_store_beside_small_ones_is_cut_as_if_it_were_alone() -> None:
     alone = plan_tasks([read("large", 300 << 20, 10_000)], Limits(128 << 20))
     assert [len(parts_of(task)) for task in alone] == [1, 1, 1]
     tasks = plan_tasks(
-        [read("a", 100, 1), read("large", 300 << 20, 10_000), read("z", 100, 1)],
-        Limits(128 << 20),
+        [read("a", 100, 1), read("large", 300 << 20, 10_000), read("z", 100, 1)], Limits(128 << 20)
     )
     assert sorted([part.store for part in parts_of(task)] for task in tasks) == [
         ["a", "z"], ["large"], ["large"], ["large"],

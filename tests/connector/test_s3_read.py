@@ -69,10 +69,7 @@ def test_local_and_remote_stores_are_one_table(
 
 @pytest.mark.spark
 def test_no_plan_and_no_catalog_shows_a_secret(
-    spark: SparkSession,
-    s3: S3Server,
-    golden_store: GoldenStore,
-    capfd: pytest.CaptureFixture[str],
+    spark: SparkSession, s3: S3Server, golden_store: GoldenStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     uri = s3.upload(golden_store("one"))
     frame = sparkreads.load(spark, uri, storageOptions=s3.options)
@@ -121,12 +118,9 @@ def test_the_settings_of_a_session_become_options(spark: SparkSession) -> None:
 
 def test_settings_of_s3a_are_read_as_hadoop_does() -> None:
     settings = {
-        "endpoint": "minio:9000",
-        "connection.ssl.enabled": "false",
-        "access.key": "a",
-        "secret.key": "b",
-        "path.style.access": "true",
-    }
+        "endpoint": "minio:9000", "connection.ssl.enabled": "false", "access.key": "a",
+        "secret.key": "b", "path.style.access": "true",
+    }  # fmt: skip
     expected = {"endpoint": "http://minio:9000", "access_key": "a", "secret_key": "b"}
     assert _options(settings.get) == expected
     provider = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import PySparkException
 from pyspark.sql import (
     DataFrame,
     SparkSession,
@@ -35,7 +34,6 @@ from connector.sparkreads import (
     is_text,
     load,
     messages,
-    read,
 )
 from connector.test_kafka_columns import KAFKA, WITH_HEADERS, write_orders
 from connector.test_lookup import Condition, conditions
@@ -94,15 +92,6 @@ def test_every_column_by_log_comes_as_rows(spark: SparkSession, golden_store: Go
     assert [{name: row[name] for name in TOLD_OF_LOG} for row in found] == [
         {name: row[name] for name in TOLD_OF_LOG} for row in expected
     ]
-
-
-def test_columns_that_spark_selects_are_those_of_the_option(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    assert load(spark, golden_store("basic"), includeSystemTopics="true").count() == 1478
-    names = ["commitLogOffset", "tags", "body", "queueId", "topic", "msgId", "storeTimestamp"]
-    chosen = load(spark, golden_store("edges")).select(*names)
-    assert_df_equality(load(spark, golden_store("edges"), columns=", ".join(names)), chosen)
 
 
 def test_a_schema_of_the_user_converts_as_spark_does(
@@ -296,30 +285,3 @@ def test_every_view_gives_the_rows_of_the_core(
             for row in (*found, *known):
                 row.pop("allocated", None)  # of a new file it grows until the kernel has written it
             assert sorted(found, key=str) == sorted(known, key=str), name
-
-
-def test_a_view_is_read_by_sql_in_many_tasks(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    frame = load(spark, golden_store("basic"), view="commitlog", maxBytesPerPartition="64k")
-    assert frame.rdd.getNumPartitions() > 5
-    kinds = {row["kind"]: row["count"] for row in frame.groupBy("kind").count().collect()}
-    assert kinds == {"record": len(goldens.records("basic")), "blank": 5, "end": 1}
-
-
-def test_several_stores_in_one_view_are_distinguished(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    paths = [golden_store("basic"), golden_store("v2")]
-    names = {str(paths[0]): "a", str(paths[1]): "b"}
-    found = read(spark, paths, view="topics", brokerName=names, includeSystemTopics="true")
-    for broker, name in (("a", "basic"), ("b", "v2")):
-        counts = {row["topic"]: row["messages"] for row in found if row["brokerName"] == broker}
-        assert counts == goldens.summary(name)["counts"]["perTopic"]
-
-
-def test_views_are_not_streams(spark: SparkSession, golden_store: GoldenStore) -> None:
-    reader = spark.readStream.format("rmqstore").option("view", "queues")
-    stream = reader.load(str(golden_store("basic")))
-    with pytest.raises(PySparkException, match="views are for batch reads"):
-        stream.writeStream.format("noop").start().processAllAvailable()

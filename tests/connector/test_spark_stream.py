@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import rmqstore
 import store_builder as build
-from connector.streams import SIZES, delivered, drain, put, start
+from connector.streams import SIZES, add, delivered, drain, put, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
 from connector.test_stream_write import by_queue, copy, source_store
 from rmqstore.inspect.verify import verify
@@ -31,9 +31,7 @@ pytestmark = pytest.mark.spark
 def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 30))
-        put(writer, "B", 3, numbered(0, 10))
+    add(tmp_path / "s", ("A", 0, numbered(0, 30)), ("B", 3, numbered(0, 10)))
     options = EARLIEST | {"brokerName": "b", "maxOffsetsPerTrigger": "20"}
     found = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert [one["numInputRows"] for one in found] == [20, 20]
@@ -42,8 +40,7 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
         "A": {"b": {"0": 30}},
         "B": {"b": {"3": 10}},
     }
-    with rmqstore.open(tmp_path / "s", mode="a") as writer:
-        put(writer, "A", 0, numbered(30, 35))
+    add(tmp_path / "s", ("A", 0, numbered(30, 35)))
     (found,) = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert found["numInputRows"] == 5
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 35), ("B", 3): rows(0, 10)}
@@ -66,10 +63,8 @@ def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
         finally:
             query.stop()
     assert delivered(spark, tmp_path / "q") == {
-        ("A", 0): rows(10, 500),
-        ("A", 1): rows(0, 5),
-        ("New", 2): rows(0, 9),
-    }
+        ("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 9),
+    }  # fmt: skip
 
 
 def checkpointed(folder: Path) -> Path:
@@ -117,14 +112,11 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batc
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, sink, checkpoint = (
-        source_store(tmp_path / "a", 40),
-        tmp_path / "b",
-        tmp_path / "checkpoint",
-    )
+        source_store(tmp_path / "a", 40), tmp_path / "b", tmp_path / "checkpoint",
+    )  # fmt: skip
     assert copy(spark, source, sink, checkpoint) == 2
     assert by_queue(sink) == by_queue(source)
-    with rmqstore.open(source, mode="a") as writer:
-        put(writer, "A", 1, numbered(40, 60))
+    add(source, ("A", 1, numbered(40, 60)))
     assert copy(spark, source, sink, checkpoint) == 1
     # killed between the sink's commit and Spark's own note of it: Spark runs the batch again
     for name in ("2", ".2.crc"):

@@ -15,17 +15,9 @@ from pyspark.sql import (
     SparkSession,
     functions as F,  # noqa: N812 - as Spark's own documentation has it
 )
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
 
 import rmqstore
-from connector.streams import SIZES, put
+from connector.streams import SIZES, add
 from connector.test_batch_write import (
     OF_EVERY_COLUMN,
     SMALL,
@@ -36,8 +28,6 @@ from connector.test_batch_write import (
 )
 from reading import Row, read
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.folders import find_store
-from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark
@@ -59,43 +49,13 @@ def stored(root: Path) -> list[Row]:
 
 def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Path) -> None:
     schema = (
-        StructType()
-        .add("topic", StringType())
-        .add("queueId", IntegerType())
-        .add("body", BinaryType())
-        .add("tags", StringType())
-        .add("keys", StringType())
-        .add("msgId", StringType())
-        .add("properties", MapType(StringType(), StringType()))
-        .add("flag", IntegerType())
-        .add("bornTimestamp", TimestampType())
-        .add("bornHost", StringType())
-        .add("reconsumeTimes", IntegerType())
+        "topic string, queueId int, body binary, tags string, keys string, msgId string, "
+        "properties map<string,string>, flag int, bornTimestamp timestamp, bornHost string, "
+        "reconsumeTimes int"
     )
     frame = spark.createDataFrame(OF_EVERY_COLUMN, schema)
     write(frame, tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
     require_what_overrides_what(stored(tmp_path / "s"))
-
-
-def test_rows_of_several_partitions_come_in_order_with_columns_made_by_expressions(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    write(numbered(spark, 90, 3), tmp_path / "s", queueNums="5", **SMALL)
-    found = stored(tmp_path / "s")
-    numbers = [int(row["body"].split()[1]) for row in found]
-    assert sorted(numbers) == [*range(90)]
-    assert [row["keys"] for row in found] == [f"k{number}" for number in numbers]
-    assert len({row["msgId"] for row in found}) == 90
-    assert {row["queueId"] for row in found} == set(range(5))
-    for queue_id in range(5):
-        of_queue = [
-            int(row["body"].split()[1])
-            for row in sorted(found, key=lambda row: row["queueOffset"])
-            if row["queueId"] == queue_id
-        ]
-        assert of_queue == sorted(of_queue)
-    assert not (tmp_path / "s" / ".rmqstore" / "staging").exists()
-    assert not (tmp_path / "s" / "abort").exists()
 
 
 def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
@@ -103,8 +63,7 @@ def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
 ) -> None:
     """Only the last row of the last partition is too large."""
     root = tmp_path / "s"
-    with create(root, config=SIZES) as writer:
-        put(writer, "Orders", 0, [f"body {number}" for number in range(50)])
+    add(root, ("Orders", 0, [f"body {number}" for number in range(50)]))
     before = data_state(root)
     large = F.when(F.col("keys") == "k199", F.repeat(F.lit("x"), 70_000)).otherwise("b")
     frame = numbered(spark, 200).withColumn("body", large)
@@ -137,13 +96,3 @@ def test_jobs_that_append_at_once_do_so_one_after_the_other(
         assert not list(verify(store))
     assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
     assert not (root / ".rmqstore" / "staging").exists()
-
-
-def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 10, partitions=1)
-    for version in ("3", "3", "4"):
-        write(frame, tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
-    history = read_commits(find_store(tmp_path / "s"))
-    assert [(each.n_records, each.app_id, each.version) for each in history] == [
-        (10, "job/1", 3), (10, "job/1", 4)
-    ]  # fmt: skip

@@ -67,7 +67,6 @@ def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder where the driver runs."""
     (tmp_path / "job.py").write_text(JOB)
     return tmp_path
 

@@ -58,6 +58,10 @@ def recover(root: Path, old: build.Store, new: build.Store) -> None:
     start_broker(root, RESTART)
 
 
+def bodies(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
 def kept() -> build.Store:
     return grow(build.Store(segment_bytes=16384), KEPT)
 
@@ -89,7 +93,7 @@ def test_stale_records_that_join_up_with_new_ones_are_not_delivered(
     assert query.bodies() == ["n00", "n01"]
     assert not query.trigger()
     recover(root, old, grow(new, 9, prefix="n1", late=NEW + 100))
-    assert query.bodies() == [f"n1{number}" for number in range(9)]
+    assert query.bodies() == bodies(9, "n1")
     assert len(Query(root, **LENIENT).trigger()) == KEPT + 11
 
 
@@ -138,7 +142,7 @@ def test_a_query_that_had_not_reached_the_cut_gets_the_kept_and_the_new_messages
     query = reopen(query)
     for _ in range(4):
         delivered += query.bodies()
-    assert delivered == [*(f"m{number}" for number in range(KEPT)), "n0", "n1", "n2"]
+    assert delivered == [*bodies(KEPT), "n0", "n1", "n2"]
 
 
 def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next(
@@ -153,7 +157,7 @@ def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next
             f"m{number}" for number in range(KEPT)
         ]
     query.offset = end
-    assert query.bodies() == [f"n{number}" for number in range(15)]
+    assert query.bodies() == bodies(15, "n")
 
 
 @pytest.mark.parametrize("reads", [1, 2])
@@ -178,7 +182,7 @@ def test_a_recovery_while_a_task_reads_leaves_new_messages_to_the_next_batch(
         f"m{number}" for number in range(KEPT)
     ]
     query.offset = end
-    assert query.bodies() == [f"n{number}" for number in range(15)]
+    assert query.bodies() == bodies(15, "n")
 
 
 def test_a_log_that_is_cut_ends_at_the_torn_record(tmp_path: Path) -> None:
@@ -219,11 +223,8 @@ def test_a_unit_that_a_recovery_kept_and_nobody_ever_wrote_is_passed_over(tmp_pa
     root = store.write(tmp_path / "s", abort=True)
     query = Query(root, **LENIENT)
     assert [row[3] for row in query.trigger()] == [
-        *(f"m{number}" for number in range(5)),
-        "b0",
-        "b1",
-        "b2",
-    ]
+        *bodies(5), "b0", "b1", "b2",
+    ]  # fmt: skip
 
 
 def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path:
     build.write_queue(root / "consumequeue/A/0", holed)
     for _ in range(4):
         delivered += query.bodies()
-    assert delivered[:30] == [f"m{number}" for number in range(30)]
+    assert delivered[:30] == bodies(30)
     build.write_queue(root / "consumequeue/A/0", store.queues["A", 0])
     for _ in range(3):
         delivered += query.bodies()
@@ -266,10 +267,6 @@ def delete_queue(root: Path) -> None:
         path.unlink()
 
 
-def numbered(n: int) -> list[str]:
-    return sorted(f"m{number}" for number in range(n))
-
-
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the times that were waited for a store that changes."""
@@ -286,7 +283,7 @@ def test_queue_files_that_go_between_planning_and_reading_are_taken_from_the_log
     query = Query(root, **options)
     parts = planned(query)
     delete_queue(root)
-    assert read_all(query, parts) == numbered(KEPT + LOST)
+    assert read_all(query, parts) == sorted(bodies(KEPT + LOST))
 
 
 def test_queue_files_of_a_closed_store_that_go_before_they_are_read_are_lost_with_a_warning(
@@ -311,7 +308,7 @@ def test_records_whose_file_a_recovery_deletes_before_they_are_read_are_lost_wit
         parts = planned(query)
         cut = (root / "commitlog" / f"{4096:020d}").rename(tmp_path / "cut")
         if options:
-            assert read_all(query, parts) == numbered(n_kept)
+            assert read_all(query, parts) == sorted(bodies(n_kept))
         else:
             with pytest.raises(CorruptQueueError, match="past the end of the CommitLog"):
                 read_all(query, parts)
@@ -326,7 +323,7 @@ def test_messages_that_took_the_place_of_planned_ones_are_left_to_the_next_micro
     query = Query(root, **LENIENT)
     parts = planned(query)
     recover(root, old, grow(kept(), 15, prefix="n", late=NEW, pad=7))
-    assert read_all(query, parts) == numbered(KEPT)
+    assert read_all(query, parts) == sorted(bodies(KEPT))
 
 
 @pytest.mark.parametrize("options", [LENIENT, {}])

@@ -14,16 +14,16 @@ from pyspark.errors import PySparkException
 
 import rmqstore
 from connector.engine import Engine
-from connector.sparkreads import GoldenStore
-from connector.streams import SIZES, Clock, delivered, drain, put, start
+from connector.sparkreads import Golden
+from connector.streams import SIZES, Clock, add, delivered, drain, put, start
 from read.test_tail import put_back
 from rmqstore.store.opening import create
 
 EARLIEST = {"startingOffsets": "earliest"}
 
 
-def numbered(start: int, end: int) -> list[str]:
-    return [f"m{number}" for number in range(start, end)]
+def numbered(start: int, end: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}{number}" for number in range(start, end)]
 
 
 def rows(start: int, end: int) -> list[tuple[int, str]]:
@@ -44,32 +44,24 @@ def failure(action: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        "basic",
-        "edges",
-        "live",
-        "expired",
-        "crash",
-        "crash4",
-        "default-sizes",
-        "lmq",
-        "dledger-mixed",
-        "dledger-crash",
+        "basic", "edges", "live", "expired", "crash", "crash4", "default-sizes", "lmq",
+        "dledger-mixed", "dledger-crash",
     ],
-)
+)  # fmt: skip
 def test_a_stream_to_the_present_gives_what_a_batch_gives(
-    engine: Engine, golden_store: GoldenStore, tmp_path: Path, name: str
+    golden: Golden, tmp_path: Path, name: str
 ) -> None:
-    root = golden_store(name)
-    drain(engine, root, tmp_path, **EARLIEST)
+    root = golden.path(name)
+    drain(golden.engine, root, tmp_path, **EARLIEST)
     with rmqstore.open(root) as store:
         batch = store.scan(columns="topic,queueId,queueOffset").read_all().to_pylist()
     expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
-    found = delivered(engine, tmp_path)
+    found = delivered(golden.engine, tmp_path)
     assert (
         sorted((*key, offset) for key, offsets in found.items() for offset, _ in offsets)
         == expected
     )
-    assert not drain(engine, root, tmp_path, **EARLIEST)
+    assert not drain(golden.engine, root, tmp_path, **EARLIEST)
 
 
 @pytest.mark.parametrize(
@@ -77,21 +69,17 @@ def test_a_stream_to_the_present_gives_what_a_batch_gives(
     [("lmq", {"subscribe": "%LMQ%sub_3,%LMQ%sub_1"}), ("batch-cq", {"subscribe": "BatchA"})],
 )
 def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
-    engine: Engine,
-    golden_store: GoldenStore,
-    tmp_path: Path,
-    name: str,
-    options: dict[str, str],
+    golden: Golden, tmp_path: Path, name: str, options: dict[str, str]
 ) -> None:
     """Of an inner batch a trigger may take a part."""
-    root = golden_store(name)
-    found = drain(engine, root, tmp_path, **EARLIEST, **options, maxOffsetsPerTrigger="31")
+    root = golden.path(name)
+    found = drain(golden.engine, root, tmp_path, **EARLIEST, **options, maxOffsetsPerTrigger="31")
     assert {one["numInputRows"] for one in found[:-1]} == {31}
     with rmqstore.open(root) as store:
         batch = store.scan(columns="topic,queueId,queueOffset", **options).read_all().to_pylist()
     expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
     assert len(expected) > 100
-    got = delivered(engine, tmp_path)
+    got = delivered(golden.engine, tmp_path)
     assert (
         sorted((*key, offset) for key, offsets in got.items() for offset, _ in offsets) == expected
     )
@@ -121,17 +109,11 @@ def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
 def test_triggers_take_so_many_messages_each_queue_its_share(
     engine: Engine, tmp_path: Path
 ) -> None:
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 300))
-        put(writer, "B", 0, numbered(0, 100))
+    add(tmp_path / "s", ("A", 0, numbered(0, 300)), ("B", 0, numbered(0, 100)))
     found = drain(
-        engine,
-        tmp_path / "s",
-        tmp_path / "q",
-        **EARLIEST,
-        maxOffsetsPerTrigger="40",
+        engine, tmp_path / "s", tmp_path / "q", **EARLIEST, maxOffsetsPerTrigger="40",
         brokerName="b",
-    )
+    )  # fmt: skip
     assert [one["numInputRows"] for one in found] == [40] * 10
     assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 30}}, "B": {"b": {"0": 10}}}
     assert found[0]["sources"][0]["latestOffset"]["queues"] == {
@@ -142,10 +124,10 @@ def test_triggers_take_so_many_messages_each_queue_its_share(
 
 
 def test_triggers_take_so_many_bytes(engine: Engine, tmp_path: Path) -> None:
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 100))
-        put(writer, "A", 0, ["x" * 3000])
-        put(writer, "A", 0, numbered(0, 100))
+    add(
+        tmp_path / "s", ("A", 0, numbered(0, 100)), ("A", 0, ["x" * 3000]),
+        ("A", 0, numbered(0, 100)),
+    )  # fmt: skip
     found = drain(engine, tmp_path / "s", tmp_path / "q", **EARLIEST, maxBytesPerTrigger="2k")
     assert len(delivered(engine, tmp_path / "q")["A", 0]) == 201
     with rmqstore.open(tmp_path / "s") as store:
@@ -189,14 +171,12 @@ def test_few_messages_wait_for_more_or_for_the_delay(
 
 def test_several_stores_are_one_stream(engine: Engine, tmp_path: Path) -> None:
     for broker in ("a", "b"):
-        with create(tmp_path / broker, config=SIZES) as writer:
-            put(writer, "T", 0, numbered(0, 10))
+        add(tmp_path / broker, ("T", 0, numbered(0, 10)))
     names = {"brokerName": {str(tmp_path / "a"): "broker-a", str(tmp_path / "b"): "broker-b"}}
     paths = [tmp_path / "a", tmp_path / "b"]
     (found,) = drain(engine, paths, tmp_path / "q", **EARLIEST, **names)
     assert end_offset(found)["queues"] == {"T": {"broker-a": {"0": 10}, "broker-b": {"0": 10}}}
-    with rmqstore.open(tmp_path / "b", mode="a") as writer:
-        put(writer, "T", 0, numbered(10, 12))
+    add(tmp_path / "b", ("T", 0, numbered(10, 12)))
     (found,) = drain(engine, paths, tmp_path / "q", **EARLIEST, **names)
     assert found["numInputRows"] == 2
 
@@ -204,15 +184,11 @@ def test_several_stores_are_one_stream(engine: Engine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "first"),
     [
-        ({}, 20),
-        ({"startingOffsets": "latest"}, 20),
-        ({"startingOffsets": "earliest"}, 0),
-        ({"startingOffsets": {"A": {"0": 7}}}, 7),
-        ({"startingOffsets": {"A": {"0": -2}}}, 0),
-        ({"startingOffsets": "group:readers"}, 12),
-        ({"startingTimestamp": "0"}, 0),
+        ({}, 20), ({"startingOffsets": "latest"}, 20), ({"startingOffsets": "earliest"}, 0),
+        ({"startingOffsets": {"A": {"0": 7}}}, 7), ({"startingOffsets": {"A": {"0": -2}}}, 0),
+        ({"startingOffsets": "group:readers"}, 12), ({"startingTimestamp": "0"}, 0),
     ],
-)
+)  # fmt: skip
 def test_a_new_query_starts_where_its_options_say(
     engine: Engine, tmp_path: Path, options: dict[str, object], first: int
 ) -> None:
@@ -231,8 +207,7 @@ def test_a_new_query_starts_where_its_options_say(
 def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
     engine: Engine, tmp_path: Path
 ) -> None:
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 20))
+    add(tmp_path / "s", ("A", 0, numbered(0, 20)))
     late = {"startingTimestamp": "2100-01-01"}
     assert "no message stored at or after" in failure(
         lambda: drain(engine, tmp_path / "s", tmp_path / "q", **late)
@@ -244,11 +219,9 @@ def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
 
 def test_messages_that_retention_deleted_are_data_loss(engine: Engine, tmp_path: Path) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
-    with create(root, config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 100))
+    add(root, ("A", 0, numbered(0, 100)))
     drain(engine, root, state, **EARLIEST)
-    with rmqstore.open(root, mode="a") as writer:
-        put(writer, "A", 0, numbered(100, 3000))
+    add(root, ("A", 0, numbered(100, 3000)))
     logs = sorted((root / "commitlog").iterdir())
     for log in logs[:-2]:
         log.unlink()
@@ -262,23 +235,20 @@ def test_messages_that_retention_deleted_are_data_loss(engine: Engine, tmp_path:
     assert delivered(engine, state) == {("A", 0): rows(0, 100) + rows(left, 3000)}
 
 
-@pytest.mark.parametrize("refill", [0, 3, 30])
+@pytest.mark.parametrize("refill", [0, 3, 10, 30])
 def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
     engine: Engine, tmp_path: Path, refill: int
 ) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
-    with create(root, config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 100))
-        put(writer, "B", 0, numbered(0, 10))
+    add(root, ("A", 0, numbered(0, 100)), ("B", 0, numbered(0, 10)))
     shutil.copytree(root, tmp_path / "before")
-    with rmqstore.open(root, mode="a") as writer:
-        put(writer, "A", 0, numbered(100, 110))
+    add(root, ("A", 0, numbered(100, 110)))
     drain(engine, root, state, **EARLIEST)
     put_back(root, tmp_path / "before")
     time.sleep(0.01)
     with rmqstore.open(root, mode="a") as writer:
         if refill:
-            put(writer, "A", 0, [f"new{number}" for number in range(refill)])
+            put(writer, "A", 0, numbered(0, refill, "new"))
         put(writer, "B", 0, numbered(10, 12))
     text = failure(lambda: drain(engine, root, state, **EARLIEST))
     assert "A-0 of broker s: delivered up to offset 110, but a recovery cut it at 100" in text
@@ -288,8 +258,7 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
         ("A", 0): sorted(rows(0, 110) + late),
         ("B", 0): rows(0, 12),
     }
-    with rmqstore.open(root, mode="a") as writer:
-        put(writer, "A", 0, ["last"])
+    add(root, ("A", 0, ["last"]))
     drain(engine, root, state, **EARLIEST)
     assert (100 + refill, "last") in delivered(engine, state)["A", 0]
 
@@ -298,25 +267,12 @@ def test_a_queue_that_vanished_and_was_read_to_its_end_is_not_a_loss(
     engine: Engine, tmp_path: Path
 ) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
-    with create(root, config=SIZES) as writer:
-        put(writer, "Old", 0, numbered(0, 10))
-        put(writer, "A", 0, numbered(0, 2000))
+    add(root, ("Old", 0, numbered(0, 10)), ("A", 0, numbered(0, 2000)))
     drain(engine, root, state, **EARLIEST)
     # as a broker does once the queue's last message has expired
     shutil.rmtree(root / "consumequeue" / "Old")
     min((root / "commitlog").iterdir()).unlink()
-    with rmqstore.open(root, mode="a") as writer:
-        put(writer, "A", 0, numbered(2000, 2001))
+    add(root, ("A", 0, numbered(2000, 2001)))
     (found,) = drain(engine, root, state, **EARLIEST)
     assert found["numInputRows"] == 1
     assert end_offset(found)["queues"]["Old"] == {"s": {"0": 10}}
-
-
-def test_options_of_streams_are_refused_by_name(engine: Engine, tmp_path: Path) -> None:
-    create(tmp_path / "s", config=SIZES).close()
-    assert "endingOffsets" in failure(
-        lambda: drain(engine, tmp_path / "s", tmp_path / "q", endingOffsets="latest1")
-    )
-    assert "maxofsetspertrigger" in failure(
-        lambda: drain(engine, tmp_path / "s", tmp_path / "q", maxOfsetsPerTrigger="1")
-    )

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 import rmqstore
 import tiers
 from connector.engine import Engine, task
-from connector.streams import SIZES, Clock, put
+from connector.streams import SIZES, Clock, add, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore.sink import RmqStoreStreamWriter, StagedOfQuery, StoreSink
@@ -84,8 +84,7 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     source = source_store(tmp_path / "a", 300)
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 11
     assert by_queue(tmp_path / "b") == by_queue(source)
-    with rmqstore.open(source, mode="a") as writer:
-        put(writer, "A", 1, numbered(300, 320))
+    add(source, ("A", 1, numbered(300, 320)))
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 1
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 0
     assert by_queue(tmp_path / "b") == by_queue(source)
@@ -183,34 +182,29 @@ class Driver:
         self._attempts = 0
 
     def stage(self, batch_id: int) -> list[StagedOfQuery]:
-        """Run the two tasks of a batch to their ends."""
         writer = self.writer()
         return [self.stage_one(batch_id, partition, writer) for partition in range(2)]
 
     def stage_one(
         self, batch_id: int, partition: int, writer: RmqStoreStreamWriter | None = None
     ) -> StagedOfQuery:
-        """Run one attempt of a task to its end."""
         self._attempts += 1
         with self.attempt(batch_id, partition, self._attempts):
             return self.write(iter([self.rows(batch_id, partition)]), writer)
 
     @staticmethod
     def attempt(batch_id: int, partition: int, attempt: int) -> AbstractContextManager[None]:
-        """Be in an attempt of a task."""
         properties = {"sql.streaming.queryId": "query", "streaming.sql.batchId": str(batch_id)}
         return task(partition, attempt, properties)
 
     def write(
         self, batches: Iterator[pa.RecordBatch], writer: RmqStoreStreamWriter | None = None
     ) -> StagedOfQuery:
-        """Stage batches as the present attempt of a task."""
         staged = (writer or self.writer()).write(batches)
         assert isinstance(staged, StagedOfQuery)
         return staged
 
     def rows(self, batch_id: int, partition: int) -> pa.RecordBatch:
-        """Return the rows of a task."""
         bodies = [f"{batch_id}/{partition}/{number}" for number in range(N_ROWS)]
         queue_ids = pa.array([partition] * len(bodies), pa.int32())
         return pa.RecordBatch.from_pydict(
@@ -218,14 +212,10 @@ class Driver:
         )
 
     def writer(self) -> RmqStoreStreamWriter:
-        """Return a writer for the tasks of a batch, or to commit it."""
         return RmqStoreStreamWriter(self._schema, self._options)
 
     def commit(
-        self,
-        staged: list[StagedOfQuery],
-        batch_id: int,
-        writer: RmqStoreStreamWriter | None = None,
+        self, staged: list[StagedOfQuery], batch_id: int, writer: RmqStoreStreamWriter | None = None
     ) -> None:
         """Commit a batch, or abort it if that fails, as Spark does."""
         writer = writer or self.writer()
@@ -443,10 +433,8 @@ def test_a_query_whose_process_is_killed_goes_on_where_it_was(
 ) -> None:
     """Killed for real, driver, tasks and all, three times at random, then run to its end."""
     source, sink, checkpoint = (
-        source_store(tmp_path / "a", 1000),
-        tmp_path / "b",
-        tmp_path / "checkpoint",
-    )
+        source_store(tmp_path / "a", 1000), tmp_path / "b", tmp_path / "checkpoint",
+    )  # fmt: skip
     create(sink, config=SIZES).close()
     commits, said = checkpoint / "commits", tmp_path / "said"
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 import rmqstore
-from connector.streams import SIZES, put
+from connector.streams import add
 from connector.test_stream_read import failure
 from live.fake_cluster import FakeCluster, one_queue
 from pyspark_rmqstore.live.source import BrokerSource
@@ -20,7 +20,6 @@ from pyspark_rmqstore.store_options import keep_options, options_of_read, user_o
 from reading import state
 from rmqstore.errors import OptionError
 from rmqstore.remoting import Credentials
-from rmqstore.store.opening import create
 
 # What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION
 # '/s' COMMENT 'c' TBLPROPERTIES ('colour' = 'red').
@@ -72,9 +71,7 @@ def test_a_write_never_takes_the_options_of_the_table_that_its_rows_come_from() 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with create(tmp_path / "a store", config=SIZES) as writer:
-        put(writer, "A", 0, ["a0", "a1"])
-        put(writer, "B", 0, ["b0"])
+    add(tmp_path / "a store", ("A", 0, ["a0", "a1"]), ("B", 0, ["b0"]))
     return tmp_path / "a store"
 
 
@@ -190,7 +187,6 @@ def test_a_table_keeps_no_credentials_of_a_uri() -> None:
 
 
 def table_of(path: str, storage_options: str) -> StructType:
-    """Return the schema of a new table."""
     stated = {"path": path, "storageOptions": storage_options}
     options = {**CREATED, **{f"option.{key}": value for key, value in stated.items()}, **stated}
     del options["location"]

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, LessTh
 import goldens
 import rmqstore
 from connector.engine import Engine
-from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
+from connector.sparkreads import Golden, GoldenStore, in_queue_order, messages
 from connector.streams import delivered, drain
 from pyspark_rmqstore.options import parse_stream_options
 from reading import TOLD_COLUMNS, by_queue, read as read_core
@@ -20,16 +20,16 @@ ALL = {"columns": ",".join(TOLD_COLUMNS), "brokerName": "b"}
 
 
 @pytest.mark.parametrize("name", goldens.IN_TIER)
-def test_every_message_in_many_tasks(engine: Engine, golden_store: GoldenStore, name: str) -> None:
-    root = golden_store(name)
+def test_every_message_in_many_tasks(golden: Golden, name: str) -> None:
+    root = golden.path(name)
     tier = root / "tieredstore"
-    assert in_queue_order(read(engine, tier, **ALL)) == messages(name)
-    frame = load(engine, root, tiered=str(tier), maxBytesPerPartition="10k", **ALL)
+    assert in_queue_order(golden.read(tier, **ALL)) == messages(name)
+    frame = golden.load(root, tiered=str(tier), maxBytesPerPartition="10k", **ALL)
     assert len(frame.tasks()) > 10
     with rmqstore.open(root, tiered=tier, broker_name="b") as store:
         expected = by_queue(read_core(store))
     found = in_queue_order(
-        read(engine, root, tiered=str(tier), maxBytesPerPartition="10k", minPartitions="30", **ALL)
+        golden.read(root, tiered=str(tier), maxBytesPerPartition="10k", minPartitions="30", **ALL)
     )
     assert by_queue(found) == expected
     some = frame.where(
@@ -40,7 +40,7 @@ def test_every_message_in_many_tasks(engine: Engine, golden_store: GoldenStore, 
         offsets = [(row.queueId, row.queueOffset) for row in one.collect()]
         assert sorted(offsets) == [(queue, offset) for queue in (0, 1) for offset in range(60, 100)]
     time = expected["TierA", 0][70]["storeTimestamp"]
-    late = read(engine, root, tiered=str(tier), startingTimestamp=str(time), **ALL)
+    late = golden.read(root, tiered=str(tier), startingTimestamp=str(time), **ALL)
     assert len(late) == sum(
         row["storeTimestamp"] >= time for rows in expected.values() for row in rows
     )
@@ -50,7 +50,7 @@ def test_every_message_in_many_tasks(engine: Engine, golden_store: GoldenStore, 
     assert keyed.count() == sum(row["keys"] == key for rows in expected.values() for row in rows)
     columns = {"columns": "queueId,queueOffset", "subscribe": "TierB"}
     word = key.split(" ")[0]
-    looked_up = read(engine, root, tiered=str(tier), msgKey=word, **columns)
+    looked_up = golden.read(root, tiered=str(tier), msgKey=word, **columns)
     assert {(row["queueId"], row["queueOffset"]) for row in looked_up} == {
         (row["queueId"], row["queueOffset"])
         for (topic, _), rows in expected.items()
@@ -59,29 +59,24 @@ def test_every_message_in_many_tasks(engine: Engine, golden_store: GoldenStore, 
     }
 
 
-def test_what_needs_one_log_is_refused(engine: Engine, golden_store: GoldenStore) -> None:
-    root = golden_store("tiered")
+def test_what_needs_one_log_is_refused(golden: Golden) -> None:
+    root = golden.path("tiered")
     tier = str(root / "tieredstore")
     for path, options in ((root, {"tiered": tier}), (root / "tieredstore", {})):
-        for others in (
-            {"scan": "commitlog"},
-            {"view": "files"},
-        ):
+        for others in ({"scan": "commitlog"}, {"view": "files"}):
             with pytest.raises(Exception, match="is not supported with tiered storage"):
-                load(engine, path, **options, **others).collect()
+                golden.load(path, **options, **others).collect()
 
 
 @pytest.mark.parametrize("name", goldens.IN_TIER)
-def test_views_count_messages_wherever_they_are(
-    engine: Engine, golden_store: GoldenStore, name: str
-) -> None:
-    root = golden_store(name)
+def test_views_count_messages_wherever_they_are(golden: Golden, name: str) -> None:
+    root = golden.path(name)
     columns = {"columns": "topic,queueId,minOffset,maxOffset,bytes,reason", "view": "queues"}
     for path, options in (
         (root, {"tiered": str(root / "tieredstore")}),
         (root / "tieredstore", {}),
     ):
-        rows = load(engine, path, **options, **columns).collect()
+        rows = golden.load(path, **options, **columns).collect()
         with rmqstore.open(path, **options) as store:
             expected = {
                 (info.topic, info.queue_id): (info.min_offset, info.max_offset, info.n_bytes, None)
@@ -126,15 +121,13 @@ def test_a_stream_gives_each_message_once_while_it_moves(
 
 
 @pytest.mark.parametrize("name", goldens.IN_TIER)
-def test_a_stream_of_a_real_tier(
-    engine: Engine, golden_store: GoldenStore, tmp_path: Path, name: str
-) -> None:
-    root = golden_store(name)
+def test_a_stream_of_a_real_tier(golden: Golden, tmp_path: Path, name: str) -> None:
+    root = golden.path(name)
     tiered = {"tiered": str(root / "tieredstore"), "startingOffsets": "earliest"}
-    drain(engine, root, tmp_path / "q", maxOffsetsPerTrigger="100", **tiered)
+    drain(golden.engine, root, tmp_path / "q", maxOffsetsPerTrigger="100", **tiered)
     with rmqstore.open(root, tiered=root / "tieredstore") as store:
         expected = by_queue(read_core(store, columns="topic,queueId,queueOffset"))
-    found = delivered(engine, tmp_path / "q")
+    found = delivered(golden.engine, tmp_path / "q")
     assert {key: [offset for offset, _ in rows] for key, rows in found.items()} == {
         key: [row["queueOffset"] for row in rows] for key, rows in expected.items()
     }

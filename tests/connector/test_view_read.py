@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from pyspark.sql.datasource import GreaterThan, InputPartition
 
 import goldens
 import rmqstore
-from connector.engine import Engine
-from connector.sparkreads import GoldenStore, collect, load
+from connector.sparkreads import Golden, GoldenStore, collect
 from pyspark_rmqstore.store_options import asks_for_view
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
@@ -41,46 +39,27 @@ def splits(path: Path, view: str, **options: str) -> list[ViewTask]:
 
 @pytest.mark.parametrize("view", sorted(VIEWS))
 @pytest.mark.parametrize("name", ["live", "crash", "lmq"])
-def test_a_view_gives_the_rows_of_the_core(
-    engine: Engine, golden_store: GoldenStore, name: str, view: str
-) -> None:
-    path = golden_store(name)
+def test_a_view_gives_the_rows_of_the_core(golden: Golden, name: str, view: str) -> None:
+    path = golden.path(name)
     with rmqstore.open(path) as store:
         expected = rows(store.view(view))
-    frame = load(engine, path, view=view)
+    frame = golden.load(path, view=view)
     assert frame.columns == VIEWS[view].names
     assert sorted(collect(frame), key=str) == sorted(expected, key=str)
 
 
-def test_a_view_is_read_in_many_tasks(engine: Engine, golden_store: GoldenStore) -> None:
-    frame = load(engine, golden_store("basic"), view="commitlog", maxBytesPerPartition="64k")
-    assert len(frame.tasks()) > 5
-    kinds = Counter(row["kind"] for row in frame.collect())
-    assert kinds == {"record": len(goldens.records("basic")), "blank": 5, "end": 1}
-
-
-def test_several_stores_in_one_view_are_distinguished(
-    engine: Engine, golden_store: GoldenStore
-) -> None:
-    paths = [golden_store("basic"), golden_store("v2")]
+def test_several_stores_in_one_view_are_distinguished(golden: Golden) -> None:
+    paths = [golden.path("basic"), golden.path("v2")]
     names = {str(paths[0]): "a", str(paths[1]): "b"}
-    found = collect(
-        load(engine, paths, view="topics", brokerName=names, includeSystemTopics="true")
-    )
+    found = collect(golden.load(paths, view="topics", brokerName=names, includeSystemTopics="true"))
     for broker, name in (("a", "basic"), ("b", "v2")):
         counts = {row["topic"]: row["messages"] for row in found if row["brokerName"] == broker}
         assert counts == goldens.summary(name)["counts"]["perTopic"]
 
 
-def test_a_schema_is_a_projection_with_wider_types(
-    engine: Engine, golden_store: GoldenStore
-) -> None:
-    frame = load(
-        engine,
-        golden_store("basic"),
-        view="queues",
-        schema="queueId long, topic string",
-        subscribe="TopicA",
+def test_a_schema_is_a_projection_with_wider_types(golden: Golden) -> None:
+    frame = golden.load(
+        "basic", view="queues", schema="queueId long, topic string", subscribe="TopicA"
     )
     expected = {
         (row["queueId"], row["topic"])
@@ -89,13 +68,13 @@ def test_a_schema_is_a_projection_with_wider_types(
     }
     assert {(row["queueId"], row["topic"]) for row in frame.collect()} == expected
     with pytest.raises(PySparkException, match="cannot be read as"):
-        load(engine, golden_store("basic"), view="queues", schema="queueId string").collect()
+        golden.load("basic", view="queues", schema="queueId string").collect()
 
 
-def test_views_are_not_streams(engine: Engine, golden_store: GoldenStore, tmp_path: Path) -> None:
-    reader = engine.readStream.format("rmqstore").option("view", "queues")
+def test_views_are_not_streams(golden: Golden, tmp_path: Path) -> None:
+    reader = golden.engine.readStream.format("rmqstore").option("view", "queues")
     query = (
-        reader.load(str(golden_store("basic")))
+        reader.load(str(golden.path("basic")))
         .writeStream.foreachBatch(lambda *_: None)
         .option("checkpointLocation", str(tmp_path))
         .start()
@@ -137,11 +116,8 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
 @pytest.mark.parametrize(
     ("view", "options", "reason"),
     [
-        (
-            "queues",
-            {"startingOffsets": "earliest"},
-            "startingOffsets has no meaning with view queues",
-        ),
+        ("queues", {"startingOffsets": "earliest"},
+         "startingOffsets has no meaning with view queues"),
         ("queues", {"tags": "A"}, "tags has no meaning with view queues"),
         ("queues", {"scan": "commitlog"}, "scan has no meaning"),
         ("commitlog", {"maxRecordsPerPartition": "5"}, "maxRecordsPerPartition has no meaning"),
@@ -159,7 +135,7 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
         ("tables", {}, "view 'tables': one of messages, queues"),
         ("queues", {"nonsense": "1"}, "unknown option 'nonsense'"),
     ],
-)
+)  # fmt: skip
 def test_an_option_without_meaning_is_refused_by_name(
     view: str, options: dict[str, str], reason: str
 ) -> None:
@@ -173,15 +149,13 @@ def test_an_option_without_meaning_is_refused_by_name(
         ("queues", {"subscribePattern": "A.*", "includeSystemTopics": "TRUE"}),
         ("commitlog", {"mode": "dropmalformed", "checkcrc": "false", "ignoreLogEnd": "true"}),
         ("index", {"mode": "PERMISSIVE", "storePathIndex": "/elsewhere"}),
-        (
-            "CONSUMEQUEUE",
-            {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"},
-        ),
+        ("CONSUMEQUEUE",
+         {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"}),
         ("files", {"columns": "path, size", "brokerName": "b"}),
         ("deadletters", {"startingTimestamp": "-1h", "consumerGroup": "g", "subscribe": "T"}),
         ("deadLetters", {"startingOffsets": '{"T":{"0":1}}', "assign": '{"T":[0]}'}),
     ],
-)
+)  # fmt: skip
 def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> None:
     assert parse_view_options({"path": "/data", "View": view, **options}).view.lower() == (
         view.lower()
@@ -263,11 +237,11 @@ def test_a_cluster_is_one_task_of_all_its_stores(golden_store: GoldenStore, tmp_
         planned(view="groups", brokers=str(file), subscribe="Nope")
 
 
-def test_views_of_a_cluster_are_read_as_a_frame(engine: Engine, golden_store: GoldenStore) -> None:
-    brokers = json.dumps({"a": str(golden_store("live")), "b": str(golden_store("basic"))})
-    reader = engine.read.format("rmqstore").option("brokers", brokers)
+def test_views_of_a_cluster_are_read_as_a_frame(golden: Golden) -> None:
+    brokers = json.dumps({"a": str(golden.path("live")), "b": str(golden.path("basic"))})
+    reader = golden.engine.read.format("rmqstore").option("brokers", brokers)
     routes = collect(reader.option("view", "routes").load())
-    with rmqstore.open(golden_store("live"), broker_name="a") as store:
+    with rmqstore.open(golden.path("live"), broker_name="a") as store:
         expected = rows(store.view("routes"))
     assert [row for row in routes if row["brokerName"] == "a"] == expected
     shares = reader.option("view", "assignments").option("consumerGroup", "CG_part")

@@ -13,8 +13,6 @@ from store_builder import Store
 
 
 class Handshake(NamedTuple):
-    """What a follower says first."""
-
     from_last_file: int
     is_learner: int
     replica_id: int
@@ -45,7 +43,6 @@ class FakeController(FakeMaster):
         self.settings |= {"enableControllerMode": "true", "brokerRole": "SYNC_MASTER"}
 
     def handshake(self) -> bytes:
-        """Return the answer to a handshake."""
         listed = b"".join(struct.pack(">iq", *epoch) for epoch in self.epochs)
         last = self.epochs[-1].number if self.epochs else -1
         return struct.pack(">iiqi", 1, len(listed), self.log.end, last) + listed

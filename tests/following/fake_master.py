@@ -44,7 +44,6 @@ def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms:
 
 
 def log_of(count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> Store:
-    """Return a log of messages in small files."""
     log = Store(segment_bytes=FILE_BYTES)
     more(log, count, size=size, mark=mark, time_ms=time_ms)
     return log
@@ -78,17 +77,13 @@ class FakeMaster:
     def __init__(self, log: Store, *, batch: int = 3000, name: str = "b") -> None:
         self.log, self.low, self.batch = log, 0, batch
         self.settings = {
-            **SETTINGS,
-            "brokerName": name,
-            "mappedFileSizeCommitLog": str(log.segment_bytes),
-        }
+            **SETTINGS, "brokerName": name, "mappedFileSizeCommitLog": str(log.segment_bytes),
+        }  # fmt: skip
         self.version = "V5_3_3"
         self.tables: dict[int, bytes] = {
-            21: json.dumps(TOPICS).encode(),
-            43: b'{"offsetTable":{"T@G":{0:1,1:2}}}',
-            45: b'{"offsetTable":{}}',
-            201: b'{"subscriptionGroupTable":{}}',
-        }
+            21: json.dumps(TOPICS).encode(), 43: b'{"offsetTable":{"T@G":{0:1,1:2}}}',
+            45: b'{"offsetTable":{}}', 201: b'{"subscriptionGroupTable":{}}',
+        }  # fmt: skip
         self.answer_code = self.n_asked = 0
         self.is_slow = self.hides_records = False
         self.heartbeat = 0.05
@@ -114,7 +109,6 @@ class FakeMaster:
             listener.close()
 
     def cut_connections(self) -> None:
-        """Close the connections of all followers."""
         for connection in self.connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -224,7 +218,6 @@ class FakeMaster:
         """Answer what a follower says before its first report."""
 
     def _report(self, received: bytes) -> int:
-        """Return the offset that a follower reports."""
         return int(struct.unpack(">q", received)[0])
 
     def _first_place(self, asked: int) -> int | None:

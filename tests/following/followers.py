@@ -42,9 +42,12 @@ def follow_once(master: FakeMaster, target: Path, **settings: Any) -> FollowProg
     return follower(master.address, target, once=True, **settings).run()
 
 
-class Following:
-    """A follower in a thread."""
+def copied(log: Store, target: Path, **settings: Any) -> FollowProgress:
+    with FakeMaster(log) as master:
+        return follow_once(master, target, **settings)
 
+
+class Following:
     def __init__(self, address: str, target: Path, **settings: Any) -> None:
         self.stop = threading.Event()
         self.follower = follower(address, target, self.stop, **settings)
@@ -66,7 +69,6 @@ class Following:
         return self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until the follower ends by itself."""
         self._thread.join(30)
         assert not self._thread.is_alive()
         if self.error is not None:
@@ -80,6 +82,12 @@ def following(address: str, target: Path, **settings: Any) -> Iterator[Following
         yield run
     finally:
         run.end()
+
+
+@contextmanager
+def copying(log: Store, target: Path, **settings: Any) -> Iterator[tuple[FakeMaster, Following]]:
+    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+        yield master, run
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float = 20) -> None:

@@ -73,8 +73,6 @@ Mutant = Callable[[Decide], Decide]
 
 
 class Record(NamedTuple):
-    """A record."""
-
     number: int
     epoch: int
 
@@ -187,7 +185,6 @@ class World:
         self.histories += (self.log,)
 
     def lose(self, count: int = 2) -> None:
-        """The master loses its end, and restarts."""
         self.log = self.log[: max(len(self.log) - count, self.low // RECORD, 1)]
         self.epochs = self.epochs[:1] + tuple(
             e for e in self.epochs[1:] if e.start_offset < self.high
@@ -212,7 +209,6 @@ class World:
         self.append(1)
 
     def commit(self) -> None:
-        """A stream has read everything."""
         self.needed = 1 << 40
 
     def delete(self) -> None:
@@ -237,7 +233,6 @@ class World:
         self.is_drained = not self.is_drained
 
     def restart(self) -> None:
-        """The connection ends."""
         if self.connection is not None:
             self.connection = None
             self.reads = (*self.reads, events.Lost("closed"))
@@ -294,7 +289,6 @@ class World:
         self.append(1)
 
     def wait(self) -> None:
-        """Some time passes."""
         self.now += 6.0
 
     # ---- how it goes on
@@ -433,7 +427,6 @@ class World:
         return has_come
 
     def _answer_all(self) -> None:
-        """Answer all that is asked."""
         if self.asked:
             self.answers = tuple(
                 self._happened(self._answer(each), each.asked) for each in self.asked

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     Following,
+    copied,
     files,
     follow_once,
     following,
@@ -30,8 +31,7 @@ def tables_of(target: Path) -> dict[str, bytes]:
 
 def test_tables_of_another_broker_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
     target = tmp_path / "copy"
-    with FakeMaster(log_of(300)) as master:
-        follow_once(master, target)
+    copied(log_of(300), target)
     before, tables = files(target), tables_of(target)
     with FakeMaster(log_of(200, time_ms=77_000)) as master:
         master.tables[43] = b'{"offsetTable":{"T@G":{0:7}}}'
@@ -78,9 +78,7 @@ def test_a_heartbeat_before_the_end_of_the_log_does_not_end_a_copy(tmp_path: Pat
 def test_a_copy_ends_where_the_log_of_the_broker_does_if_that_has_lost_its_end(
     tmp_path: Path,
 ) -> None:
-    log, target = log_of(100), tmp_path / "copy"
-    longer = copy.deepcopy(log)
-    more(longer, 30)
+    (longer, log), target = part(log_of(100), 30, 0), tmp_path / "copy"
     with FakeMaster(longer) as master:
         master.is_slow = True
         run = Following(master.address, target, once=True)
@@ -91,9 +89,7 @@ def test_a_copy_ends_where_the_log_of_the_broker_does_if_that_has_lost_its_end(
 
 
 def test_a_log_that_is_cut_before_what_is_compared_is_compared_again(tmp_path: Path) -> None:
-    target, log = tmp_path / "copy", log_of(100)
-    longer = copy.deepcopy(log)
-    more(longer, 100)
+    (longer, log), target = part(log_of(100), 100, 0), tmp_path / "copy"
     with FakeMaster(longer) as master:
         follow_once(master, target)
         n_before = len(master.reports)
@@ -113,8 +109,7 @@ def test_a_log_that_ends_inside_a_long_record_of_the_copy_is_compared_before_it(
     more(longer, 1, size=5000)
     more(longer, 3)
     more(other, 8, mark=b"other", time_ms=10_000)
-    with FakeMaster(longer) as master:
-        follow_once(master, target)
+    copied(longer, target)
     with FakeMaster(other) as master:
         run = Following(master.address, target, once=True, overlap=600)
         wait_for(lambda: not run.is_alive())
@@ -178,14 +173,10 @@ def test_a_copy_without_a_record_that_begins_after_the_log_begins_again(tmp_path
 
 
 def test_more_is_compared_also_without_connecting_again(tmp_path: Path) -> None:
-    target, other = tmp_path / "copy", log_of(100)
-    longer = copy.deepcopy(other)
-    more(longer, 200)
-    more(other, 10, mark=b"other", time_ms=10_000)
-    with FakeMaster(longer) as master:
-        follow_once(master, target)
-    with FakeMaster(other) as master:
-        follow_once(master, target, overlap=600, reconnect=False)
+    target = tmp_path / "copy"
+    longer, other = part(log_of(100), 200, 10)
+    copied(longer, target)
+    copied(other, target, overlap=600, reconnect=False)
     require_exact(target, other)
 
 

@@ -17,12 +17,7 @@ from following.fake_master import FakeMaster, log_of, more
 from following.fake_name_server import FakeNameServer
 from following.followers import TIMING, require_exact, wait_for
 from following.test_reconnecting import closed_port
-from rmqstore.errors import (
-    BrokerRefusedError,
-    BrokerUnreachableError,
-    OptionError,
-    StoreStateError,
-)
+from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, OptionError, StoreStateError
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
 from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
@@ -32,8 +27,6 @@ from store_builder import Store
 
 
 class Run:
-    """A follower of a cluster in a thread."""
-
     def __init__(
         self, addresses: list[str], target: Path, options: dict[str, Any], settings: dict[str, Any]
     ) -> None:
@@ -41,14 +34,10 @@ class Run:
         self.seen = ClusterProgress({}, {})
         self.error: BaseException | None = None
         self._follower = ClusterFollower(
-            [Endpoint(Address.parse(each), timeout=5.0) for each in addresses],
-            target,
-            FollowSettings(**{"timing": TIMING, **settings}),
-            self.stop,
-            progress=self._see,
-            refresh_seconds=0.1,
-            **options,
-        )
+            [Endpoint(Address.parse(each), timeout=5.0) for each in addresses], target,
+            FollowSettings(**{"timing": TIMING, **settings}), self.stop, progress=self._see,
+            refresh_seconds=0.1, **options,
+        )  # fmt: skip
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -236,15 +225,7 @@ def test_brokers_may_report_ipv6_without_brackets() -> None:
         assert broker.addresses == {0: Address("2001:db8::1", 10911), 1: Address("2001:db8::2", 7)}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b'{"brokerAddrTable":[1]}',
-    ],
-)
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"brokerAddrTable":[1]}'])
 def test_an_answer_that_is_not_a_list_of_brokers_is_an_error(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

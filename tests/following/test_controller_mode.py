@@ -18,6 +18,7 @@ from following.fake_controller import FakeController, Handshake
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
 from following.followers import (
     Following,
+    copied,
     files,
     follow_once,
     following,
@@ -195,9 +196,7 @@ def test_a_broker_without_a_common_epoch_and_record_is_refused(tmp_path: Path) -
     "settings", [{"brokerRole": "SLAVE"}, {"brokerId": "2"}, {"brokerId": "-1"}]
 )
 def test_only_a_master_is_asked_for_its_log(
-    settings: dict[str, str],
-    is_told_late: bool,
-    tmp_path: Path,
+    settings: dict[str, str], is_told_late: bool, tmp_path: Path
 ) -> None:
     log, target = log_of(50), tmp_path / "copy"
     with FakeController(log, [Epoch(1, 0)]) as master:
@@ -281,8 +280,7 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
 
 def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None:
     log, target = log_of(60), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     more(log, 60)
     with FakeController(log, [Epoch(1, 0)]) as master:
         follow_once(master, target)
@@ -290,8 +288,7 @@ def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None
         assert follow_status(target)[0].mode == "controller"
         assert read_checkpoint(copy_paths(target)).confirm_phy_offset == log.end
     more(log, 60)
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     require_exact(target, log)
     assert follow_status(target)[0].mode == "default"
 
@@ -394,8 +391,7 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
 
 def test_the_state_of_an_earlier_version_gets_an_id(tmp_path: Path) -> None:
     log, target = log_of(20), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     path = target / ".rmqstore" / "follow.json"
     state = json.loads(path.read_bytes())
     for name in ("mode", "learner_id", "epoch", "confirm_offset"):

@@ -132,23 +132,15 @@ def test_the_id_of_a_learner_counts_nowhere() -> None:
 @pytest.mark.parametrize(
     ("header", "epochs"),
     [
-        ((2, 12, 50, 1), [ONE]),
-        ((1, 13, 50, 1), [ONE]),
-        ((1, -12, 50, 1), [ONE]),
-        ((1, (1 << 16) * 12 + 12, 50, 1), [ONE]),
-        ((1, (1 << 31) - 8, 50, 1), [ONE]),
-        ((1, 12, -1, 1), [ONE]),
-        ((1, 12, 1 << 62, 1), [ONE]),
-        ((1, 12, 50, 2), [ONE]),
-        ((1, 0, 50, -1), []),
-        ((1, 12, 50, -1), [Epoch(-1, 0)]),
-        ((1, 12, 50, 1), [Epoch(1, -1)]),
-        ((1, 12, 50, 1), [Epoch(1, 51)]),
-        ((1, 24, 50, 1), [ONE, ONE]),
+        ((2, 12, 50, 1), [ONE]), ((1, 13, 50, 1), [ONE]), ((1, -12, 50, 1), [ONE]),
+        ((1, (1 << 16) * 12 + 12, 50, 1), [ONE]), ((1, (1 << 31) - 8, 50, 1), [ONE]),
+        ((1, 12, -1, 1), [ONE]), ((1, 12, 1 << 62, 1), [ONE]), ((1, 12, 50, 2), [ONE]),
+        ((1, 0, 50, -1), []), ((1, 12, 50, -1), [Epoch(-1, 0)]), ((1, 12, 50, 1), [Epoch(1, -1)]),
+        ((1, 12, 50, 1), [Epoch(1, 51)]), ((1, 24, 50, 1), [ONE, ONE]),
         ((1, 24, 50, 1), [Epoch(2, 10), Epoch(1, 20)]),
         ((1, 24, 50, 2), [Epoch(1, 20), Epoch(2, 10)]),
     ],
-)
+)  # fmt: skip
 def test_answers_to_a_handshake_that_cannot_be_are_refused(
     header: tuple[int, ...], epochs: list[Epoch]
 ) -> None:
@@ -161,19 +153,15 @@ def test_answers_to_a_handshake_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("own", "own_end", "others", "others_end", "expected"),
     [
-        ([ONE], 100, [ONE], 80, 80),
-        ([ONE], 80, [ONE], 100, 80),
-        ([ONE], 300, [ONE, TWO], 400, 150),
-        ([ONE, TWO], 300, [ONE], 400, 150),
+        ([ONE], 100, [ONE], 80, 80), ([ONE], 80, [ONE], 100, 80),
+        ([ONE], 300, [ONE, TWO], 400, 150), ([ONE, TWO], 300, [ONE], 400, 150),
         ([ONE, TWO], 300, [ONE, TWO, FIVE], 50_000, 300),
         ([ONE, Epoch(2, 140)], 300, [ONE, TWO], 400, 140),
-        ([ONE, Epoch(3, 160)], 300, [ONE, TWO], 400, 150),
-        ([TWO], 300, [TWO, FIVE], 50_000, 300),
-        ([Epoch(3, 160)], 300, [ONE, TWO], 400, None),
-        ([ONE], 300, [Epoch(1, 5)], 400, None),
+        ([ONE, Epoch(3, 160)], 300, [ONE, TWO], 400, 150), ([TWO], 300, [TWO, FIVE], 50_000, 300),
+        ([Epoch(3, 160)], 300, [ONE, TWO], 400, None), ([ONE], 300, [Epoch(1, 5)], 400, None),
         ([], 300, [ONE], 400, None),
     ],
-)
+)  # fmt: skip
 def test_the_consistent_point(
     own: list[Epoch], own_end: int, others: list[Epoch], others_end: int, expected: int | None
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,12 +12,9 @@ from crash.faults import Cut
 from crash.test_killed_follower import SharedDisk
 from following.fake_controller import FakeController
 from following.fake_master import FakeMaster, log_of, more
-from following.followers import TIMING, follow_once, following, require_exact, wait_for
+from following.followers import follow_once, following, require_exact, wait_for
 from rmqstore.errors import CorruptRecordError, StoreStateError
-from rmqstore.remoting import Address, Endpoint
-from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import parse_retention
-from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths, follow_status, state_path
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
@@ -71,11 +67,8 @@ def test_an_epoch_that_was_cut_does_not_come_back_after_a_kill(tmp_path: Path) -
                 raise Cut
             super().replace(path, content)
 
-    disk = Dying()
     with FakeController(other, [Epoch(1, 0), Epoch(3, common.end)]) as master, suppress(Cut):
-        endpoint = Endpoint(Address.parse(master.address))
-        settings = FollowSettings(once=True, timing=TIMING)
-        Follower(endpoint, target, settings, threading.Event(), make_disk=lambda: disk).run()
+        follow_once(master, target, make_disk=Dying)
     assert epochs_of(target)[-1].number == 2  # the file is older than the cut
     more(other, 80)
     with FakeMaster(other) as plain:

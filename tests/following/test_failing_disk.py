@@ -18,22 +18,17 @@ import pytest
 
 import tiers
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more, part
-from following.followers import TIMING, files, follow_once, require_exact
+from following.followers import copied, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
-from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica import live_state
-from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention
-from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths, follow_status, write_state
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index_files import index_files, read_header
 
 
 def follow_with(disk: Disk, master: FakeMaster, target: Path, **settings: Any) -> None:
-    endpoint = Endpoint(Address.parse(master.address))
-    given = FollowSettings(once=True, timing=TIMING, **settings)
-    Follower(endpoint, target, given, threading.Event(), make_disk=lambda: disk).run()
+    follow_once(master, target, make_disk=lambda: disk, **settings)
 
 
 class ForgetfulDisk(Disk):
@@ -98,11 +93,8 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
     change: str, error: BaseException, is_late: bool, is_unconfirmed: bool, tmp_path: Path
 ) -> None:
     target, common = tmp_path / "copy", log_of(100)
-    longer, other = copy.deepcopy(common), copy.deepcopy(common)
-    more(longer, 300)
-    more(other, 20, mark=b"other", time_ms=10_000)
-    with FakeMaster(longer) as master:
-        follow_once(master, target)
+    longer, other = part(common, 300, 20)
+    copied(longer, target)
     if is_unconfirmed:  # killed before the state covered the last records
         paths = copy_paths(target)
         end = longer.placed[300].physical_offset
@@ -156,8 +148,7 @@ def test_an_error_at_any_change_of_the_disk_ends_the_follower_and_the_copy_goes_
 ) -> None:
     base, common = tmp_path / "base", log_of(100)
     longer, other = part(common, 100, 200)
-    with FakeMaster(longer) as master:
-        follow_once(master, base)
+    copied(longer, base)
     with FakeMaster(other) as master:
         settings: dict[str, Any] = {
             "retention": Retention(max_bytes=FILE_BYTES), "sync_bytes": 4000, "sync_seconds": 0.01,
@@ -237,8 +228,7 @@ def test_an_index_whose_file_was_deleted_before_a_kill_is_built_again(
     if is_cut:
         more(common, 20, mark=b"lost")
     more(log, 30)
-    with FakeMaster(common) as master:
-        follow_once(master, target)
+    copied(common, target)
     assert indexed(target) == len(common.placed)
     if not is_cut:
         (target / "abort").touch()
@@ -311,8 +301,6 @@ def test_what_the_state_did_not_vouch_for_goes_once_it_was_fetched_again(
 
 
 class SlowStates(Disk):
-    """A disk that takes its time to write a state."""
-
     def replace(self, path: Path, text: bytes) -> None:
         time.sleep(0.2)
         super().replace(path, text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
+from following.fake_master import FILE_BYTES, FakeMaster, log_of
 from following.followers import follow_once, following, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address
@@ -37,15 +37,6 @@ def test_a_copy_begins_where_the_first_record_is_not_told(tmp_path: Path) -> Non
     with FakeMaster(log) as master:
         master.hides_records = True
         follow_once(master, tmp_path / "copy")
-    require_exact(tmp_path / "copy", log)
-
-
-def test_a_copy_of_an_empty_log_has_nothing_to_compare_yet(tmp_path: Path) -> None:
-    log = log_of(0)
-    with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
-        wait_for(lambda: len(master.reports) > 0)
-        more(log, 10)
-        wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(tmp_path / "copy", log)
 
 

@@ -26,7 +26,6 @@ def first_line(kind: type) -> str:
 
 
 def tables() -> dict[str, list[str]]:
-    """Return the tables of the page, by their headings."""
     happen, done = classes()
     changes = {
         "an end is cut": comparing.CUT,

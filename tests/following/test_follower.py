@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import random
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,16 @@ import pytest
 import rmqstore
 import tiers
 from following.fake_master import FILE_BYTES, TOPICS, FakeMaster, log_of, more, part
-from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
+from following.followers import (
+    TIMING,
+    copied,
+    copying,
+    files,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -26,8 +33,6 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.remoting import Address, Endpoint
-from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.settings import FollowSettings, settings_of
 from rmqstore.replica.state import copy_paths, follow_status
@@ -70,19 +75,14 @@ def test_tables_are_shown_when_the_log_has_reached_them(tmp_path: Path) -> None:
             assert (target / "config" / name).read_bytes() == master.tables[code]
     with rmqstore.open(target) as store:
         groups = store.view("groups").read_all().to_pylist()
-    assert {(row["consumerGroup"], row["queueId"], row["consumerOffset"]) for row in groups} >= {
-        ("G", 0, 1),
-        ("G", 1, 2),
-    }
+    names = ("consumerGroup", "queueId", "consumerOffset")
+    assert {tuple(row[name] for name in names) for row in groups} >= {("G", 0, 1), ("G", 1, 2)}
 
 
 def test_tables_wait_for_the_log(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
     file = target / "config" / "consumerOffset.json"
-    with (
-        FakeMaster(log) as master,
-        following(master.address, target, tables_seconds=0.3, max_rate=log.end // 2) as run,
-    ):
+    with copying(log, target, tables_seconds=0.3, max_rate=log.end // 2) as (master, run):
         wait_for(lambda: run.follower.progress().end > 0)
         assert not file.exists()
         wait_for(file.exists)
@@ -98,10 +98,7 @@ def test_tables_wait_for_the_log(tmp_path: Path) -> None:
 def test_tables_are_asked_for_as_often_as_is_asked(tmp_path: Path) -> None:
     timing = replace(TIMING, bounds=60.0)
     file = tmp_path / "copy" / "config" / "consumerOffset.json"
-    with (
-        FakeMaster(log_of(10)) as master,
-        following(master.address, tmp_path / "copy", tables_seconds=0.2, timing=timing),
-    ):
+    with copying(log_of(10), tmp_path / "copy", tables_seconds=0.2, timing=timing) as (master, _):
         wait_for(file.exists)
         master.tables[43] = b'{"offsetTable":{"T@G":{0:9}}}'
         wait_for(lambda: file.read_bytes() == master.tables[43], 5)
@@ -109,10 +106,7 @@ def test_tables_are_asked_for_as_often_as_is_asked(tmp_path: Path) -> None:
 
 def test_what_is_on_the_disk_is_acknowledged_if_that_is_asked_for(tmp_path: Path) -> None:
     log = log_of(300)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, tmp_path / "copy", acknowledge="synced"),
-    ):
+    with copying(log, tmp_path / "copy", acknowledge="synced") as (master, _):
         wait_for(lambda: bool(master.reports) and log.end in master.reports[0])
     assert sorted(master.reports[0][1:]) == master.reports[0][1:]
 
@@ -120,10 +114,7 @@ def test_what_is_on_the_disk_is_acknowledged_if_that_is_asked_for(tmp_path: Path
 def test_what_is_synced_is_acknowledged_before_producers_give_up(tmp_path: Path) -> None:
     log = log_of(30)
     timing = replace(TIMING, report=3600.0)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, tmp_path / "copy", acknowledge="synced", timing=timing),
-    ):
+    with copying(log, tmp_path / "copy", acknowledge="synced", timing=timing) as (master, _):
         for _ in range(3):
             wait_for(lambda: bool(master.reports) and log.end in master.reports[0][1:], 5)
             more(log, 5)
@@ -131,8 +122,7 @@ def test_what_is_synced_is_acknowledged_before_producers_give_up(tmp_path: Path)
 
 def test_a_new_copy_may_begin_with_the_last_file(tmp_path: Path) -> None:
     log = log_of(500)
-    with FakeMaster(log) as master:
-        done = follow_once(master, tmp_path / "copy", start="last-file")
+    done = copied(log, tmp_path / "copy", start="last-file")
     assert done.begin == log.end - log.end % FILE_BYTES
     assert list(files(tmp_path / "copy")) == [f"{done.begin:020d}"]
 
@@ -157,11 +147,9 @@ def test_an_end_that_the_master_has_lost_is_cut_and_kept(
     target = tmp_path / "copy"
     common = log_of(300)
     longer, other = part(common, n_lost, n_more)
-    with FakeMaster(longer) as master:
-        follow_once(master, target)
+    copied(longer, target)
     before = files(target)
-    with FakeMaster(other) as master:
-        done = follow_once(master, target, overlap=overlap)
+    done = copied(other, target, overlap=overlap)
     assert done.n_cuts == 1
     require_exact(target, other)
     state, is_running = follow_status(target)
@@ -181,8 +169,7 @@ def test_an_end_that_the_master_has_lost_is_cut_and_kept(
 
 def test_a_log_without_a_common_record_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "copy"
-    with FakeMaster(log_of(300)) as master:
-        follow_once(master, target)
+    copied(log_of(300), target)
     before = files(target)
     with (
         FakeMaster(log_of(200, time_ms=77_000)) as master,
@@ -334,11 +321,8 @@ def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:
     with FakeMaster(log) as master, following(master.address, target) as run:
         wait_for(lambda: run.follower.progress().queues_end == log.end)
         tables = json.loads(master.tables[21])
-        entry = tables["topicConfigTable"]["T"] | {
-            "topicName": "B",
-            "attributes": {"queue.type": "BatchCQ"},
-        }
-        tables["topicConfigTable"]["B"] = entry
+        entry = {"topicName": "B", "attributes": {"queue.type": "BatchCQ"}}
+        tables["topicConfigTable"]["B"] = tables["topicConfigTable"]["T"] | entry
         master.tables[21] = json.dumps(tables).encode()
         for number in range(5):
             log.append(Record(topic="B", body=b"%d" % number, store_timestamp=1_700_000_009_000))
@@ -388,10 +372,7 @@ def test_intervals_that_mean_nothing_are_bounded(interval: str, tmp_path: Path) 
 
 def test_a_rate_is_kept(tmp_path: Path) -> None:
     log = log_of(300)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, tmp_path / "copy", max_rate=log.end // 3) as run,
-    ):
+    with copying(log, tmp_path / "copy", max_rate=log.end // 3) as (_, run):
         wait_for(lambda: run.follower.progress().end > 0)
         assert run.follower.progress().end < log.end
         wait_for(lambda: run.follower.progress().end == log.end)
@@ -416,12 +397,7 @@ def test_a_rate_does_not_let_each_read_be_written(tmp_path: Path) -> None:
                 n_writes.append(len(data))
             super().write(path, position, data)
 
-    with FakeMaster(log) as master:
-        endpoint = Endpoint(Address.parse(master.address))
-        settings = FollowSettings(once=True, timing=TIMING, max_rate=log.end)
-        Follower(
-            endpoint, tmp_path / "a", settings, threading.Event(), make_disk=CountingDisk
-        ).run()
+    copied(log, tmp_path / "a", max_rate=log.end, make_disk=CountingDisk)
     assert len(n_writes) < 15  # of some 50 reads, and 6 files
 
 
@@ -436,35 +412,3 @@ def test_other_arguments_than_those_that_are_documented_change_nothing(
         done = rmqstore.follow(master.address, tmp_path / "copy", once=True, **ignored)
     assert done.end == log.end
     assert settings_of(ignored) == FollowSettings()  # type: ignore[arg-type]
-
-
-class SmallDisk(Disk):
-    """A disk that is full after some writes."""
-
-    def __init__(self, n_writes: int) -> None:
-        super().__init__()
-        self._n_left = n_writes
-
-    def write(self, path: Path, position: int, data: Any) -> None:
-        self._n_left -= 1
-        if self._n_left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        super().write(path, position, data)
-
-
-@pytest.mark.parametrize("n_writes", [0, 3, 6, 10])
-def test_a_full_disk_ends_a_copy_that_goes_on_later(n_writes: int, tmp_path: Path) -> None:
-    log, target = log_of(300), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        endpoint = Endpoint(Address.parse(master.address))
-        settings = FollowSettings(once=True, timing=TIMING)
-        with pytest.raises(StoreStateError, match="the disk is full"):
-            Follower(
-                endpoint,
-                target,
-                settings,
-                threading.Event(),
-                make_disk=lambda: SmallDisk(n_writes),
-            ).run()
-        follow_once(master, target)
-    require_exact(target, log)

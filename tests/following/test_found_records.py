@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import rmqstore
-from following.fake_master import FakeMaster, more
-from following.followers import (
-    files,
-    follow_once,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.fake_master import FakeMaster, more, part
+from following.followers import copied, files, follow_once, following, require_exact, wait_for
 from following.test_follower import FILE_BYTES, log_of
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import due
-from rmqstore.replica.state import (
-    FollowState,
-    copy_paths,
-    read_state,
-    state_path,
-    write_state,
-)
+from rmqstore.replica.state import FollowState, copy_paths, read_state, state_path, write_state
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
 
 def killed(target: Path, log: Store, end: int) -> None:
     """Let a copy of all of a log be as if its follower was killed when the state was at an end."""
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     paths, state = copy_paths(target), state_of(target)
     assert state.end == log.end
     disk = Disk()
@@ -83,13 +69,10 @@ def test_a_reader_keeps_what_it_has_read(kept: int, tmp_path: Path) -> None:
 def test_found_records_that_the_master_does_not_have_are_cut_and_kept(
     sure: int, common: int, tmp_path: Path
 ) -> None:
-    target, shared = tmp_path / "copy", log_of(common)
-    log, other = copy.deepcopy(shared), copy.deepcopy(shared)
-    more(log, 300 - common)
-    more(other, 100, mark=b"other", time_ms=10_000)
+    target = tmp_path / "copy"
+    log, other = part(log_of(common), 300 - common, 100)
     killed(target, log, log.placed[sure].physical_offset)
-    with FakeMaster(other) as master:
-        follow_once(master, target)
+    copied(other, target)
     assert state_of(target).n_cuts == 1
     assert n_kept(target) > 0
     require_exact(target, other)
@@ -115,8 +98,7 @@ def test_found_records_are_not_vouched_for_before_they_are_compared(
     assert files(target) == before
     with rmqstore.open(target) as store:
         assert store.scan().read_all().num_rows == 300
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     require_exact(target, log)
 
 
@@ -129,8 +111,7 @@ def test_a_record_that_was_written_in_part_is_fetched_again(n_lost: int, tmp_pat
     with path.open("r+b") as file:
         file.seek(log.end - n_lost - int(path.name))
         file.write(bytes(n_lost))
-    with FakeMaster(log) as master:
-        follow_once(master, target)
+    copied(log, target)
     assert state_of(target).n_cuts == 0
     assert n_kept(target) == 0  # fetched again
     assert last.physical_offset < state_of(target).end

@@ -8,10 +8,7 @@ import struct
 import pytest
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.replica.agreement import (
-    compared_from,
-    request_at,
-)
+from rmqstore.replica.agreement import compared_from, request_at
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import MAX_BODY_BYTES, NEVER, HaStream
 
@@ -69,14 +66,11 @@ def test_a_report_is_one_number_and_never_is_far_below_every_limit() -> None:
 @pytest.mark.parametrize(
     ("extent", "bounds", "expected"),
     [
-        (LogBounds(0, 0), LogBounds(0, 0), 0),
-        (LogBounds(0, 50), LogBounds(0, 90), 40),
-        (LogBounds(0, 90), LogBounds(0, 50), 40),
-        (LogBounds(45, 50), LogBounds(0, 90), 45),
-        (LogBounds(0, 50), LogBounds(48, 90), 48),
-        (LogBounds(64, 64), LogBounds(64, 90), 64),
+        (LogBounds(0, 0), LogBounds(0, 0), 0), (LogBounds(0, 50), LogBounds(0, 90), 40),
+        (LogBounds(0, 90), LogBounds(0, 50), 40), (LogBounds(45, 50), LogBounds(0, 90), 45),
+        (LogBounds(0, 50), LogBounds(48, 90), 48), (LogBounds(64, 64), LogBounds(64, 90), 64),
     ],
-)
+)  # fmt: skip
 def test_what_is_compared(extent: LogBounds, bounds: LogBounds, expected: int) -> None:
     assert compared_from(extent, bounds, 10) == expected
 

@@ -92,16 +92,12 @@ def test_other_bytes_than_records_end_a_copy_with_what_is_whole(seed: int, tmp_p
 @pytest.mark.parametrize(
     "head",
     [
-        struct.pack(">iI", 0, 0),
-        struct.pack(">iI", 1 << 30, 0xDAA320A7),
-        struct.pack(">iI", -5, 0xDAA320A7),
-        struct.pack(">iI", 90, 0xDAA320A7)[:7] + b"\0",
-        struct.pack(">iI", 1 << 20, BLANK),
-        struct.pack(">iI", 4, BLANK),
-        pack(Record(physical_offset=5), 0),
-        b"\xff" * 100,
+        struct.pack(">iI", 0, 0), struct.pack(">iI", 1 << 30, 0xDAA320A7),
+        struct.pack(">iI", -5, 0xDAA320A7), struct.pack(">iI", 90, 0xDAA320A7)[:7] + b"\0",
+        struct.pack(">iI", 1 << 20, BLANK), struct.pack(">iI", 4, BLANK),
+        pack(Record(physical_offset=5), 0), b"\xff" * 100,
     ],
-)
+)  # fmt: skip
 def test_a_first_record_that_cannot_be_is_refused(head: bytes, tmp_path: Path) -> None:
     log = Store(segment_bytes=FILE_BYTES)
     log.put(0, head + b"x" * 500)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,27 @@ def sent(frame: bytes) -> Serve:
     return lambda connection, _request: connection.sendall(frame)
 
 
+def answering(*bodies: bytes, code: int = 0) -> Serve:
+    """Answer GET_BROKER_CONFIG with the first body, and all else with the last."""
+
+    def serve(connection: socket.socket, request: dict[str, object]) -> None:
+        body = bodies[0 if request["code"] == 26 else -1]
+        connection.sendall(answer(request["opaque"], body, code))
+
+    return serve
+
+
+@contextmanager
+def client_of(
+    serve: Serve, of_server: ssl.SSLContext | None = None, **options: Any
+) -> Iterator[RemotingClient]:
+    with (
+        server(serve, of_server) as address,
+        RemotingClient(Endpoint(address, **options)) as client,
+    ):
+        yield client
+
+
 def test_an_answer_is_taken_whatever_comes_before_it_and_however_it_is_cut() -> None:
     def serve(connection: socket.socket, request: dict[str, object]) -> None:
         frames = answer(99, b"of another") + answer(1, flag=0)
@@ -83,7 +105,7 @@ def test_an_answer_is_taken_whatever_comes_before_it_and_however_it_is_cut() -> 
         for start in range(0, len(frames), 777):
             connection.sendall(frames[start : start + 777])
 
-    with server(serve) as address, RemotingClient(Endpoint(address)) as client:
+    with client_of(serve) as client:
         for _ in range(2):
             assert client.request(28).body == b"x" * 10_000
 
@@ -109,11 +131,8 @@ def test_bytes_that_are_not_an_answer_are_an_error(frame: bytes) -> None:
         connection.sendall(frame)
         connection.close()
 
-    with (
-        server(serve) as address,
-        RemotingClient(Endpoint(address, timeout=2)) as client,
-        pytest.raises(BrokerUnreachableError, match="no answer to GET_BROKER_CONFIG"),
-    ):
+    no_answer = pytest.raises(BrokerUnreachableError, match="no answer to GET_BROKER_CONFIG")
+    with client_of(serve, timeout=2) as client, no_answer:
         client.request(26)
 
 
@@ -124,7 +143,7 @@ def test_a_server_that_says_nothing_or_goes_on_slowly_costs_the_time_out_only() 
             time.sleep(0.05)
 
     for serve in (slowly, sent(b"")):
-        with server(serve) as address, RemotingClient(Endpoint(address, timeout=0.3)) as client:
+        with client_of(serve, timeout=0.3) as client:
             began = time.monotonic()
             with pytest.raises(BrokerUnreachableError):
                 client.request(26)
@@ -150,12 +169,8 @@ def test_a_request_is_signed_over_the_values_of_its_fields_in_order_and_its_body
     content = b"user" + b"token" + b"1" + b"2" + b"body"
     expected = base64.b64encode(hmac.new(b"secret", content, hashlib.sha1).digest()).decode()
     assert signed == {
-        "a": "1",
-        "b": "2",
-        "AccessKey": "user",
-        "SecurityToken": "token",
-        "Signature": expected,
-    }
+        "a": "1", "b": "2", "AccessKey": "user", "SecurityToken": "token", "Signature": expected,
+    }  # fmt: skip
     assert "secret" not in repr(Credentials("user", "secret", "token"))
 
 
@@ -193,21 +208,9 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
     for code, error, text in (
         (16, BrokerRefusedError, "no right"),
         (2, BrokerUnreachableError, "no right"),
-        (
-            3,
-            BrokerRefusedError,
-            "not a broker's listen port; name servers are given with namesrv",
-        ),
+        (3, BrokerRefusedError, "not a broker's listen port; name servers are given with namesrv"),
     ):
-
-        def serve(connection: socket.socket, request: dict[str, object], code: int = code) -> None:
-            connection.sendall(answer(request["opaque"], code=code))
-
-        with (
-            server(serve) as address,
-            RemotingClient(Endpoint(address)) as client,
-            pytest.raises(error, match=text),
-        ):
+        with client_of(answering(b"", code=code)) as client, pytest.raises(error, match=text):
             BrokerClient(client).settings()
 
 
@@ -225,38 +228,21 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
     ],
 )  # fmt: skip
 def test_bounds_that_cannot_be_are_an_error(body: bytes) -> None:
-    def serve(connection: socket.socket, request: dict[str, object]) -> None:
-        connection.sendall(answer(request["opaque"], body))
-
-    with (
-        server(serve) as address,
-        RemotingClient(Endpoint(address)) as client,
-        pytest.raises(BrokerUnreachableError),
-    ):
+    with client_of(answering(body)) as client, pytest.raises(BrokerUnreachableError):
         BrokerClient(client).bounds()
 
 
-def test_settings_leave_out_what_nobody_asked_for() -> None:
-    def serve(connection: socket.socket, request: dict[str, object]) -> None:
-        body = b'{"table":{"brokerVersionDesc":"V5_3_3"}}'
-        if request["code"] == 26:
-            body = b"brokerName=b\nsecretKey=hidden\nhaListenPort=10912\n"
-        connection.sendall(answer(request["opaque"], body))
+def settings_of(body: bytes, version: str = "V5_3_3") -> ServedSettings:
+    table = json.dumps({"table": {"brokerVersionDesc": version}}).encode()
+    with client_of(answering(body, table)) as client:
+        return BrokerClient(client).settings()
 
-    with server(serve) as address, RemotingClient(Endpoint(address)) as client:
-        settings = BrokerClient(client).settings()
+
+def test_settings_leave_out_what_nobody_asked_for() -> None:
+    settings = settings_of(b"brokerName=b\nsecretKey=hidden\nhaListenPort=10912\n")
     assert settings.given == {"brokerName": "b", "haListenPort": "10912"}
     assert settings.version == (5, 3, 3)
     assert settings.number("haListenPort", 0) == 10912
-
-
-def settings_of(body: bytes, version: str = "V5_3_3") -> ServedSettings:
-    def serve(connection: socket.socket, request: dict[str, object]) -> None:
-        table = json.dumps({"table": {"brokerVersionDesc": version}}).encode()
-        connection.sendall(answer(request["opaque"], body if request["code"] == 26 else table))
-
-    with server(serve) as address, RemotingClient(Endpoint(address)) as client:
-        return BrokerClient(client).settings()
 
 
 def test_settings_are_taken_as_they_are_written_without_escapes() -> None:
@@ -265,11 +251,9 @@ def test_settings_are_taken_as_they_are_written_without_escapes() -> None:
         b"brokerName=b\\\nhaListenPort=10912\r\nstoreType=x=y\n"
     )
     assert settings_of(body).given == {
-        "brokerClusterName": "a:b#c",
-        "brokerName": "b\\",
-        "haListenPort": "10912",
+        "brokerClusterName": "a:b#c", "brokerName": "b\\", "haListenPort": "10912",
         "storeType": "x=y",
-    }
+    }  # fmt: skip
 
 
 def test_a_version_with_too_many_digits_is_an_error() -> None:
@@ -302,16 +286,9 @@ def test_tls_is_used_if_it_is_given(tmp_path: Path) -> None:
     of_server.load_cert_chain(certificate, key)
     trusting = ssl.create_default_context(cafile=str(certificate))
 
-    def serve(connection: socket.socket, request: dict[str, object]) -> None:
-        connection.sendall(answer(request["opaque"], b"safe"))
-
-    with (
-        server(serve, of_server) as address,
-        RemotingClient(Endpoint(address, tls=trusting)) as client,
-    ):
+    serve = answering(b"safe")
+    with client_of(serve, of_server, tls=trusting) as client:
         assert client.request(28).body == b"safe"
-    with (
-        server(serve, of_server) as address,
-        pytest.raises(BrokerUnreachableError, match="certificate"),
-    ):
-        RemotingClient(Endpoint(address, tls=ssl.create_default_context()))
+    refused = pytest.raises(BrokerUnreachableError, match="certificate")
+    with refused, client_of(serve, of_server, tls=ssl.create_default_context()):
+        pass

@@ -114,13 +114,10 @@ def test_random_orders_of_all_events_leave_a_valid_copy(n_orders: int, kind: typ
     for seed in tiers.seeds(n_orders):
         dice = random.Random(seed)
         settings: dict[str, Any] = {
-            "on_gap": dice.choice(["fail", "restart"]),
-            "once": dice.random() < 0.3,
-            "until": dice.choice([None, None, 60]),
-            "reconnect": dice.random() < 0.85,
-            "build_queues": dice.random() < 0.8,
-            "tables_seconds": dice.choice([0, 5.0]),
-        }
+            "on_gap": dice.choice(["fail", "restart"]), "once": dice.random() < 0.3,
+            "until": dice.choice([None, None, 60]), "reconnect": dice.random() < 0.85,
+            "build_queues": dice.random() < 0.8, "tables_seconds": dice.choice([0, 5.0]),
+        }  # fmt: skip
         world = kind(decide_as_it_is, n_records=dice.choice([0, 1, 4, 12]), **settings)
         before: list[str] = []
         try:
@@ -269,26 +266,16 @@ EXCHANGED = {
 
 # The scenario that finds each of them; any other one may find it too.
 FOUND_IN = {
-    "acknowledge before flush": "shorter",
-    "cut without keeping": "other",
-    "epoch ignored": "epochs",
-    "epochs of the handshake ignored": "switch",
-    "state before log": "shorter",
-    "tables before log": "shorter",
-    "retention past a checkpoint": "old",
-    "append without comparing": "other",
-    "cut inside a record": "other",
-    "queues before state": "shorter",
-    "connects only once": "twice",
-    "late answers taken": "late",
-    "errors of questions ignored": "unanswered",
-    "errors of threads ignored": "failing",
-    "damage ignored": "damaged",
-    "heartbeat taken for the end": "slow",
-    "log cut before state": "other",
-    "files deleted before state": "old",
-    "closed before the state says so": "ends",
-}
+    "acknowledge before flush": "shorter", "cut without keeping": "other",
+    "epoch ignored": "epochs", "epochs of the handshake ignored": "switch",
+    "state before log": "shorter", "tables before log": "shorter",
+    "retention past a checkpoint": "old", "append without comparing": "other",
+    "cut inside a record": "other", "queues before state": "shorter", "connects only once": "twice",
+    "late answers taken": "late", "errors of questions ignored": "unanswered",
+    "errors of threads ignored": "failing", "damage ignored": "damaged",
+    "heartbeat taken for the end": "slow", "log cut before state": "other",
+    "files deleted before state": "old", "closed before the state says so": "ends",
+}  # fmt: skip
 
 
 def is_found(defect: str, decide: Decide) -> bool:

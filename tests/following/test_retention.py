@@ -16,6 +16,8 @@ import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
 from following.followers import (
     Following,
+    copied,
+    copying,
     follow_once,
     following,
     require_exact,
@@ -91,10 +93,7 @@ def test_a_mirror_keeps_a_file_of_which_the_broker_has_a_part(tmp_path: Path) ->
 
 def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(2000)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, target, retention=Retention(max_bytes=3 * FILE_BYTES)) as run,
-    ):
+    with copying(log, target, retention=Retention(max_bytes=3 * FILE_BYTES)) as (master, run):
         wait_for(lambda: run.follower.progress().queues_end == log.end)
         wait_for(lambda: len(list((target / "commitlog").iterdir())) == 3)
         before = len(list((target / "consumequeue").rglob("0*")))
@@ -120,8 +119,7 @@ def test_files_go_by_age_when_all_of_their_messages_are_old(tmp_path: Path) -> N
     now = int(time.time() * 1000)
     n_old = log.end
     more(log, 300, time_ms=now - 1_700_000_000_000)
-    with FakeMaster(log) as master:
-        follow_once(master, target, retention=Retention(max_age=3_600_000))
+    copied(log, target, retention=Retention(max_age=3_600_000))
     begin = n_old - n_old % FILE_BYTES
     assert 0 < begin < log.end
     require_exact(target, kept(log, begin), begin)
@@ -138,17 +136,13 @@ def test_new_files_stay_if_the_clock_of_the_broker_was_set_back_for_a_moment(
     more(log, 1, time_ms=1)
     more(log, 300 - first, time_ms=now)
     assert log.placed[first].physical_offset == FILE_BYTES
-    with FakeMaster(log) as master:
-        follow_once(master, target, retention=Retention(max_age=3_600_000))
+    copied(log, target, retention=Retention(max_age=3_600_000))
     assert begin_of(target) == 0
 
 
 def test_files_go_with_those_of_the_broker(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(600)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, target, retention=Retention(is_mirror=True)) as run,
-    ):
+    with copying(log, target, retention=Retention(is_mirror=True)) as (master, run):
         wait_for(lambda: run.follower.progress().queues_end == log.end)
         assert begin_of(target) == 0
         master.low = 2 * FILE_BYTES
@@ -158,8 +152,7 @@ def test_files_go_with_those_of_the_broker(tmp_path: Path) -> None:
 
 def test_the_last_file_stays_whatever_is_asked_for(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(600)
-    with FakeMaster(log) as master:
-        follow_once(master, target, retention=Retention(max_age=1, max_bytes=1, is_mirror=True))
+    copied(log, target, retention=Retention(max_age=1, max_bytes=1, is_mirror=True))
     assert begin_of(target) == log.end - log.end % FILE_BYTES
 
 
@@ -240,22 +233,7 @@ def test_a_queue_that_a_query_could_not_know_stays(tmp_path: Path) -> None:
         assert begin_of(target) == log.end - log.end % FILE_BYTES
 
 
-def test_nothing_is_deleted_while_a_checkpoint_does_not_tell(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    target, log = tmp_path / "copy", log_of(600)
-    with FakeMaster(log) as master:
-        follow_once(
-            master,
-            target,
-            retention=Retention(max_bytes=FILE_BYTES),
-            keep_for=(tmp_path / "none",),
-        )
-    assert begin_of(target) == 0
-    assert "nothing is deleted" in caplog.text
-
-
-def test_a_checkpoint_that_does_not_tell_is_warned_of_once(
+def test_nothing_is_deleted_while_a_checkpoint_does_not_tell_and_that_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     target, log = tmp_path / "copy", log_of(600)
@@ -267,6 +245,7 @@ def test_a_checkpoint_that_does_not_tell_is_warned_of_once(
         wait_for(lambda: "nothing is deleted" in caplog.text)
         run.stop.wait(0.5)  # it is looked at every 0.05 seconds
     assert caplog.text.count("nothing is deleted") == 1
+    assert begin_of(target) == 0
 
 
 @pytest.mark.parametrize(
@@ -295,8 +274,7 @@ def test_a_checkpoint_that_does_not_tell_is_an_error(
     change: Any, match: str, tmp_path: Path
 ) -> None:
     log = log_of(100)
-    with FakeMaster(log) as master:
-        follow_once(master, tmp_path / "copy")
+    copied(log, tmp_path / "copy")
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     checkpoint.commit(log, {0: 1}, 5)
     paths = copy_paths(tmp_path / "copy")
@@ -305,14 +283,13 @@ def test_a_checkpoint_that_does_not_tell_is_an_error(
     with pytest.raises(StoreStateError, match=match):
         first_needed(checkpoint.folder, paths, {"b"}, log.end)
     old_files = OldFiles(Retention(is_mirror=True), [checkpoint.folder])
-    with closing(CommitLog(paths.commitlogs)) as copied:
-        assert old_files.find(paths, copied, "b", log.end, FILE_BYTES) == (0, FILE_BYTES, 0)
+    with closing(CommitLog(paths.commitlogs)) as log_copy:
+        assert old_files.find(paths, log_copy, "b", log.end, FILE_BYTES) == (0, FILE_BYTES, 0)
 
 
 def test_offsets_of_a_later_layout_of_spark_are_read(tmp_path: Path) -> None:
     log = log_of(10)
-    with FakeMaster(log) as master:
-        follow_once(master, tmp_path / "copy")
+    copied(log, tmp_path / "copy")
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     checkpoint.commit(log, {0: 2}, 9)
     path = checkpoint.folder / "offsets" / "1"

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from following.fake_master import FakeMaster
-from following.followers import follow_once, following, wait_for
+from following.followers import copied, follow_once, following, wait_for
 from interop.power_cut import Query
 from store_builder import Record, Store
 
 
 def number(log: Store, count: int, numbers: list[int], at: int) -> None:
-    """Append messages that say their number."""
     for _ in range(count):
         numbers.append(len(numbers))
         body = b"%06d.x" % numbers[-1]
@@ -57,8 +56,7 @@ def test_a_stream_sees_a_cut_as_what_it_is(n_more: int, tmp_path: Path) -> None:
     number(longer, 50, numbers, 1_700_000_000_000)
     lost = {f"{each:06}" for each in numbers[200:]}
     number(other, n_more, numbers, 1_700_000_100_000)
-    with FakeMaster(longer) as master:
-        follow_once(master, target)
+    copied(longer, target)
     query = Query(target, {}, random.Random(1))
     drained(query)
     assert set(query.delivered) >= lost

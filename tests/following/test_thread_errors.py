@@ -20,6 +20,7 @@ from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     TIMING,
     Following,
+    copying,
     follow_once,
     following,
     require_exact,
@@ -28,9 +29,9 @@ from following.followers import (
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
-from rmqstore.replica import copy_store, dispatch, events, follower
+from rmqstore.replica import copy_store, events, follower
 from rmqstore.replica.broker_requests import LogBounds
-from rmqstore.replica.events import Asked, Happened, Question
+from rmqstore.replica.events import Question
 from rmqstore.replica.ha import Handshake
 from rmqstore.replica.live_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.log_copy import LogCopy
@@ -77,10 +78,7 @@ def test_files_are_flushed_that_are_there_after_a_cut(tmp_path: Path) -> None:
     longer, other = part(log_of(60), 150, 200)
     assert longer.end > 2 * FILE_BYTES
     target = tmp_path / "copy"
-    with (
-        FakeMaster(longer) as master,
-        following(master.address, target, make_disk=WatchedDisk) as run,
-    ):
+    with copying(longer, target, make_disk=WatchedDisk) as (master, run):
         for _ in range(4):  # the state is written several times
             more(longer, 20)
             wait_for(lambda: run.follower.progress().end == longer.end)
@@ -172,10 +170,7 @@ def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(
             super().flush(path)
 
     timing = replace(TIMING, stall=0.2)
-    with (
-        FakeMaster(log) as master,
-        following(master.address, target, make_disk=SlowDisk, timing=timing) as run,
-    ):
+    with copying(log, target, make_disk=SlowDisk, timing=timing) as (_, run):
         wait_for(lambda: run.follower.progress().end == log.end)
         is_slow.set()
         more(log, 5)
@@ -383,9 +378,7 @@ def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> No
     assert asked.count(Question.TABLES) == 1
 
 
-def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(
-    tmp_path: Path,
-) -> None:
+def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
     is_asked, may_fail = threading.Event(), threading.Event()
 
@@ -519,23 +512,6 @@ def test_an_answer_decides_nothing_while_the_copy_is_completed(
     after, actions = decide(state, 2.0, answer, question)
     assert not actions
     assert (after.phase, after.work.change) == (Phase.CLOSING, state.work.change)
-
-
-@pytest.mark.parametrize(("question", "answer"), ANSWERS)
-@pytest.mark.parametrize("is_awaited", [True, False])
-def test_an_answer_for_an_earlier_connection_decides_nothing(
-    is_awaited: bool, question: Question, answer: Any
-) -> None:
-    state = streaming().in_phase(Phase.COMPARING)
-    if is_awaited:
-        state = asking(state, question)
-    number = state.link.number
-    state = state.with_link(number=number + 1)
-    late = Happened(1.0, 1000, answer, Asked(question, number))
-    after, actions = dispatch.decide(state, late)
-    assert not actions
-    assert (after.phase, after.copy) == (Phase.COMPARING, state.copy)
-    assert after.link == state.link._replace(asking=frozenset())
 
 
 @pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.COMPARING])

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import errno
-import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from following.fake_master import FakeMaster, log_of, more
-from following.followers import TIMING, follow_once, require_exact, wait_for
-from rmqstore.errors import StoreStateError
-from rmqstore.remoting import Address, Endpoint
+from following.fake_master import FakeMaster, log_of
+from following.followers import Following, follow_once, require_exact, wait_for
 from rmqstore.replica import appending, live_state, queue_builder
 from rmqstore.replica.copy_store import Worker
 from rmqstore.replica.events import Event, Failed
-from rmqstore.replica.follower import Follower
 from rmqstore.replica.log_copy import Unflushed
-from rmqstore.replica.settings import FollowSettings
-from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
 
 
@@ -113,25 +106,6 @@ def test_a_copy_that_was_far_behind_is_the_same(
 
 
 @pytest.mark.usefixtures("far")
-def test_a_flush_that_fails_in_the_thread_ends_the_follower(tmp_path: Path) -> None:
-    class FailingDisk(Disk):
-        def flush(self, path: Path) -> None:
-            if path.parent.name == "commitlog":
-                raise OSError(errno.EIO, "Input/output error", str(path))
-            super().flush(path)
-
-    log, target = log_of(300), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        settings = FollowSettings(once=True, sync_bytes=3000)
-        endpoint = Endpoint(Address.parse(master.address))
-        with pytest.raises(StoreStateError, match="Input/output error"):
-            Follower(endpoint, target, settings, threading.Event(), make_disk=FailingDisk).run()
-        assert follow_status(target)[0].end == 0
-        follow_once(master, target)
-    require_exact(target, log)
-
-
-@pytest.mark.usefixtures("far")
 def test_the_stream_goes_on_while_the_log_comes_to_the_disk(tmp_path: Path) -> None:
     """The first flush in the thread waits until the log has grown; the state is not ahead."""
     has_grown = threading.Event()
@@ -145,45 +119,11 @@ def test_the_stream_goes_on_while_the_log_comes_to_the_disk(tmp_path: Path) -> N
 
     log, target = log_of(700), tmp_path / "copy"
     with FakeMaster(log) as master:
-        run = Follower(
-            Endpoint(Address.parse(master.address)), target,
-            FollowSettings(once=True, sync_bytes=3000), threading.Event(), make_disk=SlowDisk,
-        )  # fmt: skip
-        thread = threading.Thread(target=run.run)
-        thread.start()
+        run = Following(master.address, target, once=True, sync_bytes=3000, make_disk=SlowDisk)
         try:
-            wait_for(lambda: run.state.copy.end > log.end // 2)
-            assert run.state.copy.durable == 0
+            wait_for(lambda: run.follower.state.copy.end > log.end // 2)
+            assert run.follower.state.copy.durable == 0
         finally:
             has_grown.set()
-        thread.join(30)
+        run.wait()
     require_exact(target, log)
-
-
-@pytest.mark.usefixtures("far")
-def test_files_that_were_made_again_are_flushed_and_not_those_before(tmp_path: Path) -> None:
-    class LinkedDisk(Disk):
-        def flush(self, path: Path) -> None:
-            assert os.fstat(self._open(path)).st_ino == path.stat().st_ino
-            super().flush(path)
-
-    common, target = log_of(100), tmp_path / "copy"
-    longer, other = copy.deepcopy(common), copy.deepcopy(common)
-    more(longer, 600)
-    more(other, 700, mark=b"other", time_ms=10_000)
-    with FakeMaster(longer) as master:
-        settings = FollowSettings(sync_bytes=3000, timing=TIMING)
-        endpoint = Endpoint(Address.parse(master.address))
-        stop = threading.Event()
-        run = Follower(endpoint, target, settings, stop, make_disk=LinkedDisk)
-        thread = threading.Thread(target=run.run)
-        thread.start()
-        try:
-            wait_for(lambda: run.progress().end == longer.end)
-            master.log = other
-            master.cut_connections()
-            wait_for(lambda: run.progress().n_cuts == 1 and run.progress().end == other.end)
-        finally:
-            stop.set()
-            thread.join(30)
-    require_exact(target, other)

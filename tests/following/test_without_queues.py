@@ -9,14 +9,7 @@ from click.testing import CliRunner
 
 import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
-from following.followers import (
-    files,
-    follow_once,
-    follower,
-    following,
-    require_exact,
-    wait_for,
-)
+from following.followers import copied, files, follow_once, following, require_exact, wait_for
 from rmqstore.cli import main
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import follow_status
@@ -40,8 +33,7 @@ def placed(log: Store) -> list[int]:
 
 def test_the_log_and_the_tables_are_copied_and_readers_find_all_messages(tmp_path: Path) -> None:
     log, target = log_of(400), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        done = follow_once(master, target, build_queues=False)
+    done = copied(log, target, build_queues=False)
     assert (done.end, done.queues_end) == (log.end, 0)
     assert not queue_files(target)
     assert not (target / "index").exists()
@@ -77,8 +69,7 @@ def test_queues_are_built_when_they_are_wanted_again(tmp_path: Path) -> None:
 def test_a_cut_reaches_queues_that_were_built_before(n_lost: int, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     longer, other = part(log_of(200), n_lost, 40)
-    with FakeMaster(longer) as master:
-        follow_once(master, target)
+    copied(longer, target)
     with FakeMaster(other) as master:
         assert follow_once(master, target, build_queues=False).n_cuts == 1
         assert offsets(target) == placed(other)
@@ -104,8 +95,7 @@ def test_files_whose_queues_are_not_built_may_be_deleted(tmp_path: Path) -> None
 
 def test_rebuild_builds_the_queues(tmp_path: Path) -> None:
     log, target = log_of(200), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        follow_once(master, target, build_queues=False)
+    copied(log, target, build_queues=False)
     assert CliRunner().invoke(main, ["rebuild", str(target)]).exit_code == 0
     assert queue_files(target)
     require_exact(target, log)
@@ -137,13 +127,9 @@ def test_a_follower_that_dies_while_it_deletes_queues_leaves_none_that_counts(
         more(log, 500)
         follow_once(master, target, build_queues=False)
         master.low = 3 * FILE_BYTES
-        disk = DyingDisk()
-        retention = parse_retention("retain", "mirror")
+        settings = {"build_queues": False, "retention": parse_retention("retain", "mirror")}
         with pytest.raises(KeyboardInterrupt):
-            follower(
-                master.address, target, once=True, make_disk=lambda: disk,
-                build_queues=False, retention=retention,
-            ).run()  # fmt: skip
+            follow_once(master, target, make_disk=DyingDisk, **settings)
         assert follow_status(target)[0].built == 0
         follow_once(master, target)
     require_exact(target, log, min(int(name) for name in files(target)))

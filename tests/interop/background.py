@@ -18,7 +18,6 @@ class BackgroundWork(threading.Thread):
         self._stop_asked, self._failures = threading.Event(), list[Exception]()
 
     def step(self, number: int) -> None:
-        """Do step ``number``, from 0 on."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -31,7 +30,6 @@ class BackgroundWork(threading.Thread):
             self._failures.append(err)
 
     def check(self) -> None:
-        """Raise what a step has raised."""
         if self._failures:
             raise self._failures[0]
 

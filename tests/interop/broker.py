@@ -68,7 +68,6 @@ class RealBroker:
         self.name_server.shutdown()
 
     def send(self, topic: str, bodies: list[bytes], *, tags: str = "", keys: str = "") -> list[str]:
-        """Send messages with a real producer; return their ids."""
         client = self._real.rocketmq.client.producer.DefaultMQProducer("interop-producer")
         client.setNamesrvAddr(self.namesrv_address)
         client.start()

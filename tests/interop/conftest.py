@@ -32,7 +32,6 @@ def jars_of(version: str) -> Path:
 
 @pytest.fixture(scope="session")
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    """Return RocketMQ 5.3.3."""
     real = start("5.3.3", tmp_path_factory.mktemp("rocketmq-5.3.3"))
     yield real
     real.close()

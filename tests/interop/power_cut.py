@@ -37,11 +37,8 @@ class Query:
 
     def __init__(self, root: Path, options: dict[str, str], dice: random.Random) -> None:
         given = {
-            "startingOffsets": "earliest",
-            "failOnDataLoss": "false",
-            "brokerName": "b",
-            **options,
-        }
+            "startingOffsets": "earliest", "failOnDataLoss": "false", "brokerName": "b", **options,
+        }  # fmt: skip
         self._options, self._dice = {"path": str(root), **given}, dice
         self._planned: dict[str, Any] | None = None
         self.delivered: list[str] = []
@@ -87,7 +84,6 @@ class Query:
         return found
 
     def drain(self, most: int) -> None:
-        """Trigger until nothing comes any more."""
         idle = 0
         for _ in range(most):
             offset = self._offset
@@ -99,7 +95,6 @@ class Query:
 
 
 def number_of(body: bytes) -> str:
-    """Return which message it is."""
     return body.decode().split(".")[0]
 
 
@@ -355,5 +350,4 @@ class Trial:
         assert not extra, f"delivered to a new query, though the store does not have it: {extra}"
 
     def close(self) -> None:
-        """Have the broker shut down some time."""
         self._undertaker.submit(self.real.store.shutdown)

@@ -20,12 +20,7 @@ from py4j.java_gateway import CallbackServerParameters
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
-from rocketmq_jvm import (
-    JAVA_OPTIONS,
-    JarsUnavailableError,
-    resolve_jars,
-    start_jvm,
-)
+from rocketmq_jvm import JAVA_OPTIONS, JarsUnavailableError, resolve_jars, start_jvm
 
 __all__ = ["JAVA_OPTIONS", "JarsUnavailableError", "resolve_jars"]
 
@@ -34,6 +29,14 @@ _DELETE_TRIES, _DELETE_SECONDS = 20, 0.05
 # told of offsets before the first that a queue still has
 EXPIRED = {"OFFSET_FOUND_NULL", "MESSAGE_WAS_REMOVING"}
 Message = dict[str, Any]
+
+
+def store_sizes(log: int, queues: int, slots: int, items: int, **others: Any) -> dict[str, Any]:
+    """Return settings of a store: the sizes of its files, and slots and items of its index."""
+    return {
+        "mappedFileSizeCommitLog": log, "mappedFileSizeConsumeQueue": queues,
+        "maxHashSlotNum": slots, "maxIndexNum": items, **others,
+    }  # fmt: skip
 
 
 def _each(listed: Any) -> Iterator[Any]:
@@ -64,12 +67,10 @@ class RocketMQ:
 
     @property
     def pid(self) -> int:
-        """The process of the JVM."""
         pid: int = self._process.pid
         return pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the JVM."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -98,12 +99,10 @@ class RocketMQ:
         return RealStore(self, root, sizes, attributes, is_controlled=is_controlled)
 
     def inner_class(self) -> Any:
-        """Return MessageExtBrokerInner, which 5.0 moved."""
         package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
         return package.MessageExtBrokerInner
 
     def flush_options(self) -> Any:
-        """Return the FlushOptions of RocksDB's library."""
         return self._gateway.jvm.org.rocksdb.FlushOptions().setWaitForFlush(True)
 
     @contextmanager
@@ -127,7 +126,6 @@ class RocketMQ:
         return found
 
     def json_class(self) -> Any:
-        """Return the class that turns objects into JSON and back."""
         alibaba = self._gateway.jvm.com.alibaba
         return alibaba.fastjson2.JSON if self.version >= "5.3" else alibaba.fastjson.JSON
 
@@ -417,7 +415,6 @@ def _delete_tries() -> Iterator[int]:
 
 
 def _field(owner: Any, name: str) -> Any:
-    """Return a field of a Java object that has no getter."""
     field = owner.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(owner)

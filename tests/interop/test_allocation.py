@@ -29,8 +29,6 @@ def case(dice: random.Random) -> tuple[list[MessageQueue], list[str]]:
 
 
 class Java:
-    """RocketMQ's strategies."""
-
     def __init__(self, real: RocketMQ) -> None:
         self.real = real
         self.package = real.rocketmq.client.consumer.rebalance
@@ -39,7 +37,6 @@ class Java:
         )
 
     def shares(self, strategy: object, queues: list[MessageQueue], clients: list[str]) -> Shares:
-        """Return the share of each client; queues and shares pass as JSON, which is fast."""
         json_class, sort = self.real.json_class(), self.real.java.util.Collections.sort
         spelled = [
             {"topic": one.topic, "brokerName": one.broker_name, "queueId": one.queue_id}

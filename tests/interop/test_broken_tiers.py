@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from interop.rocketmq import RocketMQ
 from interop.test_broken_stores import spans
 from interop.tiered import RealTieringStore
 
-GoldenStore = Callable[[str], Path]
 Served = dict[str, dict[int, bytes]]
 TRUTH = broken_stores.truth("tiered")
 SAMPLE = [
@@ -148,7 +146,7 @@ def ask(real: Any, topic: str, queue_id: int, at: int) -> bytes | None:
 
 @pytest.fixture(scope="module")
 def observer(
-    rocketmq: RocketMQ, golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path_factory: pytest.TempPathFactory
 ) -> Observer:
     return Observer(rocketmq, golden_store("tiered"), tmp_path_factory.mktemp("tiers"))
 

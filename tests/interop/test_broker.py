@@ -9,13 +9,10 @@ from pyspark.sql import SparkSession
 
 import rmqstore
 from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 2000, 100, 400)
 N = 500
 
 
@@ -26,13 +23,10 @@ def test_consumers_get_what_spark_wrote(
 ) -> None:
     root = tmp_path / "s"
     frame = spark.range(N).selectExpr(
-        "'Orders' AS topic",
-        "concat('body ', id) AS body",
-        "concat('T', id % 3) AS tags",
-        "concat('k', id) AS keys",
-        "map('n', string(id)) AS properties",
+        "'Orders' AS topic", "concat('body ', id) AS body", "concat('T', id % 3) AS tags",
+        "concat('k', id) AS keys", "map('n', string(id)) AS properties",
         "IF(id % 50 = 7, 1, NULL) AS delayTimeLevel",
-    )
+    )  # fmt: skip
     writer = frame.write.format("rmqstore").options(**SIZES)
     writer.mode("append").save(str(root))
     with rmqstore.open(root) as store:

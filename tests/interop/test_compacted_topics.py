@@ -12,12 +12,10 @@ from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.format.record import split_record
 
 SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20,
-    "mappedFileSizeConsumeQueue": 20 * 1000,
-    "compactionMappedFileSize": 1 << 14,
-    "compactionCqMappedFileSize": 46 * 20,
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000,
+    "compactionMappedFileSize": 1 << 14, "compactionCqMappedFileSize": 46 * 20,
     "compactionScheduleInternal": 1000,
-}
+}  # fmt: skip
 Rows = list[tuple[int, bytes]]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,9 @@ VERSIONS = pytest.mark.parametrize("version", ["rocketmq", "rocketmq_55"], ids=[
 
 
 @VERSIONS
-def test_a_store_is_copied_while_its_broker_appends(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
-    rocketmq: RocketMQ = request.getfixturevalue(version)
+def test_a_store_is_copied_while_its_broker_appends(real_mq: RocketMQ, tmp_path: Path) -> None:
     target = tmp_path / "copy"
-    with rocketmq.open(tmp_path / "s", **LIVE_SIZES) as real, Appender(real) as appender:
+    with real_mq.open(tmp_path / "s", **LIVE_SIZES) as real, Appender(real) as appender:
         appender.until(100)
         copied = rmqstore.copy(tmp_path / "s", target)
         n_copied = appender.last[:]
@@ -34,7 +30,7 @@ def test_a_store_is_copied_while_its_broker_appends(
     assert 3 * 100 <= len(rows) <= sum(n_copied)
     by_offset = {(row["queueId"], row["queueOffset"]): row for row in ours(tmp_path / "s")}
     assert all(by_offset[row["queueId"], row["queueOffset"]] == row for row in rows)
-    with rocketmq.open(target, **LIVE_SIZES) as real:
+    with real_mq.open(target, **LIVE_SIZES) as real:
         assert sum(real.queue_range(TOPIC, queue_id)[1] for queue_id in range(N_QUEUES)) == len(
             rows
         )
@@ -47,34 +43,21 @@ def test_a_store_is_copied_while_its_broker_appends(
 @VERSIONS
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash3"])
 def test_the_copy_of_a_crashed_store_is_served(
-    request: pytest.FixtureRequest,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    version: str,
-    name: str,
+    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
 ) -> None:
-    rocketmq: RocketMQ = request.getfixturevalue(version)
     source = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = goldens.summary(name)["conf"]
-    rmqstore.copy(source, tmp_path / "copy", config=StoreConfig().updated(sizes), truncate=True)
+    config = StoreConfig().updated(goldens.summary(name)["conf"])
+    rmqstore.copy(source, tmp_path / "copy", config=config, truncate=True)
     before = ours(source)
     assert [row | {"brokerName": "b"} for row in ours(tmp_path / "copy")] == before
-    integers = {key: int(value) for key, value in sizes.items()}
-    with rocketmq.open(tmp_path / "copy", **integers) as real:
-        for topic, queue_id in {(row["topic"], row["queueId"]) for row in before}:
-            offsets = [
-                row["queueOffset"]
-                for row in before
-                if (row["topic"], row["queueId"]) == (topic, queue_id)
-            ]
-            assert real.queue_range(topic, queue_id)[1] == offsets[-1] + 1
+    with real_mq.open(tmp_path / "copy", **goldens.sizes(name)) as real:
+        ends = {(row["topic"], row["queueId"]): row["queueOffset"] + 1 for row in before}
+        for queue, end in ends.items():
+            assert real.queue_range(*queue)[1] == end
 
 
 @VERSIONS
-def test_a_copy_of_some_topics_and_files_is_served(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
-    rocketmq: RocketMQ = request.getfixturevalue(version)
+def test_a_copy_of_some_topics_and_files_is_served(real_mq: RocketMQ, tmp_path: Path) -> None:
     with rmqstore.create(tmp_path / "s", config=CONFIG) as writer:
         writer.append(messages(600))
         writer.flush()
@@ -86,7 +69,7 @@ def test_a_copy_of_some_topics_and_files_is_served(
     rows = ours(tmp_path / "copy")
     assert {row["topic"] for row in rows} == {"Orders"}
     assert 200 <= len(rows) < 400
-    with rocketmq.open(tmp_path / "copy", **SIZES) as real:
+    with real_mq.open(tmp_path / "copy", **SIZES) as real:
         judge(real, rows)
         real.put("Orders", 0, b"after", keys="after")
         real.put("Payments", 0, b"begins again", keys="again")

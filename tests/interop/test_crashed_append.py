@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,14 +40,14 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
 )
 def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     request: pytest.FixtureRequest,
-    golden_store: Callable[[str], Path],
+    golden_store: goldens.Unpacked,
     tmp_path: Path,
     version: str,
     power: int | None,
 ) -> None:
     rocketmq: RocketMQ = request.getfixturevalue(version)
     name = "v55-basic" if version == "rocketmq_55" else "basic"
-    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    sizes = goldens.sizes(name)
     if version == "rocketmq_55":
         sizes["enableAcceleratedRecovery"] = True  # it requires the sixth field of the checkpoint
     queues = {*goldens.queues(name), *(("Fresh", queue_id) for queue_id in range(4))}
@@ -90,9 +89,9 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", range(3))
 def test_the_real_store_sees_whole_flushes_of_a_killed_process(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, seed: int
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, seed: int
 ) -> None:
-    sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
+    sizes = goldens.sizes("basic")
     queues = {*goldens.queues("basic"), *(("Fresh", queue_id) for queue_id in range(4))}
     queues |= {("TopicA", queue_id) for queue_id in range(4)}
     before = sum(len(rows) for rows in goldens.queues("basic").values())
@@ -112,34 +111,22 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
 def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
-    request: pytest.FixtureRequest,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    version: str,
+    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
 ) -> None:
     """Its messages are as long as the dead ones, so they end where a dead one may begin."""
-    rocketmq: RocketMQ = request.getfixturevalue(version)
-    sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
+    sizes = goldens.sizes("basic")
     body, n = b"of one length", 16
-    dying = pa.RecordBatch.from_pydict(
-        {
-            "topic": ["Fresh"] * n,
-            "queueId": pa.array([0, 1] * (n // 2), pa.int32()),
-            "body": [body] * n,
-        }
-    )
-
-    counting = FaultyDisk()
-    append_and_close(
-        Path(shutil.copytree(golden_store("basic"), tmp_path / "count")), counting, dying
-    )
+    queue_ids = pa.array([0, 1] * (n // 2), pa.int32())
+    dying = pa.record_batch({"topic": ["Fresh"] * n, "queueId": queue_ids, "body": [body] * n})
+    counting, counted = FaultyDisk(), shutil.copytree(golden_store("basic"), tmp_path / "count")
+    append_and_close(Path(counted), counting, dying)
     seen = set()
     for at in range(counting.commit - 4, counting.commit + 3, 2):
         root = Path(shutil.copytree(golden_store("basic"), tmp_path / f"{at}"))
         with pytest.raises(Cut):
             append_and_close(root, FaultyDisk(at), dying)
         where = f"cut at change {at}: {counting.done[at]}"
-        with rocketmq.open(root, **sizes) as real:
+        with real_mq.open(root, **sizes) as real:
             found = total(real, {("Fresh", 0), ("Fresh", 1)})
             assert found in (0, n), where
             seen.add(found)
@@ -152,7 +139,7 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
                 store.scan(subscribe="Fresh", scan="commitlog").read_all().num_rows == found + 3
             ), where
             assert not list(verify(store)), where
-        with rocketmq.open(root, **sizes) as real:
+        with real_mq.open(root, **sizes) as real:
             assert total(real, {("Fresh", 0), ("Fresh", 1)}) == found + 3, where
         shutil.rmtree(root)
     assert seen == {0, n}
@@ -188,11 +175,11 @@ def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
 @pytest.mark.interop
 @pytest.mark.crash
 def test_the_real_store_completes_a_rebuild_that_was_cut(
-    rocketmq_55: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path
+    rocketmq_55: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
 ) -> None:
     """With its accelerated recovery, which reads from the last record of all queues on."""
     name = "v55-basic"
-    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    sizes = goldens.sizes(name)
     queues = {*goldens.queues(name)}
     before = sum(len(rows) for rows in goldens.queues(name).values())
     keys = random.Random(1).sample(goldens.lines(name, "keys"), N_KEYS)

@@ -20,14 +20,11 @@ import rmqstore
 from interop.background import BackgroundWork
 from interop.broker import RealBroker
 from interop.conftest import JARS
-from interop.rocketmq import RocketMQ, resolve_jars
+from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
 from ports import free_ports
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000,
-    "maxHashSlotNum": 1000, "maxIndexNum": 4000, "haSendHeartbeatInterval": 1000,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 20_000, 1000, 4000, haSendHeartbeatInterval=1000)
 BATCH = 100  # small messages that are sent by one call, some thousand of them a second
 TOPIC = "Load"
 FILE_BYTES = SIZES["mappedFileSizeCommitLog"]
@@ -59,8 +56,6 @@ class Load(BackgroundWork):
 
 
 class Process:
-    """A follower in a process of its own."""
-
     def __init__(self, address: str, target: Path, log: Path, *options: str) -> None:
         self._log = log.open("ab")
         command = [sys.executable, "-m", "rmqstore", "follow", address, str(target), *options]
@@ -77,7 +72,6 @@ class Process:
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait until it ends by itself; return its exit status."""
         return self._process.wait(60)
 
     def stop(self) -> None:
@@ -109,7 +103,6 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 90) -> None:
 
 
 def end_of(target: Path) -> int:
-    """Return how far the copy says that it is."""
     try:
         state = json.loads((target / ".rmqstore" / "follow.json").read_bytes())
     except FileNotFoundError:
@@ -118,7 +111,6 @@ def end_of(target: Path) -> int:
 
 
 def topics_of(target: Path) -> dict[str, Any]:
-    """Return the topics that the copy knows."""
     try:
         table: dict[str, Any] = json.loads((target / "config" / "topics.json").read_bytes())
     except FileNotFoundError:
@@ -171,11 +163,7 @@ def require_exact(root: Path, target: Path, end: int) -> None:
     ("n_lives", "n_kills"), [(2, 2), pytest.param(6, 4, marks=pytest.mark.slow)]
 )
 def test_a_copy_is_exact_whoever_is_killed(
-    n_lives: int,
-    n_kills: int,
-    rocketmq: RocketMQ,
-    start: Callable[[str], Process],
-    tmp_path: Path,
+    n_lives: int, n_kills: int, rocketmq: RocketMQ, start: Callable[[str], Process], tmp_path: Path
 ) -> None:
     dice = random.Random(n_lives)
     root, target, ports = tmp_path / "master", tmp_path / "copy", free_ports(3)

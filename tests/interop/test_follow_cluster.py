@@ -22,9 +22,7 @@ def names(root: Path) -> list[str]:
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("rocketmq")
-def test_a_broker_is_found_by_its_name_server_and_its_retention_is_mirrored(
-    tmp_path: Path,
-) -> None:
+def test_a_broker_is_found_by_its_name_server_and_its_retention_is_mirrored(tmp_path: Path) -> None:
     root, target, ports = tmp_path / "master", tmp_path / "copies", free_ports(3)
     words = ["--namesrv", f"127.0.0.1:1;127.0.0.1:{ports[0]}", "--cluster", "DefaultCluster"]
     command = [sys.executable, "-m", "rmqstore", "follow", *words, str(target), "--json"]

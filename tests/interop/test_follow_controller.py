@@ -37,7 +37,6 @@ class Replica:
         self.service.setLocalBrokerId(replica_id)
 
     def lead(self, epoch: int) -> None:
-        """Become the master of an epoch, alone in sync."""
         self.set_in_sync(self.id, self.id)
         assert self.service.changeToMaster(epoch)
         self.set_role("SYNC_MASTER", 0)
@@ -54,7 +53,6 @@ class Replica:
         self.service.setSyncStateSet(ids.collect(java.Collectors.toSet()))
 
     def obey(self, master: Replica, epoch: int) -> None:
-        """Become a slave of a master."""
         self.set_role("SLAVE", self.id)  # with id 0 it would skip records that came in halves
         assert self.service.changeToSlave("127.0.0.1:1", epoch, self.id)
         self.service.updateHaMasterAddress(master.ha_address)

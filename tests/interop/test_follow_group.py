@@ -64,8 +64,6 @@ class Control:
 
 
 class Member:
-    """A broker of the group."""
-
     def __init__(self, real: RocketMQ, control: Control, root: Path) -> None:
         self.real, self.root, rocketmq = real, root, real.rocketmq
         port, self.ha_port = free_ports(2)
@@ -124,7 +122,6 @@ class Member:
         self.controller.registerBrokerAll(True, False, True)
 
     def announce(self, control: Control) -> None:
-        """Register the topic until the name server knows it."""
         config = self.controller.getTopicConfigManager().selectTopicConfig(TOPIC)
 
         def is_known() -> bool:
@@ -141,15 +138,11 @@ class Member:
 
 @contextmanager
 def followed(control: Control, target: Path) -> Iterator[None]:
-    """Follow the brokers that the name server knows."""
     stop = threading.Event()
     run = ClusterFollower(
-        [Endpoint(Address.parse(control.namesrv_address))],
-        target,
-        FollowSettings(tables_seconds=1.0),
-        stop,
-        refresh_seconds=1.0,
-    )
+        [Endpoint(Address.parse(control.namesrv_address))], target,
+        FollowSettings(tables_seconds=1.0), stop, refresh_seconds=1.0,
+    )  # fmt: skip
     thread = threading.Thread(target=run.run)
     thread.start()
     try:

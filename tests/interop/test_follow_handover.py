@@ -12,13 +12,10 @@ import pytest
 
 import rmqstore
 from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from ports import free_ports
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000,
-    "maxHashSlotNum": 100, "maxIndexNum": 400, "haSendHeartbeatInterval": 500,
-}  # fmt: skip
+SIZES = store_sizes(1 << 16, 2000, 100, 400, haSendHeartbeatInterval=500)
 TOPIC, KNOWN, NEW = "Orders", "known-group", "new-group"
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -21,17 +20,14 @@ import rmqstore
 from following.fake_master import FakeMaster
 from interop.background import BackgroundWork
 from interop.conftest import JARS
-from interop.rocketmq import RealStore, RocketMQ, resolve_jars
+from interop.rocketmq import RealStore, RocketMQ, resolve_jars, store_sizes
 from interop.test_follow import Process, end_of, lose_end, require_exact, wait_for
 from ports import free_ports
 from rmqstore.replica.ha import NEVER
 from store_builder import Store
 
 FILE_BYTES = 1 << 20
-SIZES: dict[str, Any] = {
-    "mappedFileSizeCommitLog": FILE_BYTES, "mappedFileSizeConsumeQueue": 2000,
-    "maxHashSlotNum": 100, "maxIndexNum": 400, "haSendHeartbeatInterval": 1000,
-}  # fmt: skip
+SIZES = store_sizes(FILE_BYTES, 2000, 100, 400, haSendHeartbeatInterval=1000)
 VERSIONS = ["4.9.8", "5.5.1"]
 TOPIC = "Load"
 
@@ -83,7 +79,6 @@ class Load(BackgroundWork):
 
 @contextmanager
 def started(version: str, home: Path) -> Iterator[RocketMQ]:
-    """Start a JVM, which the test may kill."""
     home.mkdir()
     real = RocketMQ(version, resolve_jars(version, JARS), home)
     try:

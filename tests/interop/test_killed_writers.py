@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,9 +61,8 @@ class Trial:
 
     def __init__(self, rocketmq: RocketMQ, golden: Path, folder: Path, verb: killed.Verb) -> None:
         self._rocketmq, self._golden, self._folder, self._verb = rocketmq, golden, folder, verb
-        conf = goldens.summary(golden.name)["conf"]
-        self._sizes = {key: int(value) for key, value in conf.items()}
-        self._config = StoreConfig().updated(conf)
+        self._sizes = goldens.sizes(golden.name)
+        self._config = StoreConfig().updated(goldens.summary(golden.name)["conf"])
         untouched, whole = self._copy("untouched"), self._copy("whole")
         self.changes = killed.run(verb, whole, self._config)
         self._before, self._after = self._opened(untouched), self._opened(whole)
@@ -134,11 +133,7 @@ def case_id(value: object) -> str:
 
 @pytest.mark.parametrize(("name", "verb"), [CASES[0], CASES[6]], ids=case_id)
 def test_the_real_store_goes_on_where_a_writer_was_killed(
-    rocketmq: RocketMQ,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    name: str,
-    verb: killed.Verb,
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str, verb: killed.Verb
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
     in_queues = [
@@ -151,7 +146,7 @@ def test_the_real_store_goes_on_where_a_writer_was_killed(
 
 
 def test_the_real_store_goes_on_where_a_writer_was_killed_that_made_the_file_of_a_queue(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
 ) -> None:
     trial = Trial(rocketmq, golden_store("expired2"), tmp_path, killed.rebuild)
     made = [
@@ -167,11 +162,7 @@ def test_the_real_store_goes_on_where_a_writer_was_killed_that_made_the_file_of_
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "verb"), CASES, ids=case_id)
 def test_the_real_store_goes_on_wherever_a_writer_was_killed(
-    rocketmq: RocketMQ,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    name: str,
-    verb: killed.Verb,
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str, verb: killed.Verb
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
     trial.judge_all(

@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import goldens
 import rmqstore
 from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from reading import LOG_COLUMNS, by_queue, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.inspect.verify import verify
@@ -27,10 +26,7 @@ from rmqstore.write.messages import WriteSpec
 pytestmark = pytest.mark.interop
 
 SCHEDULED = "SCHEDULE_TOPIC_XXXX"
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 2000, 100, 400)
 
 
 def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str]) -> None:
@@ -54,24 +50,19 @@ def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str
     )
 
 
-def sizes_of(name: str) -> dict[str, Any]:
-    """Return the settings with which a golden store was written."""
-    return {
-        setting: value == "true" if value in ("true", "false") else int(value)
-        for setting, value in goldens.summary(name)["conf"].items()
-    }
-
-
 @pytest.mark.parametrize(
     "name", ["basic", "edges", "compressed", "ipv6", "expired", "batch-cq", "crash"]
 )
 def test_a_broker_serves_what_its_store_holds(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     judged = goldens.queues(name)
     write_topics(root, set(judged), {key[0] for key in judged if key[0].startswith("Batch")})
-    with RealBroker(rocketmq, root, sizes_of(name)) as broker:
+    flags = {"true": True, "false": False}
+    conf = goldens.summary(name)["conf"]
+    sizes = {key: flags[value] if value in flags else int(value) for key, value in conf.items()}
+    with RealBroker(rocketmq, root, sizes) as broker:
         for topic in {topic for topic, _ in judged}:
             broker.announce(topic)
         with rmqstore.open_live(f"rocketmq://{broker.namesrv_address}") as cluster:

@@ -10,13 +10,10 @@ import pytest
 
 import rmqstore
 from interop.background import BackgroundWork
-from interop.rocketmq import RealStore, RocketMQ
+from interop.rocketmq import RealStore, RocketMQ, store_sizes
 from rmqstore.errors import OffsetOutOfRangeError
 
-SIZES = {
-    "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 50,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(16384, 20 * 20, 50, 400)
 TOPIC, N_QUEUES = "Live", 3
 
 
@@ -42,7 +39,6 @@ class Appender(BackgroundWork):
             self._real.expire(1)
 
     def until(self, n_messages: int) -> None:
-        """Wait until every queue has that many messages."""
         while min(self.last) < n_messages:
             self.check()
             time.sleep(0.01)

@@ -118,13 +118,10 @@ def wait_for_brokers(address: str, n_brokers: int) -> None:
 @pytest.mark.parametrize(
     ("version", "n_brokers", "host"),
     [
-        ("4.2.0", 1, "127.0.0.1"),
-        ("4.7.1", 1, "127.0.0.1"),
-        ("5.1.4", 1, "127.0.0.1"),
-        ("5.4.0", 2, "127.0.0.1"),
-        ("5.4.0", 1, "::1"),
+        ("4.2.0", 1, "127.0.0.1"), ("4.7.1", 1, "127.0.0.1"), ("5.1.4", 1, "127.0.0.1"),
+        ("5.4.0", 2, "127.0.0.1"), ("5.4.0", 1, "::1"),
     ],
-)
+)  # fmt: skip
 def test_what_is_sent_is_read_and_copied_as_the_store_holds_it(
     version: str, n_brokers: int, host: str, tmp_path: Path
 ) -> None:

@@ -8,25 +8,16 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from rmqstore.format.topics import HALF_TOPIC
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20,
-    "maxIndexNum": 150,
-}  # fmt: skip
+SIZES = store_sizes(32768, 20 * 20, 20, 150)
 TOPICS = ["T", "Other", HALF_TOPIC]
 WORDS = [
-    "hot",
-    "Aa",
-    "BB",
-    "AaBB",
-    "BBAa",
-    "键",
-    "x" * 200,
+    "hot", "Aa", "BB", "AaBB", "BBAa", "键", "x" * 200,
     *(f"order-{number}" for number in range(60)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.interop
@@ -44,13 +35,9 @@ def test_every_key_is_answered_as_the_real_store_does_while_it_appends(
             )
             unique = {"UNIQ_KEY": f"{seed}-{number}"} if chance.random() < 0.8 else {}
             found = real.put(
-                topic,
-                0,
-                b"x" * chance.randint(0, 300),
-                tags="t",
-                keys=" ".join(words) or None,
+                topic, 0, b"x" * chance.randint(0, 300), tags="t", keys=" ".join(words) or None,
                 properties=unique,
-            )
+            )  # fmt: skip
             for key in (*unique.values(), *words):
                 put.setdefault((topic, key), []).append(found.getWroteOffset())
             if number % 100 == 99:

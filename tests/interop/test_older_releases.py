@@ -10,17 +10,14 @@ import pytest
 
 import rmqstore
 from interop.conftest import start
-from interop.rocketmq import RealStore, RocketMQ
+from interop.rocketmq import RealStore, RocketMQ, store_sizes
 from rmqstore.format.record import split_record
 from rmqstore.inspect.verify import verify
 from rmqstore.write.messages import WriteSpec
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-SIZES = {
-    "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(65536, 20 * 30, 100, 400)
 TOPICS = ("Orders", "Payments")
 N = 300
 

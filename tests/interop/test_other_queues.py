@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,12 @@ def messages(n: int, *topics: str, names: tuple[str, ...] = (), first: int = 0) 
         ],
         pa.schema(
             {
-                "topic": pa.string(),
-                "queueId": pa.int32(),
-                "body": pa.binary(),
-                "tags": pa.string(),
-                "keys": pa.string(),
+                "topic": pa.string(), "queueId": pa.int32(), "body": pa.binary(),
+                "tags": pa.string(), "keys": pa.string(),
                 "properties": pa.map_(pa.string(), pa.string()),
             }
         ),
-    )
+    )  # fmt: skip
 
 
 def ours(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -114,14 +110,12 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
 @pytest.mark.parametrize(
     ("version", "way"),
     [
-        ("rocketmq", "append"),
-        ("rocketmq", "repair"),
-        ("rocketmq", "rebuild"),
+        ("rocketmq", "append"), ("rocketmq", "repair"), ("rocketmq", "rebuild"),
         ("rocketmq_55", "append"),
     ],
-)
+)  # fmt: skip
 def test_the_real_store_serves_batch_queues_and_goes_on(
-    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
+    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
     config, sizes = configured("batch-cq")
@@ -163,15 +157,12 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
 @pytest.mark.parametrize(
     ("version", "way"),
     [
-        ("rocketmq", "append"),
-        ("rocketmq", "staged"),
-        ("rocketmq", "repair"),
-        ("rocketmq", "rebuild"),
-        ("rocketmq_55", "staged"),
+        ("rocketmq", "append"), ("rocketmq", "staged"), ("rocketmq", "repair"),
+        ("rocketmq", "rebuild"), ("rocketmq_55", "staged"),
     ],
-)
+)  # fmt: skip
 def test_the_real_store_serves_light_queues_and_goes_on(
-    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
+    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
     config, sizes = configured("lmq")
@@ -224,15 +215,10 @@ def test_records_are_in_the_light_queues_that_the_real_store_puts_them_in(
     root, copied = tmp_path / "s", tmp_path / "copied"
     named = {
         "Parent": [
-            "%LMQ%a",
-            "%LMQ%a,",
-            "%LMQ%b,%LMQ%a,,",
-            "%LMQ%c,other",
-            "%LMQ%c, %LMQ%a",
-            "%LMQ%a",
+            "%LMQ%a", "%LMQ%a,", "%LMQ%b,%LMQ%a,,", "%LMQ%c,other", "%LMQ%c, %LMQ%a", "%LMQ%a",
         ],
         "Batch": ["%LMQ%a,%LMQ%c"],
-    }
+    }  # fmt: skip
     with real_mq.open(root, ("Batch",), **sizes) as real:
         for topic, values in named.items():
             for value in values:

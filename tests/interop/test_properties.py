@@ -18,12 +18,10 @@ pytestmark = pytest.mark.interop
 STORED = [
     text.encode()
     for text in (
-        "TAGS\x01a\x02UNIQ_KEY\x017F000001\x02k\x01v\x02",
-        "größe\x01消息\x02k\x01\U0001f600x\x02",
-        "a\x01b\x02c\x01d",
-        "",
+        "TAGS\x01a\x02UNIQ_KEY\x017F000001\x02k\x01v\x02", "größe\x01消息\x02k\x01\U0001f600x\x02",
+        "a\x01b\x02c\x01d", "",
     )
-]
+]  # fmt: skip
 PIECES = [
     b"\x01", b"\x02", b"\x01\x02", b"\x02\x01", b"\0", b"a", b"TAGS", b"k\x01v\x02", b"\xff",
     b"\x80", b"\xc3", b"\xc0\x80", b"\xe0\x80\x80", b"\xe6\xb6", b"\xed", b"\xed\xa0",
@@ -67,12 +65,11 @@ def by_columns(stored: Sequence[bytes]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4", "rocketmq_55"])
 def test_damaged_property_strings_are_read_as_rocketmq_reads_them(
-    request: pytest.FixtureRequest, version: str
+    real_mq: RocketMQ, version: str
 ) -> None:
-    real: RocketMQ = request.getfixturevalue(version)
     rng = random.Random(version)
     stored = [damaged(rng) for _ in range(1500)]
-    expected = [by_rocketmq(real, text) for text in stored]
+    expected = [by_rocketmq(real_mq, text) for text in stored]
     assert sum(map(len, expected)) > 1500
     assert any("\ufffd" in text for row in expected for pair in row.items() for text in pair)
     assert [parse_properties(text) for text in stored] == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
 
 @pytest.mark.interop
 def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
-    sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
+    sizes = goldens.sizes("basic")
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
     with rmqstore.open(root, mode="a") as writer:

@@ -20,14 +20,10 @@ WINDOW = ("2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600")
 
 
 def run(script: str, *arguments: object) -> str:
-    """Run an example; return what it prints."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / script), *map(str, arguments)],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-    )
+        [sys.executable, str(EXAMPLES / script), *map(str, arguments)], check=True,
+        capture_output=True, text=True, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
     return done.stdout
 
 

@@ -250,7 +250,6 @@ def follow(tail: StoreTail, followed: Rows) -> bool:
 
 
 def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder: Path) -> None:
-    """Wait until a query has delivered exactly these messages."""
     texts = {
         key: [(queue_offset, body.decode()) for queue_offset, body in rows]
         for key, rows in sorted(expected.items())

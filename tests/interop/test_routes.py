@@ -14,7 +14,7 @@ import pytest
 import rmqstore
 import store_builder as build
 from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ
+from interop.rocketmq import RocketMQ, store_sizes
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import view_spec
 
@@ -22,14 +22,10 @@ pytestmark = pytest.mark.interop
 N_CASES = 120
 TOPICS = [f"T{number}" for number in range(6)]
 BODIES = "org.apache.rocketmq.remoting.protocol.body"
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 2000, 100, 400)
 
 
 def routes_of(roots: list[Path], topic: str) -> list[dict[str, Any]]:
-    """Return the rows of the view for a topic."""
     spec = view_spec("routes", include_system_topics=True)
     with ExitStack() as stack:
         opened = [stack.enter_context(rmqstore.open(root)) for root in roots]
@@ -101,18 +97,11 @@ def register(real: RocketMQ, manager: Any, root: Path, settings: dict[str, Any])
     text = (root / "config" / "topics.json").read_text()
     serializable = real.rocketmq.remoting.protocol.RemotingSerializable
     manager.registerBroker(
-        settings["brokerClusterName"],
-        f"{settings['brokerIP1']}:{settings['listenPort']}",
-        settings["brokerName"],
-        settings["brokerId"],
-        "",
-        None,
-        None,
-        settings["enableSlaveActingMaster"] == "true",
-        serializable.fromJson(text, wrapper_class),
-        real.java.util.ArrayList(),
-        None,
-    )
+        settings["brokerClusterName"], f"{settings['brokerIP1']}:{settings['listenPort']}",
+        settings["brokerName"], settings["brokerId"], "", None, None,
+        settings["enableSlaveActingMaster"] == "true", serializable.fromJson(text, wrapper_class),
+        real.java.util.ArrayList(), None,
+    )  # fmt: skip
 
 
 def test_routes_are_those_of_the_real_class(rocketmq: RocketMQ, tmp_path: Path) -> None:
@@ -127,13 +116,10 @@ def test_routes_are_those_of_the_real_class(rocketmq: RocketMQ, tmp_path: Path) 
             members = dice.choice([[0], [0, 1], [0, 1, 2], [1], [1, 2]])
             for broker_id in members:
                 settings = {
-                    "brokerName": f"broker-{number}",
-                    "brokerClusterName": f"c{number % 2}",
-                    "brokerId": broker_id,
-                    "brokerIP1": f"10.0.{number}.{broker_id}",
-                    "listenPort": 10911 + number,
-                    "enableSlaveActingMaster": is_acting,
-                }
+                    "brokerName": f"broker-{number}", "brokerClusterName": f"c{number % 2}",
+                    "brokerId": broker_id, "brokerIP1": f"10.0.{number}.{broker_id}",
+                    "listenPort": 10911 + number, "enableSlaveActingMaster": is_acting,
+                }  # fmt: skip
                 root = tmp_path / f"{case}-{number}-{broker_id}"
                 write_member(root, entries(dice), settings)
                 register(rocketmq, manager, root, settings)

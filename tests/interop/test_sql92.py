@@ -84,7 +84,6 @@ class RealFilters:
         self._context = self._class("org.apache.rocketmq.filter.expression.EvaluationContext")
 
     def compile(self, texts: Sequence[str]) -> list[Any]:
-        """Return the compiled expressions, None for those that are refused."""
         string = self._class("java.lang.String")
         compiled = self._function(
             self._filter, self._class("org.apache.rocketmq.filter.FilterSpi"), "compile", string
@@ -221,16 +220,9 @@ def test_random_expressions_give_what_the_real_filter_gives(real: RealFilters, s
 def test_every_value_is_the_number_that_java_says(real: RealFilters) -> None:
     """Against each value as a number of each class, also one string against another, as doubles."""
     literals = [
-        "5",
-        "0",
-        "2147483647",
-        "3000000000",
-        "9223372036854775807",
-        "9007199254740992.0",
-        "1.5",
-        "5.0",
-        "1e3",
-    ]
+        "5", "0", "2147483647", "3000000000", "9223372036854775807", "9007199254740992.0", "1.5",
+        "5.0", "1e3",
+    ]  # fmt: skip
     texts = [f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in literals]
     rows = [{"a": value} for value in VALUES]
     compare(

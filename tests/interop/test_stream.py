@@ -21,13 +21,10 @@ import rmqstore
 from interop.background import BackgroundWork
 from interop.broker import RealBroker
 from interop.conftest import JARS
-from interop.rocketmq import RocketMQ, resolve_jars
+from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
 from rmqstore.inspect.verify import verify
 
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 4000, "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000,
-}  # fmt: skip
+SIZES = store_sizes(1 << 20, 4000, 1000, 4000)
 SECONDS = 60
 _PAUSE_SECONDS = 0.002  # after each message: the query is to have some of the machine too
 TOPIC, LATE_TOPIC, LATE_QUEUE = "Orders", "Late", 6
@@ -77,7 +74,6 @@ class Sender(BackgroundWork):
             time.sleep(0.1)
 
     def wait_for(self, n_more: int, seconds: float = 90) -> None:
-        """Wait until that many more messages are acknowledged."""
         goal, until = len(self.acknowledged) + n_more, time.monotonic() + seconds
         while len(self.acknowledged) < goal:
             self.check()
@@ -129,7 +125,6 @@ class Query:
             self.start()
 
     def wait_for_batches(self, n_more: int, seconds: float = 300) -> None:
-        """Wait until that many more micro-batches with rows are committed."""
         goal, until = self._n_batches() + n_more, time.monotonic() + seconds
         while self._n_batches() < goal:
             self.check()
@@ -145,7 +140,6 @@ class Query:
         self._process.wait()
 
     def finish(self) -> None:
-        """Run to what is there now."""
         code = self.start("once").wait(120)
         assert code == 0, self._log.read_text(errors="replace")[-4000:]
 

@@ -35,10 +35,7 @@ def test_a_tail_gives_each_message_once_while_the_broker_moves_it(
         sent = put(real, 0, 120)
         real.upload()
         assert real.expire(10) > 0
-        with (
-            rmqstore.open(root, tiered=tier) as store,
-            rmqstore.open(tier) as alone,
-        ):
+        with rmqstore.open(root, tiered=tier) as store, rmqstore.open(tier) as alone:
             joined_tail = tail_of(store.parts, parse_selection())
             tier_tail = tail_of(alone.parts, parse_selection())
             in_tier: Rows = {}

@@ -39,19 +39,8 @@ SET = {
     "Recall": "timeStamp regionId groupName topic msgId success",
 }
 TEXTS = [
-    "",
-    "a",
-    "TagA",
-    "k1 k2",
-    "Größe",
-    "消息 🎉",
-    "x" * 300,
-    "null",
-    " ",
-    "0",
-    "true",
-    "a\tb\n",
-]
+    "", "a", "TagA", "k1 k2", "Größe", "消息 🎉", "x" * 300, "null", " ", "0", "true", "a\tb\n",
+]  # fmt: skip
 INTS = [0, 1, -1, 7, 4096, (1 << 31) - 1, -(1 << 31)]
 TIMES = [0, 1, 1_700_000_000_123, -5, (1 << 63) - 1, -(1 << 63), 10**18]
 
@@ -74,17 +63,11 @@ def random_context(rng: random.Random) -> dict[str, Any]:
             if rng.random() < 0.1:
                 bean[name] = None
     return {
-        "traceType": kind,
-        "timeStamp": rng.choice(TIMES),
-        "regionId": rng.choice([*TEXTS, None]),
-        "groupName": rng.choice(TEXTS),
-        "costTime": rng.choice(INTS),
-        "success": rng.random() < 0.5,
-        "requestId": rng.choice(TEXTS),
-        "contextCode": rng.choice([0, 1, 2, 3, 4, 9]),
-        "accessChannel": rng.choice(["LOCAL", "CLOUD"]),
-        "traceBeans": beans,
-    }
+        "traceType": kind, "timeStamp": rng.choice(TIMES), "regionId": rng.choice([*TEXTS, None]),
+        "groupName": rng.choice(TEXTS), "costTime": rng.choice(INTS), "success": rng.random() < 0.5,
+        "requestId": rng.choice(TEXTS), "contextCode": rng.choice([0, 1, 2, 3, 4, 9]),
+        "accessChannel": rng.choice(["LOCAL", "CLOUD"]), "traceBeans": beans,
+    }  # fmt: skip
 
 
 def expected_traces(context: dict[str, Any]) -> list[Trace]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,13 @@ import pytest
 
 import goldens
 import rmqstore
-from interop.rocketmq import RealStore, RocketMQ
+from interop.rocketmq import RealStore, RocketMQ, store_sizes
 from rmqstore.format.hashing import java_hash
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 
-SIZES = {
-    "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100,
-    "maxIndexNum": 400,
-}  # fmt: skip
+SIZES = store_sizes(65536, 20 * 30, 100, 400)
 CONFIG = StoreConfig().updated({name: str(value) for name, value in SIZES.items()})
 N = 600
 TOPICS = ["Orders", "Payments", "x" * 127]
@@ -46,14 +42,9 @@ def messages(n: int, first: int = 0) -> pa.RecordBatch:
         ],
         pa.schema(
             {
-                "topic": pa.string(),
-                "body": pa.binary(),
-                "tags": pa.string(),
-                "keys": pa.string(),
-                "properties": pa.map_(pa.string(), pa.string()),
-                "flag": pa.int32(),
-                "bornTimestamp": pa.timestamp("us", tz="UTC"),
-                "bornHost": pa.string(),
+                "topic": pa.string(), "body": pa.binary(), "tags": pa.string(), "keys": pa.string(),
+                "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int32(),
+                "bornTimestamp": pa.timestamp("us", tz="UTC"), "bornHost": pa.string(),
                 "reconsumeTimes": pa.int32(),
             }
         ),
@@ -150,10 +141,10 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     ],
 )
 def test_we_append_to_what_the_real_store_wrote(
-    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = sizes_of(name)
+    sizes = goldens.sizes(name)
     before = ours(root)
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(100))
@@ -176,10 +167,10 @@ def test_we_append_to_what_the_real_store_wrote(
     ],
 )
 def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
-    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = sizes_of(name)
+    sizes = goldens.sizes(name)
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(name)["conf"])).close()
     before = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
     rows = ours(root)
@@ -189,10 +180,6 @@ def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
             found = real.query(answer["topic"], answer["key"])
             assert set(answer["physicalOffsets"]) <= set(found)
     assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == before
-
-
-def sizes_of(name: str) -> dict[str, int]:
-    return {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
 
 
 def find_by_tags(real: RealStore) -> None:
@@ -215,10 +202,10 @@ def find_by_tags(real: RealStore) -> None:
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
 def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
-    rocketmq_55: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+    rocketmq_55: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = sizes_of(name)
+    sizes = goldens.sizes(name)
     with rmqstore.open(root, "a") as writer:
         writer.append(messages(100))
     with rocketmq_55.open(root, maxMsgsNumBatch=10_000, **sizes) as real:

@@ -31,14 +31,11 @@ class RealTieringStore(RealStore):
     ) -> None:
         self.tier = tier
         self._settings = {
-            "storePathRootDir": root,
-            "brokerName": "interop",
-            "brokerClusterName": "DefaultCluster",
-            "tieredStoreFilePath": tier,
-            "tieredBackendServiceProvider": _PROVIDER,
-            "tieredStoreGroupCommit": "false",
+            "storePathRootDir": root, "brokerName": "interop",
+            "brokerClusterName": "DefaultCluster", "tieredStoreFilePath": tier,
+            "tieredBackendServiceProvider": _PROVIDER, "tieredStoreGroupCommit": "false",
             **settings,
-        }
+        }  # fmt: skip
         attributes = {topic: {"queue.type": "BatchCQ"} for topic in batch_topics}
         super().__init__(real, root, sizes, attributes)
 
@@ -79,7 +76,6 @@ class RealTieringStore(RealStore):
             self._dispatcher().doScheduleDispatch(file, True).join()
 
     def bytes_of(self, buffer: Any) -> bytes:
-        """Return what is left in a ByteBuffer."""
         joined = self._real.java.nio.ByteBuffer.allocate(buffer.remaining())
         joined.put(buffer)
         return bytes(joined.array())

@@ -58,11 +58,9 @@ class RealTimerStore(RealStore):
             is_last = number % _A_FILE < _A_SECOND
             second = _LAST_SECOND if is_last else number // _A_SECOND
             properties = {
-                "REAL_TOPIC": REAL_TOPIC,
-                "REAL_QID": "0",
-                "TIMER_OUT_MS": str((first + second) * 1000),
-                "UNIQ_KEY": f"{number:032X}",
-            }
+                "REAL_TOPIC": REAL_TOPIC, "REAL_QID": "0",
+                "TIMER_OUT_MS": str((first + second) * 1000), "UNIQ_KEY": f"{number:032X}",
+            }  # fmt: skip
             self.put(TOPIC, 0, b"%d" % number, properties=properties)
         log = self.timers.getTimerLog().getMappedFileQueue()
         # One file is flushed each second.

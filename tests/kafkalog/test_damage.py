@@ -12,7 +12,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 from kafka_batches import ZSTD, Row, batch
-from kafka_reading import count_crcs
+from kafka_reading import count_crcs, opened
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, RmqStoreError
 
 BATCHES = [build.batch(number * 2, [b"%d" % number, b"x" * number]) for number in range(12)]
@@ -28,10 +28,6 @@ def folder(tmp_path: Path) -> Path:
     build.write_index(folder, 0, *[(n * 2 + 1, POSITIONS[n]) for n in range(3, 10, 3)])
     build.write_segment(folder, 20, *BATCHES[10:])
     return folder
-
-
-def opened(folder: Path) -> kafkalog.Partition:
-    return kafkalog.open(folder.parent).partition("t", 0)
 
 
 def change(path: Path, at: int, new: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ DECODERS = {
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, kafka_store: Callable[[str], Path]) -> Path:
+def store(request: pytest.FixtureRequest, kafka_store: golden.Unpacked) -> Path:
     return kafka_store(request.param)
 
 
@@ -83,7 +83,6 @@ def _with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def known(value: object) -> object:
-    """Return what stands for a value that the tool shows as -1 if there is none."""
     return None if value == -1 else value
 
 

@@ -14,9 +14,7 @@ from rmqstore.errors import CorruptRecordError
 
 # Questions to the broker that damage makes unanswerable, and one where the broker believes the time
 # index of a segment whose last batch is cut, and does not look into the next one.
-UNANSWERED = {
-    ("damaged", "Cr", 2, 1700000042402): 93,
-}
+UNANSWERED = {("damaged", "Cr", 2, 1700000042402): 93}
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
@@ -113,20 +111,16 @@ def test_group_offsets(name: str, brokers: list[kafkalog.LogDirs]) -> None:
     rows = [row for broker in brokers for row in broker.consumer_groups().to_pylist()]
     assert {
         (row["group"], row["topic"], row["partition"]): (
-            row["offset"],
-            row["leader_epoch"],
-            row["metadata"],
+            row["offset"], row["leader_epoch"], row["metadata"],
         )
         for row in rows
     } == {
         (group["group"], row["topic"], row["partition"]): (
-            row["offset"],
-            row["leaderEpoch"],
-            row["metadata"],
+            row["offset"], row["leaderEpoch"], row["metadata"],
         )
         for group in golden.summary(name)["groups"]
         for row in group["offsets"]
-    }
+    }  # fmt: skip
 
 
 def test_a_broker_is_read_partition_by_partition(

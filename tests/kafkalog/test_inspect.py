@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ FIELDS_OF_V2 = {
 
 
 @pytest.mark.parametrize("name", [*build.CLEAN, "damaged"])
-def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: Callable[[str], Path]) -> None:
+def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: build.Unpacked) -> None:
     root = kafka_store(name)
     shown = build.segments(name)
     compared = 0
@@ -56,12 +55,11 @@ def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: Callable[[st
 
 
 def without(value: object) -> object:
-    """Return what stands for a value that is -1 if there is none."""
     return None if value == -1 else value
 
 
 @pytest.mark.parametrize("name", build.EVERY)
-def test_verify_finds_what_was_damaged(name: str, kafka_store: Callable[[str], Path]) -> None:
+def test_verify_finds_what_was_damaged(name: str, kafka_store: build.Unpacked) -> None:
     found = [
         finding
         for dirs in build.log_dirs(name, kafka_store(name))
@@ -233,19 +231,11 @@ def test_partitions_as_rows(tmp_path: Path) -> None:
     assert batch.schema == PARTITIONS
     assert batch.to_pylist() == [
         {
-            "topic": "t",
-            "partition": 0,
-            "start_offset": 3,
-            "end_offset": 5,
-            "last_stable_offset": 5,
-            "high_watermark": 4,
-            "segments": 1,
-            "bytes": path.stat().st_size,
-            "leader_epoch": 2,
-            "recovery": None,
-            "path": str(folder),
+            "topic": "t", "partition": 0, "start_offset": 3, "end_offset": 5,
+            "last_stable_offset": 5, "high_watermark": 4, "segments": 1,
+            "bytes": path.stat().st_size, "leader_epoch": 2, "recovery": None, "path": str(folder),
         }
-    ]
+    ]  # fmt: skip
 
 
 def test_batches_of_a_range(tmp_path: Path) -> None:

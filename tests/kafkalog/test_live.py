@@ -10,7 +10,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
-from kafka_reading import read_in_windows
+from kafka_reading import opened, read_in_windows
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
 from rmqstore.storage.files.local import LocalStorage
 from rmqstore.storage.files.storage import AnyPath, Entry
@@ -38,10 +38,6 @@ def write(folder: Path, base: int, *, without: tuple[int, ...] = (), n: int = PE
     return build.write_segment(
         folder, base, *(build.batch(number, [b"%d" % number]) for number in offsets)
     )
-
-
-def opened(folder: Path) -> kafkalog.Partition:
-    return kafkalog.open(folder.parent).partition("t", 0)
 
 
 def begun(
@@ -95,20 +91,15 @@ def test_a_segment_that_is_deleted_is_read_to_its_end(folder: Path) -> None:
     assert first + rest(batches) == list(range(20))
 
 
-def test_retention_overtakes_a_scan(folder: Path) -> None:
-    _, batches = begun(opened(folder))
-    for number in range(3):
-        segment(folder, number).unlink()
-    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offsets 4 to 12 are gone \(retention\)"):
-        rest(batches)
-
-
-def test_a_scan_goes_on_without_what_retention_deleted(
+def test_retention_overtakes_a_scan_which_fails_or_goes_on(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    _, failing = begun(opened(folder))
     first, batches = begun(opened(folder), fail_on_data_loss=False)
     for number in range(3):
         segment(folder, number).unlink()
+    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offsets 4 to 12 are gone \(retention\)"):
+        rest(failing)
     assert first + rest(batches) == [*range(4), *range(12, 20)]
     assert "data loss: t-0: offsets 4 to 12 are gone" in caplog.text
 
@@ -119,19 +110,12 @@ def test_all_of_a_partition_is_deleted(folder: Path) -> None:
     assert first + rest(batches) == list(range(4))
 
 
-def test_segments_are_compacted_during_a_scan(folder: Path) -> None:
+@pytest.mark.parametrize("suffix", ["", ".swap"], ids=["done", "interrupted"])
+def test_segments_are_compacted_during_a_scan(folder: Path, suffix: str) -> None:
     """The cleaner merges segments 1 and 2 under the first one's name."""
     first, batches = begun(opened(folder))
-    write(folder, 4, without=(5, 6, 9), n=8)
-    segment(folder, 2).unlink()
-    kept = [number for number in range(20) if number not in (5, 6, 9)]
-    assert first + rest(batches) == kept
-
-
-def test_an_interrupted_compaction_is_seen_during_a_scan(folder: Path) -> None:
-    first, batches = begun(opened(folder))
     path = write(folder, 4, without=(5, 6, 9), n=8)
-    path.rename(f"{path}.swap")
+    path.rename(f"{path}{suffix}")
     segment(folder, 2).unlink()
     kept = [number for number in range(20) if number not in (5, 6, 9)]
     assert first + rest(batches) == kept

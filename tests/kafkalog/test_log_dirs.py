@@ -163,19 +163,14 @@ def test_several_log_directories(logs: Path, tmp_path: Path) -> None:
     assert opened.scan(subscribe="t", partitions=[2, 1]).count() == 3
 
 
-def test_two_brokers_at_once_are_refused(logs: Path, tmp_path: Path) -> None:
-    other = build.make_log_dir(tmp_path / "other")
-    build.write_segment(other / "t-0", 0)
-    with pytest.raises(StoreStateError, match="open each broker by itself"):
-        kafkalog.open(logs, other)
-
-
-def test_two_brokers_with_numbers_of_their_own_are_refused_at_once(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("have_numbers", [False, True])
+def test_two_brokers_are_refused_and_at_once_if_they_have_numbers_of_their_own(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, have_numbers: bool
 ) -> None:
-    monkeypatch.setattr("kafkalog.storage.log_dirs.sleep", lambda _: pytest.fail("it waits"))
     other = build.make_log_dir(tmp_path / "other")
-    write(other / "meta.properties", "node.id=8\n")
+    if have_numbers:
+        monkeypatch.setattr("kafkalog.storage.log_dirs.sleep", lambda _: pytest.fail("it waits"))
+        write(other / "meta.properties", "node.id=8\n")
     build.write_segment(other / "t-0", 0)
     with pytest.raises(StoreStateError, match="open each broker by itself"):
         kafkalog.open(logs, other)
@@ -274,11 +269,9 @@ def test_what_a_scan_refuses(logs: Path) -> None:
 def test_a_scan_of_ranges(logs: Path) -> None:
     opened = kafkalog.open(logs)
     scan = opened.scan(
-        "t",
-        starting_offsets={"t": {0: 1}},
-        ending_offsets={("t", 1): 1},
+        "t", starting_offsets={"t": {0: 1}}, ending_offsets={("t", 1): 1},
         columns=["partition", "value"],
-    )
+    )  # fmt: skip
     rows = [{"partition": 0, "value": b"b"}, {"partition": 1, "value": b"a"}]
     assert scan.to_arrow().to_pylist() == rows
     assert scan.reader().read_all().to_pylist() == rows  # again
@@ -318,11 +311,3 @@ def test_a_checkpoint_with_a_number_that_java_refuses_is_taken_for_empty(
         checkpoint.write_text(content, "utf-8")
         partition = kafkalog.open(root).partition("t", 0)
         assert (partition.start_offset, partition.scan().count()) == (0, 20)
-
-
-def test_a_start_after_the_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = build.make_log_dir(tmp_path / "logs")
-    build.write_segment(root / "t-0", 0, build.batch(0, [b"x"]))
-    (root / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
-    assert kafkalog.open(root).partition("t", 0).end_offset == 9
-    assert "ends at 1, before its start at 9" in caplog.text

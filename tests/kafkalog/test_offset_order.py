@@ -8,7 +8,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
-from kafka_reading import read_in_windows
+from kafka_reading import opened, read_in_windows
 
 BATCHES = [build.batch(10 * n, [b"%d" % (10 * n + i) for i in range(10)]) for n in range(6)]
 
@@ -16,10 +16,6 @@ BATCHES = [build.batch(10 * n, [b"%d" % (10 * n + i) for i in range(10)]) for n 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return build.make_log_dir(tmp_path / "logs") / "t-0"
-
-
-def opened(folder: Path) -> kafkalog.Partition:
-    return kafkalog.open(folder.parent).partition("t", 0)
 
 
 def offsets(folder: Path, start: int | None = None, end: int | None = None) -> list[int]:

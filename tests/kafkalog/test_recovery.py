@@ -10,6 +10,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
+from kafka_reading import opened
 from kafkalog.storage import recovery
 from kafkalog.storage.recovery import Cut
 from kafkalog.storage.segments import Segment
@@ -23,19 +24,13 @@ THREE = build.batch(3, [b"d"])
 LATER = build.batch(4, [b"e"])
 
 
-def opened(folder: Path) -> kafkalog.Partition:
-    return kafkalog.open(folder.parent).partition("t", 0)
-
-
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """Return the folder of a partition whose broker was killed."""
     return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
 
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Path:
-    """Return the folder of a partition whose broker was stopped."""
     return build.make_log_dir(tmp_path / "logs") / "t-0"
 
 
@@ -46,21 +41,13 @@ def changed(batch: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(
     "tail",
     [
-        TWO[:-2],
-        TWO[:17],
-        TWO[:10],
-        b"\0",
-        b"\0" * 5000,
-        changed(TWO, -1 % len(TWO)),
-        changed(TWO, 30),
-        b"\xff" * 300,
-        TWO[:20] + b"\0" * 500,
-        TWO[:8] + b"\x7f\xff\xff\xff" + TWO[12:],
-        TWO[:8] + b"\x80\0\0\0" + TWO[12:],
+        TWO[:-2], TWO[:17], TWO[:10], b"\0", b"\0" * 5000, changed(TWO, -1 % len(TWO)),
+        changed(TWO, 30), b"\xff" * 300, TWO[:20] + b"\0" * 500,
+        TWO[:8] + b"\x7f\xff\xff\xff" + TWO[12:], TWO[:8] + b"\x80\0\0\0" + TWO[12:],
         TWO[:8] + b"\0\0\0\x0e" + TWO[12:],
     ],
     ids=lambda tail: f"{len(tail)} bytes, {tail[:12].hex()}",
-)
+)  # fmt: skip
 def test_a_killed_log_ends_at_the_first_bad_batch(killed: Path, tail: bytes) -> None:
     first = build.write_segment(killed, 0, ONE, tail, THREE)
     later = build.write_segment(killed, 4, LATER)
@@ -89,11 +76,14 @@ def test_only_segments_from_the_recovery_point_on_are_recovered(killed: Path) ->
     assert build.values_of(rows) == [b"a", b"b", b"d", b"e"]
 
 
-def test_a_recovered_log_that_ends_before_its_start_is_empty(killed: Path) -> None:
+def test_a_recovered_log_that_ends_before_its_start_is_empty(
+    killed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     build.write_segment(killed, 0, ONE, b"torn")
     (killed.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
     partition = opened(killed)
     assert (partition.start_offset, partition.end_offset) == (9, 9)
+    assert "ends at 2, before its start at 9" in caplog.text
     assert partition.scan().count() == 0
     assert partition.last_stable_offset == 9
 
@@ -118,11 +108,9 @@ def test_the_start_may_lie_inside_a_batch(clean: Path) -> None:
 def test_the_last_offset_is_that_of_the_batch(clean: Path) -> None:
     """Compaction keeps it, even where it removes the last record, or all of them."""
     build.write_segment(
-        clean,
-        0,
-        build.batch(0, [b"a"], last_offset_delta=5),
+        clean, 0, build.batch(0, [b"a"], last_offset_delta=5),
         build.batch(6, [], last_offset_delta=3),
-    )
+    )  # fmt: skip
     partition = opened(clean)
     assert partition.end_offset == 10
     assert partition.scan().count() == 1

@@ -140,9 +140,7 @@ def test_what_is_refused_while_it_is_read(logs: kafkalog.LogDirs) -> None:
     with pytest.raises(OptionError, match=r"group 'h' has no committed offsets; .* have: g"):
         logs.scan(starting_offsets="group:h").count()
     late = logs.scan(
-        subscribe="t",
-        starting_timestamp="ms:9000",
-        starting_offsets_by_timestamp_strategy="error",
+        subscribe="t", starting_timestamp="ms:9000", starting_offsets_by_timestamp_strategy="error"
     )
     with pytest.raises(OffsetOutOfRangeError, match="t-0 has no record of 9000 ms or later"):
         late.count()
@@ -151,11 +149,9 @@ def test_what_is_refused_while_it_is_read(logs: kafkalog.LogDirs) -> None:
 def test_a_scan_of_a_partition_takes_times_a_limit_and_progress(logs: kafkalog.LogDirs) -> None:
     partition, seen = logs.partition("t", 0), list[tuple[int, int]]()
     scan = partition.scan(
-        starting_timestamp="ms:2000",
-        ending_timestamp="ms:4000",
-        columns="offset",
+        starting_timestamp="ms:2000", ending_timestamp="ms:4000", columns="offset",
         progress=lambda done, total: seen.append((done, total)),
-    )
+    )  # fmt: skip
     assert scan.to_arrow()["offset"].to_pylist() == [1, 2]
     assert seen[0] == (0, 2)
     assert seen[-1] == (2, 2)

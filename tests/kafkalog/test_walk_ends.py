@@ -20,7 +20,6 @@ N = 5  # records of a batch
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder of a partition of a running broker."""
     return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
 
 
@@ -85,24 +84,29 @@ def values(log_dirs: kafkalog.LogDirs) -> list[bytes | None]:
     return build.values_of(scan.to_arrow())
 
 
-def test_a_copy_that_lacks_a_segment_for_a_while(clean: Path) -> None:
-    build.write_segment(clean, 0, DATA)
-    build.write_segment(clean, 3, AFTER)
-    log_dirs = kafkalog.open(clean.parent)
-    assert stable(log_dirs) == 0
-    build.write_segment(clean, 2, END)
-    assert stable(log_dirs) == 6
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([({0: DATA, 3: AFTER}, 0), ({2: END}, 6)], id="lacks a segment for a while"),
+        pytest.param([({3: AFTER}, 6), ({0: DATA}, 0), ({2: END}, 6)],
+                     id="has its first segments last"),
+        pytest.param([({0: DATA + bytes(len(END)) + AFTER}, 0), ({0: DATA + END + AFTER}, 6)],
+                     id="has zeros before the bytes"),
+        pytest.param([({0: DATA + END[:-1] + b"\x55" + AFTER}, 0), ({0: DATA + END + AFTER}, 6)],
+                     id="has another CRC before the bytes"),
+    ],
+)  # fmt: skip
+def test_a_copy_is_complete_in_the_end(
+    clean: Path, steps: list[tuple[dict[int, bytes], int]]
+) -> None:
+    log_dirs = None
+    for written, offset in steps:
+        for base, content in written.items():
+            build.write_segment(clean, base, content)
+        log_dirs = log_dirs or kafkalog.open(clean.parent)
+        assert stable(log_dirs) == offset
+    assert log_dirs is not None
     assert values(log_dirs) == [b"a"] * 2 + [b"c"] * 3
-
-
-def test_a_copy_whose_first_segments_come_last(clean: Path) -> None:
-    build.write_segment(clean, 3, AFTER)
-    log_dirs = kafkalog.open(clean.parent)
-    assert stable(log_dirs) == 6
-    build.write_segment(clean, 0, DATA)
-    assert stable(log_dirs) == 0
-    build.write_segment(clean, 2, END)
-    assert stable(log_dirs) == 6
 
 
 def test_a_copy_that_has_a_part_of_a_segment_for_a_while(clean: Path) -> None:
@@ -113,18 +117,6 @@ def test_a_copy_that_has_a_part_of_a_segment_for_a_while(clean: Path) -> None:
     with pytest.raises(CorruptBatchError, match="may have decided"):
         values(log_dirs)
     build.write_segment(clean, 0, DATA, END)
-    assert stable(log_dirs) == 6
-    assert values(log_dirs) == [b"a"] * 2 + [b"c"] * 3
-
-
-@pytest.mark.parametrize("damage", [b"\0" * len(END), END[:-1] + b"\x55"], ids=["zeros", "CRC"])
-def test_a_copy_that_has_the_length_of_a_segment_before_its_bytes(
-    clean: Path, damage: bytes
-) -> None:
-    build.write_segment(clean, 0, DATA, damage, AFTER)
-    log_dirs = kafkalog.open(clean.parent)
-    assert stable(log_dirs) == 0
-    build.write_segment(clean, 0, DATA, END, AFTER)
     assert stable(log_dirs) == 6
     assert values(log_dirs) == [b"a"] * 2 + [b"c"] * 3
 

@@ -25,8 +25,6 @@ REGION = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"  # what a broker 
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asks."""
-
     code: int
     opaque: int
     fields: dict[str, str]
@@ -34,15 +32,12 @@ class Request:
 
     @property
     def key(self) -> Key:
-        """The queue that a request names, of any kind."""
         names = ("b", "e") if "e" in self.fields else ("topic", "queueId")
         return self.fields[names[0]], int(self.fields[names[1]])
 
 
 @dataclass
 class Reply:
-    """What a server answers."""
-
     code: int = 0
     fields: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -93,13 +88,11 @@ class FakeServer:
         self.cut_connections()
 
     def cut_connections(self) -> None:
-        """Close the connections of all clients."""
         for connection in self.connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def asked(self, code: int) -> list[Request]:
-        """Return the requests of one kind."""
         return [request for request in self.requests if request.code == code]
 
     def answer(self, request: Request) -> Reply:
@@ -149,7 +142,6 @@ class FakeServer:
                 return
 
     def frame(self, request: Request, reply: Reply) -> bytes:
-        """Return the bytes of an answer."""
         header = (_binary if self.is_binary else _json)(request.opaque, self.version, reply)
         marked = int(self.is_binary) << 24 | len(header)
         return struct.pack(">ii", 4 + len(header) + len(reply.body), marked) + header + reply.body
@@ -354,8 +346,7 @@ class FakeBroker(FakeServer):
     def _nearest(queue: FakeQueue, timestamp: int) -> int:
         """Return the last one of the time, else the nearer one, as ConsumeQueue of 4.x may."""
         return max(
-            queue.stored,
-            key=lambda each: (-abs(each.store_timestamp - timestamp), each.place),
+            queue.stored, key=lambda each: (-abs(each.store_timestamp - timestamp), each.place)
         ).place
 
     def _pull(self, request: Request, queue: FakeQueue) -> Reply:
@@ -419,7 +410,6 @@ class FakeBroker(FakeServer):
 
 
 def told(queue: FakeQueue, code: int, remark: str, following: int, records: bytes = b"") -> Reply:
-    """Return the answer to a pull."""
     fields = {
         "nextBeginOffset": str(following), "minOffset": str(queue.first),
         "maxOffset": str(queue.end), "suggestWhichBrokerId": "0",
@@ -444,7 +434,6 @@ def decoded(request: Request) -> list[tuple[int, bytes, bytes]]:
 
 
 def pairs(stored: bytes) -> dict[str, str]:
-    """Return the properties of a message."""
     given = [each.partition("\x01") for each in stored.decode().split("\x02") if each]
     return {name: value for name, _, value in given}
 
@@ -549,5 +538,4 @@ def fill(
 
 
 def one_queue(count: int, *, topic: str = "T", tags: Iterable[str] = ("A", "B")) -> Store:
-    """Return a store with one queue."""
     return fill(Store(), {(topic, 0): count}, random.Random(count), tags)

@@ -13,17 +13,10 @@ import pytest
 from live.fake_cluster import FakeServer, Reply, Request
 from rmqstore import remoting
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError
-from rmqstore.remoting import (
-    Address,
-    Endpoint,
-    RemotingClient,
-    decode_answer,
-)
+from rmqstore.remoting import Address, Endpoint, RemotingClient, decode_answer
 
 
 class Echo(FakeServer):
-    """Answers with what it was asked."""
-
     def answer(self, request: Request) -> Reply:
         return Reply(request.code % 3, request.fields, request.body, "warum — 為什麼")
 
@@ -47,10 +40,8 @@ def test_codes_remarks_fields_and_bodies_of_both_forms(server: Echo, *, is_binar
         for code in (30, 31, 1_500):
             answer = client.request(code, fields, b"body")
             assert (answer.code, answer.body, answer.remark) == (
-                code % 3,
-                b"body",
-                "warum — 為什麼",
-            )
+                code % 3, b"body", "warum — 為什麼",
+            )  # fmt: skip
             assert answer.fields == fields
             assert answer.number("offset") == -7
             for name in ("empty", "long", "missing"):

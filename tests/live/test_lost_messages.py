@@ -81,15 +81,13 @@ def cut(broker: FakeBroker, end: int) -> None:
 @pytest.mark.parametrize(
     ("case", "lost", "text"),
     [
-        ("removing", (50, 90), "their files are deleted"),
-        ("unreadable", (60, 100), "unreadable"),
+        ("removing", (50, 90), "their files are deleted"), ("unreadable", (60, 100), "unreadable"),
         ("expired", (0, 120), "the queue begins at 120 now"),
         ("cut", (70, N), "the queue ends at 70 now"),
         ("everything", (0, N), "the queue ends at 0 now"),
-        ("hole", (41, 43), "the broker passes over them"),
-        ("holes", (0, N), ""),
+        ("hole", (41, 43), "the broker passes over them"), ("holes", (0, N), ""),
     ],
-)
+)  # fmt: skip
 def test_messages_that_are_gone_fail_a_read_or_are_left_out(
     fake: FakeCluster, case: str, lost: tuple[int, int], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -551,21 +551,6 @@ def test_one_answer_that_says_nothing_loses_no_other_route(
                     cluster.count(subscribe="T03")
 
 
-def test_a_busy_broker_is_asked_again() -> None:
-    busy = {11: 4, 30: 2, 31: 1}
-
-    def reply(request: Request) -> Reply | None:
-        if busy.get(request.code, 0):
-            busy[request.code] -= 1
-            return Reply(2, remark="[OVERLOAD]system busy, start flow control for a while")
-        return None
-
-    with FakeCluster({"a": one_queue(1000)}) as fake, fake.open() as cluster:
-        fake.brokers["a"].replace = reply
-        assert cluster.count() == 1000
-        assert not any(busy.values())
-
-
 def test_a_master_at_another_address_is_found_by_the_next_read() -> None:
     store = one_queue(50)
     with FakeCluster({"a": store}) as fake, fake.open() as cluster:

@@ -78,7 +78,6 @@ def send(fake: FakeCluster, given: list[dict[str, Any]], *args: Any, **options: 
 
 
 def bodies(broker: FakeBroker, topic: str = "T") -> dict[int, list[bytes]]:
-    """Return the bodies that are stored, by queue."""
     return {
         queue_id: [body for messages in stored for _, body, _ in messages]
         for (name, queue_id), stored in sorted(broker.batches.items())

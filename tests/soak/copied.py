@@ -72,5 +72,4 @@ class CopiedMessages:
 
 
 def numbers(starts: dict[str, dict[str, int]]) -> dict[str, list[int]]:
-    """Return the queue ids of each topic."""
     return {topic: list(map(int, offsets)) for topic, offsets in starts.items()}

@@ -32,11 +32,9 @@ N_SEGMENTS = 100  # that retention keeps, those of some minute
 NUMBER_BYTES = 12
 # Sizes that let files of every kind roll over within seconds.
 SIZES = {
-    "mappedFileSizeCommitLog": "262144",
-    "mappedFileSizeConsumeQueue": "6000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-}
+    "mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "6000",
+    "maxHashSlotNum": "1000", "maxIndexNum": "4000",
+}  # fmt: skip
 
 
 def job(first: int) -> pa.RecordBatch:

@@ -11,8 +11,6 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """What a process holds and has used."""
-
     command: str
     anonymous_bytes: int
     n_open_files: int

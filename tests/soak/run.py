@@ -33,13 +33,10 @@ SAMPLES_A_CHECK = 5
 MB = 1 << 20
 # The parts of a command by which a process of Spark is known, the first that fits.
 PROCESSES = {
-    "python_streaming_source_runner": "source",
-    "python_streaming_sink_runner": "sink, commits",
-    "write_into_data_source": "sink, plans",
-    "pyspark.worker": "tasks",
-    "pyspark.daemon": "other workers",
-    "java": "JVM",
-}
+    "python_streaming_source_runner": "source", "python_streaming_sink_runner": "sink, commits",
+    "write_into_data_source": "sink, plans", "pyspark.worker": "tasks",
+    "pyspark.daemon": "other workers", "java": "JVM",
+}  # fmt: skip
 
 
 class Slack(NamedTuple):
@@ -52,13 +49,9 @@ class Slack(NamedTuple):
 # By the unit that ends the name of a quantity. Others are only printed: time on the clock and the
 # size of a trigger follow whatever else the machine does.
 SLACKS = {
-    "anonymous MB": Slack(1.1, 8),
-    "heap MB": Slack(1.1, 8),
-    "files": Slack(1.05, 6),
-    "maps": Slack(1.1, 20),
-    "KB": Slack(1.1, 16),
-    "CPU ms": Slack(1.5, 5),
-}
+    "anonymous MB": Slack(1.1, 8), "heap MB": Slack(1.1, 8), "files": Slack(1.05, 6),
+    "maps": Slack(1.1, 20), "KB": Slack(1.1, 16), "CPU ms": Slack(1.5, 5),
+}  # fmt: skip
 
 
 class Soak:
@@ -85,7 +78,6 @@ class Soak:
         return [statistics.median(part) if part else float("nan") for part in parts]
 
     def report(self) -> list[str]:
-        """Print the table; return the quantities that grew."""
         grown = []
         print(f"{'median of each quarter':<42}{'1':>10}{'2':>10}{'3':>10}{'4':>10}")
         for quantity in sorted(self.seen):
@@ -101,7 +93,6 @@ class Soak:
 
 @contextmanager
 def live_writer(root: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the process that writes, and end it."""
     command = [sys.executable, "-m", "soak.live_writer", str(root)]
     with output.open("wb") as file, subprocess.Popen(command, stdout=file) as process:
         try:
@@ -136,7 +127,6 @@ def start(spark: SparkSession, source: Path, sink: Path, checkpoint: Path) -> St
 
 
 def add_process(soak: Soak, name: str, pid: int) -> None:
-    """Note what a process holds."""
     usage = usage_of(pid)
     if usage is not None:
         add_largest(soak, name, [usage])
@@ -210,7 +200,6 @@ class Triggers:
 
 
 def heap_bytes(spark: SparkSession) -> int:
-    """Return how much of the heap is in use after a collection."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.gc()
@@ -267,7 +256,6 @@ def run(seconds: float, folder: Path) -> list[str]:
 
 
 def spark_pid(spark: SparkSession) -> int:
-    """Return the process id of the JVM."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     pid: int = jvm.java.lang.ProcessHandle.current().pid()

@@ -26,13 +26,10 @@ class Image:
         self.steps = [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
 
     def build(self, *tools: Path) -> None:
-        """Carry out the steps in their order; folders of tools come first on the path."""
         path = os.pathsep.join([*map(str, tools), os.environ["PATH"]])
         act: dict[str, Callable[[str], None]] = {
-            "COPY": self._copy,
-            "ENV": self._set,
-            "RUN": lambda rest: self._run(rest, path),
-        }
+            "COPY": self._copy, "ENV": self._set, "RUN": lambda rest: self._run(rest, path),
+        }  # fmt: skip
         for word, rest in self.steps:
             if word in act:
                 act[word](rest)

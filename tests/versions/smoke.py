@@ -80,13 +80,8 @@ class Smoke:
         if VERSION >= LIMITS_SINCE:
             query = self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2")
             assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [
-                2,
-                2,
-                2,
-                2,
-                2,
-                1,
-            ]
+                2, 2, 2, 2, 2, 1,
+            ]  # fmt: skip
             return
         text = failure(
             lambda: self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2")
@@ -96,10 +91,8 @@ class Smoke:
 
     def stream_write(self) -> None:
         root, source, folder = (
-            self.scratch / "copied",
-            self.scratch / "source",
-            self.scratch / "write",
-        )
+            self.scratch / "copied", self.scratch / "source", self.scratch / "write",
+        )  # fmt: skip
         for n_rows in (3, 6):
             self.rows(n_rows).write.format("rmqstore").mode("append").save(str(source))
             self.run_stream(source, "rmqstore", folder, root)
@@ -185,15 +178,12 @@ class Smoke:
 
 def _comparable(row: Any) -> tuple[Any, ...]:
     return (
-        row["topic"],
-        row["queueOffset"],
-        bytes(row["body"]),
+        row["topic"], row["queueOffset"], bytes(row["body"]),
         sorted(dict(row["properties"]).items()),
-    )
+    )  # fmt: skip
 
 
 def failure(act: Callable[[], Any]) -> str:
-    """Return the text of what fails."""
     try:
         act()
     except Exception as err:  # noqa: BLE001 - which class Spark wraps it in differs
@@ -202,15 +192,12 @@ def failure(act: Callable[[], Any]) -> str:
 
 
 def main() -> None:
-    """Run all parts."""
     store, n_messages, scratch = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     os.environ |= {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "TZ": "Europe/Berlin",
-    }
+        "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "Europe/Berlin",
+    }  # fmt: skip
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

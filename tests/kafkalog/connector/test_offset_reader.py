@@ -38,32 +38,19 @@ MUST = "must name every partition that is read, and no other: it"
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (
-            {"startingOffsets": '{"t":{"0":1}}'},
-            f"startingOffsets {MUST} does not name t-1; -2 is the earliest offset, -1 the latest",
-        ),
-        (
-            {"startingOffsets": "{}"},
-            f"startingOffsets {MUST} does not name t-0, t-1; -2 is",
-        ),
-        (
-            {"endingOffsets": '{"t":{"0":-1,"7":3}}'},
-            f"endingOffsets {MUST} does not name t-1 and names t-7, which is not read; -2 is",
-        ),
-        (
-            {"endingOffsets": '{"t":{"0":-1,"1":-1},"u":{"0":3}}'},
-            f"endingOffsets {MUST} names u-0, which is not read; -2 is",
-        ),
-        (
-            {"startingOffsetsByTimestamp": '{"t":{"1":1}}', "startingOffsets": "earliest"},
-            f"startingOffsetsByTimestamp {MUST} does not name t-0",
-        ),
-        (
-            {"endingOffsetsByTimestamp": '{"t":{"0":1}}'},
-            f"endingOffsetsByTimestamp {MUST} does not name t-1",
-        ),
+        ({"startingOffsets": '{"t":{"0":1}}'},
+         f"startingOffsets {MUST} does not name t-1; -2 is the earliest offset, -1 the latest"),
+        ({"startingOffsets": "{}"}, f"startingOffsets {MUST} does not name t-0, t-1; -2 is"),
+        ({"endingOffsets": '{"t":{"0":-1,"7":3}}'},
+         f"endingOffsets {MUST} does not name t-1 and names t-7, which is not read; -2 is"),
+        ({"endingOffsets": '{"t":{"0":-1,"1":-1},"u":{"0":3}}'},
+         f"endingOffsets {MUST} names u-0, which is not read; -2 is"),
+        ({"startingOffsetsByTimestamp": '{"t":{"1":1}}', "startingOffsets": "earliest"},
+         f"startingOffsetsByTimestamp {MUST} does not name t-0"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":1}}'},
+         f"endingOffsetsByTimestamp {MUST} does not name t-1"),
     ],
-)
+)  # fmt: skip
 def test_offsets_by_partition_name_all_that_are_read(
     log_dir: Path, options: dict[str, str], reason: str
 ) -> None:
@@ -143,18 +130,13 @@ def test_committed_records_end_at_the_last_stable_offset(
     plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
     build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
     options = {
-        "path": str(log_dir),
-        "subscribe": "t",
-        "kafka.isolation.level": "read_committed",
+        "path": str(log_dir), "subscribe": "t", "kafka.isolation.level": "read_committed",
         "endingOffsets": '{"t":{"0":4,"1":4}}',
-    }
+    }  # fmt: skip
     opened = OffsetReader(parse_read_options(options))
     assert opened.ends() == {("t", 0): 2, ("t", 1): 4}
     by_time = {"endingTimestamp": "3"}
-    assert OffsetReader(parse_read_options(options | by_time)).ends() == {
-        ("t", 0): 2,
-        ("t", 1): 3,
-    }
+    assert OffsetReader(parse_read_options(options | by_time)).ends() == {("t", 0): 2, ("t", 1): 3}
     batch_reader = KafkaLogReader(kafka_schema(include_headers=False), parse_read_options(options))
     splits = batch_reader.partitions()
     monkeypatch.setattr(Partition, "stable_offset", lambda *_, **__: pytest.fail("looked for"))

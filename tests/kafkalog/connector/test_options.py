@@ -116,10 +116,8 @@ def test_a_time_for_all_partitions_comes_first() -> None:
         ({"subscribe": "a", "startingTimestamp": "-3"}, "startingTimestamp '-3': must lie between"),
         ({"subscribe": "a", "endingTimestamp": "1969-12-31T23:59:59.999Z"}, "must lie between"),
         ({"subscribe": "a", "endingTimestamp": "9223372036854775808"}, "must lie between"),
-        (
-            {"subscribe": "a", "startingOffsetsByTimestamp": '{"a":{"0":-5}}'},
-            "startingOffsetsByTimestamp '-5': must lie between",
-        ),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a":{"0":-5}}'},
+         "startingOffsetsByTimestamp '-5': must lie between"),
         ({"subscribe": "a", "kafka.isolation.level": "serializable"}, "kafka.isolation.level"),
         ({"subscribe": "a", "minPartitions": "0"}, "minPartitions '0'"),
         ({"subscribe": "a", "startingOffset": "earliest"}, "did you mean startingOffsets?"),
@@ -128,7 +126,7 @@ def test_a_time_for_all_partitions_comes_first() -> None:
         ({"subscribe": "a", "columnNameOfCorruptRecord": "Value"}, "no column of Kafka has"),
         ({"subscribe": "a", "columnNameOfCorruptRecord": "timestamptype"}, "no column of Kafka"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_says_why(options: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_read_options(PATH | options)
@@ -179,13 +177,10 @@ def test_options_that_only_a_broker_needs_are_named_once_without_their_values(
 ) -> None:
     kafka_options._warn_of_ignored.cache_clear()
     given = {
-        "kafka.bootstrap.servers": "broker:9092",
-        "kafka.ssl.key.password": "secret",
-        "groupIdPrefix": "job",
-        "kafkaConsumer.pollTimeoutMs": "500",
-        "fetchOffset.numRetries": "3",
+        "kafka.bootstrap.servers": "broker:9092", "kafka.ssl.key.password": "secret",
+        "groupIdPrefix": "job", "kafkaConsumer.pollTimeoutMs": "500", "fetchOffset.numRetries": "3",
         "kafka.isolation.level": "read_committed",
-    }
+    }  # fmt: skip
     with caplog.at_level(logging.WARNING):
         assert parse(**given).isolation_level == "read_committed"
         parse(**given)

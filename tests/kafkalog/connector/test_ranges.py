@@ -44,15 +44,11 @@ def test_each_partition_is_a_task_without_limits() -> None:
 @pytest.mark.parametrize(
     ("lengths", "least", "expected"),
     [
-        ([3], 3, [1, 1, 1]),
-        ([3], 4, [1, 1, 1]),
-        ([1, 2], 3, [1, 1, 1]),
-        ([1, 20], 3, [1, 10, 10]),
-        ([100, 100, 1, 1], 6, [50, 50, 50, 50, 1, 1]),
-        ([4, 4], 2, [4, 4]),
+        ([3], 3, [1, 1, 1]), ([3], 4, [1, 1, 1]), ([1, 2], 3, [1, 1, 1]), ([1, 20], 3, [1, 10, 10]),
+        ([100, 100, 1, 1], 6, [50, 50, 50, 50, 1, 1]), ([4, 4], 2, [4, 4]),
         ([10, 1], 4, [3, 3, 4, 1]),
     ],
-)
+)  # fmt: skip
 def test_the_least_number_of_tasks(lengths: list[int], least: int, expected: list[int]) -> None:
     ranges = [piece(number, 0, length) for number, length in enumerate(lengths)]
     parts = divide(ranges, min_partitions=least)

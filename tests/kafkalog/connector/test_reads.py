@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from connector.engine import Engine, Frame
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
 EPOCH = datetime.fromtimestamp(0, UTC)
 Row = dict[str, Any]
-KafkaStore = Callable[[str], Path]
 
 
 def load(
@@ -34,7 +32,6 @@ def load(
 
 
 def expected(name: str, *, only_committed: bool = False) -> list[Row]:
-    """Return the key of a golden store in the columns of Spark's Kafka source."""
     rows = [
         {
             "key": _bytes(row["key"]),
@@ -72,7 +69,7 @@ def chosen(rows: list[Row], columns: list[str]) -> list[Row]:
 
 @pytest.mark.parametrize("name", ["plain", "txn", "old", "crash2", "epochs"])
 def test_every_record_is_as_a_consumer_got_it(
-    engine: Engine, kafka_store: KafkaStore, name: str
+    engine: Engine, kafka_store: golden.Unpacked, name: str
 ) -> None:
     (first, *_) = golden.log_dirs(name, kafka_store(name))
     found = load(engine, first, subscribePattern=".*", includeHeaders="true").toArrow()
@@ -86,7 +83,7 @@ def test_every_record_is_as_a_consumer_got_it(
 
 
 def test_columns_have_the_types_of_sparks_kafka_source(
-    engine: Engine, kafka_store: KafkaStore
+    engine: Engine, kafka_store: golden.Unpacked
 ) -> None:
     read = load(engine, kafka_store("txn"), subscribe="Tx", includeHeaders="true")
     assert read.schema.simpleString() == (
@@ -96,14 +93,14 @@ def test_columns_have_the_types_of_sparks_kafka_source(
     assert "headers" not in load(engine, kafka_store("txn"), subscribe="Tx").columns
 
 
-def test_only_committed_records(engine: Engine, kafka_store: KafkaStore) -> None:
+def test_only_committed_records(engine: Engine, kafka_store: golden.Unpacked) -> None:
     options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
     found = in_order(load(engine, kafka_store("txn"), includeHeaders="true", **options).toArrow())
     assert found == expected("txn", only_committed=True)
     assert len(found) < len(expected("txn"))
 
 
-def test_some_columns_and_many_tasks(engine: Engine, kafka_store: KafkaStore) -> None:
+def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Unpacked) -> None:
     read = load(engine, kafka_store("plain"), subscribe="Plain", minPartitions=9)
     assert len(read.tasks()) == 9
     key = [row for row in expected("plain") if row["topic"] == "Plain"]
@@ -120,26 +117,6 @@ def test_some_columns_and_many_tasks(engine: Engine, kafka_store: KafkaStore) ->
         assert sorted(narrow.toArrow().to_pylist(), key=repr) == wanted
 
 
-def test_bounds_by_offset_and_time(engine: Engine, kafka_store: KafkaStore) -> None:
-    records = golden.records("plain")["Plain", 0]
-    middle = records[len(records) // 2]
-    options = {
-        "assign": '{"Plain":[0]}',
-        "startingOffsets": f'{{"Plain":{{"0":{middle["offset"]}}}}}',
-        "endingOffsets": f'{{"Plain":{{"0":{middle["offset"] + 3}}}}}',
-    }
-    offsets = [row.offset for row in load(engine, kafka_store("plain"), **options).collect()]
-    assert offsets == [
-        row["offset"] for row in records if 0 <= row["offset"] - middle["offset"] < 3
-    ]
-    queries = golden.bounds("plain")["Plain", 0]["offsetsForTimes"]
-    time, offset = next((row[0], row[1]) for row in queries if row[1] is not None and row[1] > 0)
-    since = load(engine, kafka_store("plain"), assign='{"Plain":[0]}', startingTimestamp=time)
-    assert since.count() == sum(row["offset"] >= offset for row in records)
-    until = load(engine, kafka_store("plain"), assign='{"Plain":[0]}', endingTimestamp=time)
-    assert until.count() == sum(row["offset"] < offset for row in records)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -153,14 +130,14 @@ def test_bounds_by_offset_and_time(engine: Engine, kafka_store: KafkaStore) -> N
     ],
 )  # fmt: skip
 def test_errors_say_what_to_do(
-    engine: Engine, kafka_store: KafkaStore, options: dict[str, Any], reason: str
+    engine: Engine, kafka_store: golden.Unpacked, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         load(engine, kafka_store("plain"), **options).collect()
     assert reason in str(caught.value)
 
 
-def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: KafkaStore) -> None:
+def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: golden.Unpacked) -> None:
     read = load(
         engine, kafka_store("plain"), assign='{"Plain":[0,1]}', failOnDataLoss="false",
         startingOffsets='{"Plain":{"0":9999999,"1":-2}}',
@@ -169,7 +146,7 @@ def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: KafkaStore) 
     assert partitions == [1] * len(golden.records("plain")["Plain", 1])
 
 
-def test_damage(engine: Engine, kafka_store: KafkaStore) -> None:
+def test_damage(engine: Engine, kafka_store: golden.Unpacked) -> None:
     topics = golden.topics("damaged")
     with pytest.raises(PySparkException, match="position"):
         load(engine, kafka_store("damaged"), subscribe=topics).collect()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.spark
 
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
 EPOCH = datetime.fromtimestamp(0, UTC)
-KafkaStore = Callable[[str], Path]
 
 
 def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
@@ -39,7 +37,9 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, kafka_store: KafkaStore) -> None:
+def test_every_record_is_as_a_consumer_got_it(
+    spark: SparkSession, kafka_store: golden.Unpacked
+) -> None:
     rows = [
         (
             _bytes(row["key"]), _bytes(row["value"]), row["topic"], row["partition"],
@@ -57,25 +57,7 @@ def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, kafka_store: 
     assert_df_equality(found, key)
 
 
-def test_only_committed_records(spark: SparkSession, kafka_store: KafkaStore) -> None:
-    options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
-    columns = ("topic", "partition", "offset", "value")
-    found = load(spark, kafka_store("txn"), **options).select(*columns).toArrow().to_pylist()
-    rows = [row for records in golden.records("txn").values() for row in records]
-    expected = [
-        {name: row[name] for name in columns} | {"value": _bytes(row["value"])}
-        for row in rows
-        if row["committed"]
-    ]
-    assert sorted(found, key=_place) == sorted(expected, key=_place)
-    assert len(expected) < len(rows)
-
-
-def _place(row: dict[str, object]) -> tuple[object, ...]:
-    return row["topic"], row["partition"], row["offset"]
-
-
-def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: KafkaStore) -> None:
+def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: golden.Unpacked) -> None:
     reader = spark.read.format("kafkalog").schema("topic STRING, offset LONG, timestamp TIMESTAMP")
     read = reader.options(subscribe="Tx", minPartitions=9).load(str(kafka_store("txn")))
     assert read.columns == ["topic", "offset", "timestamp"]
@@ -89,17 +71,6 @@ def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: KafkaStore
     )
     found = zip(rows["timestamp"].to_pylist(), rows["offset"].to_pylist(), strict=True)
     assert Counter(found) == expected
-
-
-def test_damage(spark: SparkSession, kafka_store: KafkaStore) -> None:
-    topics = golden.topics("damaged")
-    read = load(spark, kafka_store("damaged"), subscribe=topics, mode="PERMISSIVE")
-    rows = read.select(
-        "offset", "value", F.expr("_corrupt_record LIKE '%.log, %: %'").alias("is_damaged")
-    ).collect()
-    n_records = sum(map(len, golden.records("damaged").values()))
-    assert Counter(row.is_damaged for row in rows) == {None: n_records, True: len(rows) - n_records}
-    assert {row.value for row in rows if row.is_damaged} == {None}
 
 
 def test_writing_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def append(log_dir: Path, partition: str, base_offset: int) -> None:
-    """Append a batch to the first segment of a partition."""
     folder = log_dir / partition
     folder.mkdir(exist_ok=True)
     values = [f"{partition} {base_offset + number}".encode() for number in range(N)]

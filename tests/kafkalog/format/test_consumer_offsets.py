@@ -71,9 +71,8 @@ SHOWN_MEMBER = {
 @pytest.mark.parametrize(
     ("kind", "has_member", "fields", "shown"),
     [
-        pytest.param(
-            11, False, struct.pack(">iq", 5, -6), {"epoch": 5, "metadataHash": -6}, id="share group"
-        ),
+        pytest.param(11, False, struct.pack(">iq", 5, -6), {"epoch": 5, "metadataHash": -6},
+                     id="share group"),
         pytest.param(
             15, False,
             listed() + listed(TOPIC + numbers(">i", 0, 7) + NO_TAGS) + listed(TOPIC + NO_TAGS),
@@ -86,13 +85,11 @@ SHOWN_MEMBER = {
             },
             id="partitions of a share group",
         ),
-        pytest.param(
-            17, False, struct.pack(">iq", 5, 6), {"epoch": 5, "metadataHash": 6}, id="streams group"
-        ),
-        pytest.param(
-            19, True, MEMBER + b"\xff" + listed(), SHOWN_MEMBER | {"userEndpoint": None,
-            "clientTags": []}, id="member without an endpoint",
-        ),
+        pytest.param(17, False, struct.pack(">iq", 5, 6), {"epoch": 5, "metadataHash": 6},
+                     id="streams group"),
+        pytest.param(19, True, MEMBER + b"\xff" + listed(),
+                     SHOWN_MEMBER | {"userEndpoint": None, "clientTags": []},
+                     id="member without an endpoint"),
         pytest.param(
             19, True,
             MEMBER + b"\1" + text("host") + struct.pack(">H", 65_000) + NO_TAGS

@@ -21,21 +21,8 @@ from rmqstore.errors import MalformedBytesError, UnsupportedFeatureError, instal
 _NAMES = (b"", b"n", b"trace", "name-\N{SNOWMAN}".encode(), b"\xff", b"x" * 80)
 _LENGTHS = (0, 1, 2, 7, 8, 9, 62, 63, 64, 65, 200, 8191, 8192, 20_000)
 _DELTAS = (
-    0,
-    1,
-    -1,
-    63,
-    64,
-    -65,
-    8191,
-    8192,
-    1 << 20,
-    -(1 << 33),
-    1 << 40,
-    1 << 48,
-    1 << 55,
-    1 << 62,
-)
+    0, 1, -1, 63, 64, -65, 8191, 8192, 1 << 20, -(1 << 33), 1 << 40, 1 << 48, 1 << 55, 1 << 62,
+)  # fmt: skip
 
 
 def content(chooser: random.Random) -> bytes | None:
@@ -63,14 +50,12 @@ def test_random_batches(seed: int) -> None:
     codecs = chooser.choice(([0], [0], list(CODECS), [GZIP, ZSTD]))
     data = b"".join(
         batch(
-            number * 1_000_000,
-            rows(chooser),
+            number * 1_000_000, rows(chooser),
             attributes=chooser.choice(codecs) | chooser.choice((0, 8, 16, 64)),
-            leader_epoch=chooser.choice((-1, 0, 7)),
-            base_time=chooser.choice((TIME, 0, -1)),
+            leader_epoch=chooser.choice((-1, 0, 7)), base_time=chooser.choice((TIME, 0, -1)),
         )
         for number in range(chooser.choice((1, 3, 40)))
-    )
+    )  # fmt: skip
     assert both(data) is not None
 
 

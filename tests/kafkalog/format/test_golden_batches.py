@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _HAS_NO_KEY = ("-delete/", "-future/", "-stray/", "__cluster_metadata-0/")
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, kafka_store: Callable[[str], Path]) -> Path:
+def store(request: pytest.FixtureRequest, kafka_store: golden.Unpacked) -> Path:
     return kafka_store(request.param)
 
 
@@ -41,7 +41,6 @@ def segments(store: Path) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
 
 
 def header(batch_headers: BatchHeaders, row: int) -> dict[str, Any]:
-    """Return a head in the form of the key."""
     is_v2 = batch_headers.magic[row] >= 2
     kind = "CreateTime" if batch_headers.magic[row] else "NoTimestampType"
     found = {
@@ -97,13 +96,11 @@ def test_records_are_those_that_the_tool_shows(store: Path) -> None:
             records = list(records_of(data, batch_headers[row : row + 1]))
             sizes = [
                 [
-                    record.offset,
-                    record.timestamp,
-                    -1 if record.key is None else len(record.key),
+                    record.offset, record.timestamp, -1 if record.key is None else len(record.key),
                     -1 if record.value is None else len(record.value),
                 ]
                 for record in records
-            ]
+            ]  # fmt: skip
             assert sizes == [fields[:4] for fields in expected["records"]]
             ends = markers(data, batch_headers[row : row + 1])
             if "marker" in expected:
