@@ -6,6 +6,7 @@ import base64
 import json
 import lzma
 import tarfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ OF_GROUPS_CRASHED = ("dledger-crash",)
 IN_TIER = ("tiered", "v55-tiered")  # local store, and `tieredstore/` with more of its messages
 TORN = ("dledger-crash2", "dledger-crash3")  # one record in the log is torn
 
+Golden = Callable[[str], Path]  # the fixtures golden_store and copied
 Row = dict[str, Any]
 
 

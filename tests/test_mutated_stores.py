@@ -33,13 +33,12 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from mutations import mutate
 from reading import plain
 from rmqstore.cli import main
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
-
-GoldenStore = Callable[[str], Path]
 
 CLOSED = (
     "basic",
@@ -424,7 +423,7 @@ def _own_memory(process: int) -> int:
 
 
 def _try(
-    golden_store: GoldenStore, folder: Path, seed: int, names: tuple[str, ...] = CLOSED * 2 + OTHERS
+    golden_store: Golden, folder: Path, seed: int, names: tuple[str, ...] = CLOSED * 2 + OTHERS
 ) -> list[str]:
     trial = Trial(golden_store(names[seed % len(names)]), folder / str(seed), seed)
     try:
@@ -438,14 +437,14 @@ SEEDS = sorted(range(62), key=lambda seed: seed % 6 != 0)
 
 
 @pytest.mark.parametrize("seed", tiers.split(SEEDS, 6))
-def test_a_mutation_ends_well(golden_store: GoldenStore, tmp_path: Path, seed: int) -> None:
+def test_a_mutation_ends_well(golden_store: Golden, tmp_path: Path, seed: int) -> None:
     wrong = _try(golden_store, tmp_path, seed)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(40), 5))
 def test_a_mutation_of_a_store_of_a_group_ends_well(
-    golden_store: GoldenStore, tmp_path: Path, seed: int
+    golden_store: Golden, tmp_path: Path, seed: int
 ) -> None:
     wrong = _try(golden_store, tmp_path, seed, OF_GROUPS)
     assert not wrong, "\n".join(wrong)
@@ -453,7 +452,7 @@ def test_a_mutation_of_a_store_of_a_group_ends_well(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 4000, 100))
-def test_many_mutations_end_well(golden_store: GoldenStore, tmp_path: Path, first: int) -> None:
+def test_many_mutations_end_well(golden_store: Golden, tmp_path: Path, first: int) -> None:
     wrong = [
         text for seed in range(first, first + 100) for text in _try(golden_store, tmp_path, seed)
     ]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Callable
 from email import message_from_string
 from email.message import Message
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import install
 from rmqstore.inspect.doctor import OPTIONAL
 
@@ -189,7 +189,7 @@ def test_each_fragment_of_the_changelog_has_a_type_that_towncrier_knows() -> Non
 
 
 def test_the_unpacked_wheel_reads_a_store_by_itself(
-    wheel: Path, golden_store: Callable[[str], Path], tmp_path: Path
+    wheel: Path, golden_store: Golden, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
@@ -230,7 +230,7 @@ def test_importing_a_connector_survives_a_core_that_cannot_be_imported(connector
 
 
 def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(
-    golden_store: Callable[[str], Path],
+    golden_store: Golden,
 ) -> None:
     script = (
         "import sys\n"

@@ -9,7 +9,6 @@ import re
 import shutil
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pytest
 import documented
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from reading import offsets, read
 from rmqstore import (
     CorruptConfigError,
@@ -551,7 +551,7 @@ def test_rows_are_json_friendly_in_their_text_columns(tmp_path: Path) -> None:
     assert json.loads(json.dumps(row)) == row
 
 
-def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Callable[[str], Path]) -> None:
+def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         every = store.scan().read_all()
         assert store.count() == every.num_rows
@@ -562,7 +562,7 @@ def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Callable[[st
             store.scan(limit=0)
 
 
-def test_a_store_says_which_it_is(golden_store: Callable[[str], Path]) -> None:
+def test_a_store_says_which_it_is(golden_store: Golden) -> None:
     root = golden_store("basic")
     with rmqstore.open(root) as store:
         topics = len(store.topics())

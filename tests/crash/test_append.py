@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ import goldens
 import rmqstore
 import tiers
 from crash.faults import Cut, FaultyDisk, append_and_close
+from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.broker_run import read_checkpoint
@@ -32,7 +32,6 @@ from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 NEW_KEYS = ["new1"]
 MESSAGES = "topic,queueId,queueOffset,commitLogOffset,body"
 
@@ -105,7 +104,7 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
     }, where
 
 
-def whole_append(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> FaultyDisk:
+def whole_append(golden_store: Golden, tmp_path: Path, name: str, n: int) -> FaultyDisk:
     """Return a disk that saw an append from its start to its end."""
     root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
     disk = FaultyDisk()
@@ -157,7 +156,7 @@ def places(disk: FaultyDisk, at_most: int, seed: int) -> list[int]:
 
 @pytest.mark.parametrize(("name", "n", "power", "at_most"), CASES)
 def test_every_cut_leaves_all_rows_or_none(
-    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
 ) -> None:
     before = by_log(golden_store(name))
     seen = set()
@@ -224,7 +223,7 @@ def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
     ],
 )
 def test_every_cut_of_a_job_of_many_tasks_leaves_all_rows_or_none(
-    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
 ) -> None:
     before, seen = by_log(golden_store(name)), set()
     counted = FaultyDisk()
@@ -259,7 +258,7 @@ def write_as_a_broker(root: Path, record: bytes) -> None:
 
 
 def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_same_length(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     n, name = 12, "basic"
     same = pa.RecordBatch.from_pydict(
@@ -305,7 +304,7 @@ def append_copies(root: Path, disk: FaultyDisk, copies: pa.Table) -> None:
 
 
 def test_copies_that_are_older_than_the_store_appear_all_or_none(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     """A recovery begins at the newest file older than the checkpoint, not at one of the copies."""
     with rmqstore.open(golden_store("basic")) as store:
@@ -344,7 +343,7 @@ def test_copies_that_are_older_than_the_store_appear_all_or_none(
     ],
 )
 def test_a_version_is_written_once_whatever_is_cut(
-    golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, at_most: int
 ) -> None:
     n, before = 20, len(by_log(golden_store(name)))
     root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
@@ -367,7 +366,7 @@ def test_a_version_is_written_once_whatever_is_cut(
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
 @pytest.mark.parametrize("name", ["crash", "crash5"])
 def test_a_repair_may_be_cut_anywhere(
-    golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, at_most: int
 ) -> None:
     config = StoreConfig().updated(goldens.summary(name)["conf"])
     expected = by_log(golden_store(name))
@@ -388,9 +387,7 @@ def test_a_repair_may_be_cut_anywhere(
 
 
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
-def test_a_rebuild_may_be_cut_anywhere(
-    golden_store: GoldenStore, tmp_path: Path, at_most: int
-) -> None:
+def test_a_rebuild_may_be_cut_anywhere(golden_store: Golden, tmp_path: Path, at_most: int) -> None:
     expected = by_log(golden_store("edges"))
 
     def rebuild(root: Path, disk: FaultyDisk) -> None:

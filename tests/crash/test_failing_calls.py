@@ -21,6 +21,7 @@ import pytest
 import rmqstore
 import tiers
 from crash.test_append import all_or_none, by_log, messages, rows
+from goldens import Golden
 from pyspark_rmqstore.sink import begin, job_folder, sweep
 from rmqstore.errors import CommitError, RmqStoreError
 from rmqstore.inspect.verify import verify
@@ -33,7 +34,6 @@ from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 N, N_TASKS = 30, 3
 # Calls that take blocks of the disk, and all that change or read what a job writes.
 _OF_FULL_DISK = ("ftruncate", "link", "mkdir", "posix_fallocate", "pwrite", "pwritev")
@@ -160,7 +160,7 @@ FEW, EVERY = 4, 10_000
 
 
 @pytest.fixture(scope="module")
-def bases(golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def bases(golden_store: Golden, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a store of a broker with small files, and one of ours with those of usual size."""
     usual = tmp_path_factory.mktemp("base") / "s"
     with rmqstore.create(usual) as writer:

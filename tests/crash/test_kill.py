@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import pytest
 import rmqstore
 import tiers
 from crash.test_append import by_log, rows
+from goldens import Golden
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -58,10 +57,8 @@ def append_and_kill(root: Path, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(8), 3))
-def test_a_killed_writer_leaves_whole_flushes(
-    golden_store: Callable[[str], Path], tmp_path: Path, seed: int
-) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+def test_a_killed_writer_leaves_whole_flushes(copied: Golden, seed: int) -> None:
+    root = copied("basic")
     before = by_log(root)
     done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))
     assert (root / "abort").exists()

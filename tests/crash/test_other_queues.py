@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
+from goldens import Golden
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
@@ -25,7 +25,6 @@ from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"
 N_CUTS = 8
 
@@ -87,7 +86,7 @@ def stage(root: Path, name: str) -> StagedTask:
 @pytest.mark.parametrize("power", [None, 1], ids=["killed", "power cut"])
 @pytest.mark.parametrize("name", ["batch-cq", "lmq"])
 def test_a_change_that_is_cut_is_whole_or_absent(
-    golden_store: GoldenStore, tmp_path: Path, name: str, power: int | None, way: str
+    golden_store: Golden, tmp_path: Path, name: str, power: int | None, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / "whole"))
     before = rows(root)

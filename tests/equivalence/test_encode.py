@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +11,7 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from rmqstore.format.columns.decode import pack_host, pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties
 from rmqstore.format.columns.encode import (
@@ -101,9 +100,7 @@ def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_encoding_what_was_decoded_gives_the_stored_bytes(
-    golden_store: Callable[[str], Path], name: str
-) -> None:
+def test_encoding_what_was_decoded_gives_the_stored_bytes(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root, broker_name="b") as store:
         for batch in store.scan(scan="commitlog", verbatim=True):

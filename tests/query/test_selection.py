@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from reading import by_queue, offsets, read
 from rmqstore import OffsetOutOfRangeError, OptionError
 from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags
@@ -313,7 +313,7 @@ def test_numbers_for_earliest_and_latest_are_those_of_spark() -> None:
 
 
 def test_a_queue_in_a_table_of_offsets_has_to_exist(
-    golden_store: Callable[[str], Path],
+    golden_store: Golden,
 ) -> None:
     with rmqstore.open(golden_store("live")) as store:
         for bounds in (

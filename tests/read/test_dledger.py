@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import offsets, read, rows, state
 from rmqstore import (
     CorruptRecordError,
@@ -30,7 +30,6 @@ from rmqstore.read.reading import read_log
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 
-GoldenStore = Callable[[str], Path]
 SEGMENT = 4096
 DIVIDE = 131072  # of the golden store dledger-mixed
 
@@ -76,7 +75,7 @@ def by_queue(root: Path, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("name", goldens.TORN)
 def test_a_torn_record_is_damage_of_one_record_and_not_the_end(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     root = golden_store(name)
     valid = [row["physicalOffset"] for row in goldens.records(name)]
@@ -97,7 +96,7 @@ def test_a_torn_record_is_damage_of_one_record_and_not_the_end(
 
 @pytest.mark.parametrize("name", goldens.TORN)
 def test_queues_get_what_they_lack_from_the_log_but_no_torn_record(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     root = golden_store(name)
     expected = [row for row in goldens.lines(name, "expected") if row["bodyCRCOk"]]
@@ -216,7 +215,7 @@ def test_queues_that_lack_the_newest_units_get_them_from_the_log(tmp_path: Path)
 
 
 def test_a_log_goes_on_in_entries_where_dledger_was_enabled(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     root = golden_store("dledger-mixed")
     with open_parts(root) as store:
@@ -302,7 +301,7 @@ def everything() -> Any:
 # ---- which log, and where
 
 
-def test_the_logs_of_several_nodes_need_a_choice(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_the_logs_of_several_nodes_need_a_choice(golden_store: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
     shutil.copytree(root / "dledger-n0", root / "dledger-n1")
     for mode in ("r", "a"):
@@ -319,8 +318,8 @@ def test_the_logs_of_several_nodes_need_a_choice(golden_store: GoldenStore, tmp_
     assert len(by_log(root)) == 600
 
 
-def test_a_log_outside_of_the_root_is_named(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("dledger"), tmp_path / "s"))
+def test_a_log_outside_of_the_root_is_named(copied: Golden, tmp_path: Path) -> None:
+    root = copied("dledger")
     shutil.move(root / "dledger-n0" / "data", tmp_path / "elsewhere")
     with pytest.raises(NotAStoreError, match="commitlog"):
         rmqstore.open(root)
@@ -336,10 +335,10 @@ def test_a_log_outside_of_the_root_is_named(golden_store: GoldenStore, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "dangling", "fifo"])
-def test_what_is_no_folder_is_no_log(golden_store: GoldenStore, tmp_path: Path, kind: str) -> None:
+def test_what_is_no_folder_is_no_log(copied: Golden, tmp_path: Path, kind: str) -> None:
     import os
 
-    root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
+    root = copied("dledger-mixed")
     data = root / "dledger-n0" / "data"
     if kind == "link":
         shutil.move(data, tmp_path / "real")
@@ -356,10 +355,8 @@ def test_what_is_no_folder_is_no_log(golden_store: GoldenStore, tmp_path: Path, 
     assert len(by_log(root)) == 300
 
 
-def test_nothing_is_written_into_a_log_of_a_quorum(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("dledger"), tmp_path / "s"))
+def test_nothing_is_written_into_a_log_of_a_quorum(golden_store: Golden, copied: Golden) -> None:
+    root = copied("dledger")
     (root / "lock").unlink()  # its time changes
     before = state(root)
     with pytest.raises(UnsupportedFeatureError, match="quorum"):
@@ -373,7 +370,7 @@ def test_nothing_is_written_into_a_log_of_a_quorum(
 # ---- views, look-ups, streams
 
 
-def test_files_are_shown_with_their_kinds(golden_store: GoldenStore) -> None:
+def test_files_are_shown_with_their_kinds(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("dledger-expired")) as store:
         found = [row for row in rows(store.view("files")) if "dledger" in row["path"]]
     kinds = {row["kind"] for row in found}
@@ -394,10 +391,8 @@ def test_a_message_is_found_by_its_record_and_not_by_its_entry(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["dledger", "dledger-mixed"])
-def test_keys_are_found_without_an_index(
-    golden_store: GoldenStore, tmp_path: Path, name: str
-) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+def test_keys_are_found_without_an_index(copied: Golden, name: str) -> None:
+    root = copied(name)
     keyed = goldens.lines(name, "keys")[::40]
     with rmqstore.open(root) as store:
         indexed = [len(store.query(row["topic"], row["key"])) for row in keyed]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,10 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import offsets, read, state
 from rmqstore import CorruptRecordError, OffsetOutOfRangeError
 
-GoldenStore = Callable[[str], Path]
 Damage = Callable[[build.Store, build.Placed], None]
 
 QUEUES = (("A", 0), ("A", 1), ("B", 0))
@@ -114,9 +113,9 @@ def test_a_read_by_queue_reports_damage_as_a_read_by_log(
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE"])
 @pytest.mark.parametrize("row", [10, 300, -2])
 def test_a_flipped_byte_of_a_store_whose_queues_are_gone(
-    golden_store: GoldenStore, tmp_path: Path, row: int, mode: str, scan: str
+    copied: Golden, row: int, mode: str, scan: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("crash4"), tmp_path / "s"))
+    root = copied("crash4")
     records = [record for record in goldens.records("crash4") if record["size"] > 300]
     hurt = records[row]["physicalOffset"]
     file = root / "commitlog" / f"{hurt - hurt % 65536:020d}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from memory_storage import MemoryStorage
 from rmqstore.format.columns import dispatch_requests
 from rmqstore.inspect.verify import verify
@@ -21,7 +21,6 @@ from rmqstore.read import unit_merge
 from rmqstore.storage.broker.store_config import StoreConfig
 
 N_QUEUES = 300
-GoldenStore = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +132,7 @@ def test_slices_that_are_longer_than_a_first_read_are_read_to_their_end(
 
 @pytest.mark.parametrize("name", ["basic", "lmq", "compressed"])
 def test_a_rebuild_with_a_small_buffer_builds_the_same(
-    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     built = []
     for rows in (1 << 20, 1):

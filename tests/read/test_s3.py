@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import read
 from remote_reads import ASKED, Ask, answer
 from rmqstore import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
@@ -21,7 +21,6 @@ from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
 from rmqstore.storage.files.remote_location import local_path, locate
 from s3_server import BUCKET, KEYS, S3Server
 
-GoldenStore = Callable[[str], Path]
 NAMES = [
     "basic", "edges", "batch-cq", "cq-ext", "crash", "dledger-mixed", "lmq", "expired",
     "rocksdb-cq", "controller", "compressed", "empty",
@@ -30,7 +29,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "ask"), tiers.spread(5, NAMES, ASKED))
 def test_s3_gives_what_the_disk_gives(
-    golden_store: GoldenStore, s3: S3Server, name: str, ask: Ask
+    golden_store: Golden, s3: S3Server, name: str, ask: Ask
 ) -> None:
     root = golden_store(name)
     expected = answer(lambda: rmqstore.open(root), ask, root)
@@ -47,7 +46,7 @@ def _built(folder: Path, n_records: int = 20, body: bytes = b"x" * 40_000) -> Pa
 
 
 def test_no_text_shows_a_secret(
-    golden_store: GoldenStore, s3: S3Server, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, s3: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     uri = s3.upload(golden_store("one"))
@@ -69,7 +68,7 @@ def test_no_text_shows_a_secret(
         assert not any(secret in text for secret in KEYS.values())
 
 
-def test_a_store_in_s3_is_not_written_to(golden_store: GoldenStore, s3: S3Server) -> None:
+def test_a_store_in_s3_is_not_written_to(golden_store: Golden, s3: S3Server) -> None:
     uri = s3.upload(golden_store("one"))
     with pytest.raises(UnsupportedFeatureError, match="can be read, not written"):
         rmqstore.open(uri, "a")
@@ -86,7 +85,7 @@ def test_unknown_options_and_schemes_are_refused_by_name() -> None:
         rmqstore.open("/somewhere", storage_options={"region": "x"})
 
 
-def test_a_file_uri_is_a_local_path(golden_store: GoldenStore) -> None:
+def test_a_file_uri_is_a_local_path(golden_store: Golden) -> None:
     root = golden_store("one")
     with rmqstore.open(f"file://{root}") as store:
         assert store.count() == 1
@@ -150,7 +149,7 @@ def test_an_object_that_goes_before_its_first_range_is_data_loss(
             assert reader.read_all().num_rows == 208
 
 
-def test_local_and_remote_stores_are_read_together(golden_store: GoldenStore, s3: S3Server) -> None:
+def test_local_and_remote_stores_are_read_together(golden_store: Golden, s3: S3Server) -> None:
     local, remote = golden_store("one"), s3.upload(golden_store("basic"))
     brokers = {"a": str(local), "b": remote}
     with rmqstore.open(brokers, storage_options=s3.options) as cluster:
@@ -197,7 +196,7 @@ def test_a_log_that_was_extended_is_read_on(tmp_path: Path, s3: S3Server) -> Non
         assert len(read(store)) == 20
 
 
-def test_the_command_line_reads_a_uri(golden_store: GoldenStore, s3: S3Server) -> None:
+def test_the_command_line_reads_a_uri(golden_store: Golden, s3: S3Server) -> None:
     uri = s3.upload(golden_store("basic"))
     options = [f"--storage-option={name}={value}" for name, value in s3.options.items()]
     for verb in ("stat", "verify"):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from tiers import spread
-
-Golden = Callable[[str], Path]
 
 SCANS: list[dict[str, Any]] = [
     {},

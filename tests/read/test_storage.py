@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from memory_storage import NOWHERE, MemoryStorage, refuse_direct_looks, serve
 from reading import read
 from rmqstore import MessageStore, UnsupportedFeatureError
@@ -20,7 +21,6 @@ from rmqstore.format.layout import FRAME_HEAD
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
-GoldenStore = Callable[[str], Path]
 NAMES = ["basic", "batch-cq", "cq-ext", "crash", "edges", "expired", "lmq", "controller"]
 Ask = Callable[[MessageStore], Any]
 
@@ -65,7 +65,7 @@ ASKED = [_by_queue, _by_log, _queues, _look_ups, _times, _views, _findings]
 
 @pytest.mark.parametrize(("name", "ask"), tiers.spread(2, NAMES, ASKED))
 def test_any_storage_gives_what_the_disk_gives(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
 ) -> None:
     root = golden_store(name)
     with rmqstore.open(root) as store:
@@ -81,13 +81,12 @@ def test_any_storage_gives_what_the_disk_gives(
 @pytest.mark.parametrize("ask", ASKED)
 @pytest.mark.parametrize("name", ["dledger-mixed", "dledger-crash3"])
 def test_any_storage_gives_what_the_disk_gives_of_a_dledger_log(
-    golden_store: GoldenStore,
+    copied: Golden,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
     name: str,
     ask: Ask,
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     shutil.rmtree(root / "dledger-n0" / "index")  # sparse, and never read
     if name == "dledger-crash3":  # its torn record is an error in a read by queue
         ask = _by_log if ask in (_by_queue, _look_ups, _times) else ask
@@ -104,7 +103,7 @@ def test_direct_looks_at_a_served_path_fail_a_test(
             look(NOWHERE / "store")  # type: ignore[operator]
 
 
-def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> None:
+def test_a_look_up_reads_few_bytes_of_the_index(golden_store: Golden) -> None:
     """Slots and items that the chains lead to are read one by one, not the files that hold them."""
     root = golden_store("basic")
     storage = MemoryStorage(root)
@@ -120,7 +119,7 @@ def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> No
         assert 0 < storage.n_read[path] < storage.size(path) // 4
 
 
-def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: GoldenStore) -> None:
+def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: Golden) -> None:
     storage = MemoryStorage(golden_store("basic"))
     row = goldens.lines("basic", "expected")[-1]
     with rmqstore.open(storage.root, storage=storage) as store:
@@ -130,7 +129,7 @@ def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: GoldenS
     assert in_log == {"commitlog": message.storeSize + FRAME_HEAD.itemsize}
 
 
-def test_a_store_that_is_not_on_the_disk_is_not_written_to(golden_store: GoldenStore) -> None:
+def test_a_store_that_is_not_on_the_disk_is_not_written_to(golden_store: Golden) -> None:
     storage = MemoryStorage(golden_store("one"))
     with pytest.raises(UnsupportedFeatureError, match="not on a local disk"):
         rmqstore.open(storage.root, mode="a", storage=storage)

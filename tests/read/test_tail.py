@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import rmqstore
 import rmqstore.read.tail as tail_module
 import store_builder as build
+from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.log_mark import LogMark
@@ -87,9 +87,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "name", ["basic", "edges", "live", "one", "empty", "expired", "crash", "crash2", "crash5"]
 )
-def test_the_first_look_finds_what_a_batch_read_finds(
-    golden_store: Callable[[str], Path], name: str
-) -> None:
+def test_the_first_look_finds_what_a_batch_read_finds(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         expected = {key: end for key, end in ends(store).items() if end}
     tail = follow(golden_store(name), include_system_topics=True)
@@ -350,7 +348,7 @@ def test_retention_deletes_under_it(tmp_path: Path) -> None:
         assert tail.ends["B", 0] == 503
 
 
-def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Path]) -> None:
+def test_rows_within_bytes_are_counted_by_units(golden_store: Golden) -> None:
     with open_for(golden_store("basic")) as store:
         topic = next(topic for topic in store.topics() if store.queues(topic)[0].n_bytes)
         info = store.queues(topic)[0]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from live.fake_cluster import FakeCluster
 from rmqstore.notebook import table
 
-Golden = Callable[[str], Path]
 MARKUP = "<script>alert(1)</script>"
 
 

@@ -6,7 +6,6 @@ import gc
 import re
 import sys
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.read import parts
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in goldens.FOLDER.glob("*.tar.xz"))
-Golden = Callable[[str], Path]
 
 
 def test_pandas_polars_and_duckdb_take_a_scan_any_number_of_times(golden_store: Golden) -> None:

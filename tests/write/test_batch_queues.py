@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import BATCH_UNIT
 from rmqstore.inspect.verify import verify
@@ -26,7 +26,7 @@ CONFIG = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
 
 
 @pytest.fixture
-def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a copy of the golden store, with the topics.json that its broker had."""
     copy = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
     (copy / "config").mkdir(exist_ok=True)

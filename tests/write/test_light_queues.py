@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.inspect.verify import verify
@@ -26,7 +26,7 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 @pytest.fixture
-def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
 
 
@@ -271,10 +271,8 @@ def test_a_copy_with_another_offset_in_a_light_queue_is_refused(root: Path, tmp_
     assert light(copy) == {"%LMQ%sub_1": [(0, b"new 0")]}
 
 
-def test_messages_of_batch_topics_name_no_light_queue(
-    golden_store: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "b"))
+def test_messages_of_batch_topics_name_no_light_queue(copied: Golden) -> None:
+    root = copied("batch-cq")
     conf = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
     batch = rows("%LMQ%a", topic="BatchA")
     with rmqstore.open(root, "a", config=conf) as writer:

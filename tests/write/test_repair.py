@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,14 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.log import walks as joined_walks
 from rmqstore.write.writer import StoreWriter
 
-GoldenStore = Callable[[str], Path]
 MESSAGES = "topic,queueId,queueOffset,commitLogOffset"
-
-
-@pytest.fixture
-def copied(golden_store: GoldenStore, tmp_path: Path) -> GoldenStore:
-    return lambda name: Path(shutil.copytree(golden_store(name), tmp_path / name))
 
 
 def repair(root: Path, **options: Any) -> None:
@@ -64,7 +58,7 @@ def require_same(before: dict[str, bytes], after: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("name", goldens.CRASHED)
 def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(
-    copied: GoldenStore, name: str
+    copied: Golden, name: str
 ) -> None:
     root = copied(name)
     repair(root, truncate=True)
@@ -84,7 +78,7 @@ def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(
 @pytest.mark.parametrize(
     "name", [name for name in goldens.PLAIN if name not in ("default-sizes", "empty")]
 )
-def test_a_store_that_was_closed_is_left_as_it_is(copied: GoldenStore, name: str) -> None:
+def test_a_store_that_was_closed_is_left_as_it_is(copied: Golden, name: str) -> None:
     root = copied(name)
     before = data_files(root)
     repair(root)
@@ -92,7 +86,7 @@ def test_a_store_that_was_closed_is_left_as_it_is(copied: GoldenStore, name: str
 
 
 @pytest.mark.parametrize("name", ["crash", "crash3", "crash4", "crash5"])
-def test_what_was_repaired_is_valid_when_opened_again(copied: GoldenStore, name: str) -> None:
+def test_what_was_repaired_is_valid_when_opened_again(copied: Golden, name: str) -> None:
     root = copied(name)
     repair(root)
     before = data_files(root)
@@ -101,7 +95,7 @@ def test_what_was_repaired_is_valid_when_opened_again(copied: GoldenStore, name:
 
 
 def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(
-    copied: GoldenStore,
+    copied: Golden,
 ) -> None:
     root = copied("crash2")
     before = data_files(root)
@@ -119,7 +113,7 @@ def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])
-def test_queues_and_index_are_rebuilt_from_the_log(copied: GoldenStore, lost: str) -> None:
+def test_queues_and_index_are_rebuilt_from_the_log(copied: Golden, lost: str) -> None:
     root = copied("basic")
     before = data_files(root)
     for folder in ("consumequeue", "index"):
@@ -130,7 +124,7 @@ def test_queues_and_index_are_rebuilt_from_the_log(copied: GoldenStore, lost: st
     require_same(before, after)
 
 
-def test_a_queue_whose_newest_file_is_gone_is_rebuilt(copied: GoldenStore) -> None:
+def test_a_queue_whose_newest_file_is_gone_is_rebuilt(copied: Golden) -> None:
     root = copied("basic")
     before = data_files(root)
     newest = max((root / "consumequeue/TopicA/2").iterdir())
@@ -143,7 +137,7 @@ def test_a_queue_whose_newest_file_is_gone_is_rebuilt(copied: GoldenStore) -> No
     }
 
 
-def test_a_queue_with_a_hole_is_rebuilt(copied: GoldenStore) -> None:
+def test_a_queue_with_a_hole_is_rebuilt(copied: Golden) -> None:
     root = copied("basic")
     before = data_files(root)
     files = sorted((root / "consumequeue/TopicA/2").iterdir())
@@ -159,7 +153,7 @@ def test_a_queue_with_a_hole_is_rebuilt(copied: GoldenStore) -> None:
     }
 
 
-def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
+def test_another_writer_is_refused_at_once(copied: Golden) -> None:
     root = copied("one")
     with StoreWriter(find_store(root), StoreConfig()):
         with pytest.raises(StoreLockedError, match="this process"):
@@ -174,7 +168,7 @@ def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["basic", "preblank", "expired", "live", "v49"])
-def test_rebuilding_gives_what_rocketmq_built(copied: GoldenStore, name: str) -> None:
+def test_rebuilding_gives_what_rocketmq_built(copied: Golden, name: str) -> None:
     root = copied(name)
     before, read = data_files(root), rows(root, include_system_topics=True)
     with rmqstore.open(root, mode="a") as writer:
@@ -186,7 +180,7 @@ def test_rebuilding_gives_what_rocketmq_built(copied: GoldenStore, name: str) ->
         require_same(before, after)
 
 
-def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: GoldenStore) -> None:
+def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: Golden) -> None:
     root = copied("expired")
     with rmqstore.open(root) as store:
         before = {
@@ -205,7 +199,7 @@ def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: Go
     assert after == before
 
 
-def test_rebuild_reports_its_progress(copied: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_reports_its_progress(copied: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined_walks, "_SMALL_BYTES", 1 << 10)  # the store is a small one
     root, reports = copied("basic"), list[tuple[int, int]]()
     with StoreWriter(find_store(root), StoreConfig()) as writer:
@@ -216,7 +210,7 @@ def test_rebuild_reports_its_progress(copied: GoldenStore, monkeypatch: pytest.M
     assert len(reports) > 2
 
 
-def test_a_log_whose_only_file_is_empty_goes_on_where_it_was(copied: GoldenStore) -> None:
+def test_a_log_whose_only_file_is_empty_goes_on_where_it_was(copied: Golden) -> None:
     root = copied("expired")
     (only,) = (root / "commitlog").iterdir()
     only.write_bytes(b"")
@@ -232,7 +226,7 @@ def test_a_log_whose_only_file_is_empty_goes_on_where_it_was(copied: GoldenStore
         }
 
 
-def test_a_log_file_that_was_renamed_is_not_written_to(copied: GoldenStore) -> None:
+def test_a_log_file_that_was_renamed_is_not_written_to(copied: Golden) -> None:
     root = copied("one")
     (only,) = (root / "commitlog").iterdir()
     only.rename(only.with_name(f"{20:020d}"))

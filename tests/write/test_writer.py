@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.messages import WriteSpec
-
-GoldenStore = Callable[[str], Path]
 
 
 def files(root: Path, folder: str) -> dict[str, bytes]:
@@ -54,7 +52,7 @@ BYTE_FOR_BYTE = [
 
 @pytest.mark.parametrize(("name", "flush_every"), tiers.spread(3, BYTE_FOR_BYTE, [None, 1, 3]))
 def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
-    golden_store: GoldenStore, tmp_path: Path, name: str, flush_every: int | None
+    golden_store: Golden, tmp_path: Path, name: str, flush_every: int | None
 ) -> None:
     root, copy = golden_store(name), tmp_path / "copy"
     step = {None: 1 << 30, 1: 7, 3: 100}[flush_every]
@@ -87,9 +85,7 @@ def test_large_index_files_show_their_sizes(tmp_path: Path) -> None:
         assert writer.config == config
 
 
-def test_a_refused_exact_copy_takes_no_queue_offsets(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_a_refused_exact_copy_takes_no_queue_offsets(golden_store: Golden, tmp_path: Path) -> None:
     with rmqstore.open(golden_store("basic")) as source:
         rows = (
             source.scan(scan="commitlog", verbatim=True).read_all().combine_chunks().to_batches()[0]

@@ -19,6 +19,7 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.dispatch_requests import key_hashes
@@ -31,7 +32,6 @@ from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.index_appender import IndexFileAppender, IndexKeys
 from rmqstore.storage.index_files import IndexSizes, find_sizes
 
-GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
 Key = tuple[str, int, int]  # a key, and where and when its message was stored
 ROLLBACK = 12
@@ -52,7 +52,7 @@ def has_key(record: Row, topic: str, key: str) -> bool:
 @pytest.mark.parametrize("step", tiers.sampled(11, 1))
 @pytest.mark.parametrize("name", INDEXED)
 def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
-    name: str, golden_store: GoldenStore, step: int
+    name: str, golden_store: Golden, step: int
 ) -> None:
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     n_twins = 0
@@ -71,7 +71,7 @@ def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
 @pytest.mark.parametrize("step", tiers.sampled(5, 1))
 @pytest.mark.parametrize("name", ["basic", "live", "v49", "compressed"])
 def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
-    name: str, golden_store: GoldenStore, step: int
+    name: str, golden_store: Golden, step: int
 ) -> None:
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     widened = 0
@@ -95,7 +95,7 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
 @pytest.mark.parametrize("step", tiers.sampled(31, 7))
 @pytest.mark.parametrize("name", goldens.CRASHED)
 def test_what_the_index_lost_is_reported_and_read_on_request(
-    name: str, golden_store: GoldenStore, step: int
+    name: str, golden_store: Golden, step: int
 ) -> None:
     records = goldens.records(name)
     keys = {(row["topic"], row["key"]) for row in goldens.lines(name, "keys")}
@@ -119,7 +119,7 @@ def test_what_the_index_lost_is_reported_and_read_on_request(
 @pytest.mark.parametrize(
     "name", ["basic", "crash", "crash3", "live", "expired2", "v49", "rocksdb-cq"]
 )
-def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: GoldenStore) -> None:
+def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: Golden) -> None:
     pairs = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
     records = goldens.records(name)
     topics, keys = {topic for topic, _ in pairs}, sorted({key for _, key in pairs})
@@ -146,7 +146,7 @@ def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: Gol
         assert offsets(within) == expected
 
 
-def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: GoldenStore) -> None:
+def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: Golden) -> None:
     records = goldens.records("live")
     key = next(row["uniqKey"] for row in records if row["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC")
     every = [row["physicalOffset"] for row in records if key == row["uniqKey"]]
@@ -168,7 +168,7 @@ def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: GoldenS
 
 @pytest.mark.parametrize("name", ["basic", "ipv6", "live", "expired", "crash2"])
 def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
-    name: str, golden_store: GoldenStore
+    name: str, golden_store: Golden
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
         rows = read(store, scan="commitlog", columns="msgId,offsetMsgId,commitLogOffset,sysFlag")
@@ -188,7 +188,7 @@ def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
 
 
 @pytest.mark.parametrize("name", ["basic", "edges", "v49"])
-def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenStore) -> None:
+def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: Golden) -> None:
     queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
     with rmqstore.open(golden_store(name)) as store:
         for query in goldens.summary(name)["timeQueries"][:200]:
@@ -199,7 +199,7 @@ def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenSto
 
 @pytest.mark.parametrize("step", tiers.sampled(61, 9))
 def test_long_chains_are_found_as_short_ones(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, step: int
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     sample = goldens.lines("basic", "keys")[::step]
     with rmqstore.open(golden_store("basic")) as store:
@@ -229,7 +229,7 @@ def test_hashes_of_keys_are_javas() -> None:
     ],
 )  # fmt: skip
 def test_what_no_look_up_can_answer_is_refused(
-    wrong: Row, named: str, golden_store: GoldenStore
+    wrong: Row, named: str, golden_store: Golden
 ) -> None:
     with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=named):
         read(store, **({"columns": "topic"} | wrong))
@@ -310,10 +310,8 @@ def test_chains_that_lead_in_circles_end(tmp_path: Path) -> None:
         damaged_answers(root, keys)
 
 
-def test_an_index_cut_short_or_empty_is_passed_over(
-    tmp_path: Path, golden_store: GoldenStore
-) -> None:
-    root = shutil.copytree(golden_store("one"), tmp_path / "one")
+def test_an_index_cut_short_or_empty_is_passed_over(copied: Golden) -> None:
+    root = copied("one")
     path = next((root / "index").iterdir())
     whole = path.read_bytes()
     for length in (0, 10, 40, 41, len(whole) - 1):
@@ -383,7 +381,7 @@ def test_slots_that_lead_to_items_not_counted_yet_hide_no_older_ones(tmp_path: P
 
 
 def test_what_is_not_covered_is_determined_before_the_index_is_searched(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
     for name in ("spans", "find"):
@@ -402,9 +400,9 @@ def test_what_is_not_covered_is_determined_before_the_index_is_searched(
 @pytest.mark.parametrize("step", tiers.sampled(35, 5))
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
 def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
-    name: str, tmp_path: Path, golden_store: GoldenStore, step: int
+    name: str, copied: Golden, step: int
 ) -> None:
-    root = shutil.copytree(golden_store(name), tmp_path / name)
+    root = copied(name)
     newest = max((root / "index").iterdir())
     data = bytearray(newest.read_bytes())
     data[40 : 40 + 50 * 2] = bytes(50 * 2)  # half of the slots never reached the disk
@@ -473,7 +471,7 @@ def test_an_index_without_items_is_none_at_all(tmp_path: Path) -> None:
     assert len(places(root, "a")[0]) == 1
 
 
-def test_a_result_is_shown_without_its_bodies(golden_store: GoldenStore) -> None:
+def test_a_result_is_shown_without_its_bodies(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         assert repr(store.query("LivePlain", "key-1")) == "QueryResult of 5 messages"
     with rmqstore.open(golden_store("crash3")) as store:
@@ -555,7 +553,7 @@ def test_an_index_of_any_sizes_is_used(tmp_path: Path, n_slots: int, n_messages:
 
 
 def test_a_topic_that_nobody_knows_is_named(
-    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     with rmqstore.open(golden_store("live")) as store:
         assert not store.query("Nope", "key-1")
@@ -566,7 +564,7 @@ def test_a_topic_that_nobody_knows_is_named(
 
 
 def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(
-    golden_store: GoldenStore,
+    golden_store: Golden,
 ) -> None:
     with rmqstore.open(golden_store("live")) as store:
         one = read(store, subscribe="LivePlain")[0]
@@ -585,7 +583,7 @@ def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(
     ],
 )
 def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
-    golden_store: GoldenStore, name: str, meant: str
+    golden_store: Golden, name: str, meant: str
 ) -> None:
     with (
         rmqstore.open(golden_store("one")) as store,
@@ -623,10 +621,8 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_log_file_cut_to_a_byte_raises_an_error_of_ours(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("expired"), tmp_path / "s"))
+def test_a_log_file_cut_to_a_byte_raises_an_error_of_ours(copied: Golden) -> None:
+    root = copied("expired")
     (only,) = (root / "commitlog").iterdir()
     only.write_bytes(only.read_bytes()[:1])
     with rmqstore.open(root) as store:

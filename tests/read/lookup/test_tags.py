@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from reading import offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.folders import find_store
 
-GoldenStore = Callable[[str], Path]
 ROLLBACK = 12
 
 
@@ -44,9 +43,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_every_message_of_a_queue_is_found_by_its_tags(
-    name: str, golden_store: GoldenStore
-) -> None:
+def test_every_message_of_a_queue_is_found_by_its_tags(name: str, golden_store: Golden) -> None:
     records = {row["physicalOffset"] for row in goldens.records(name)}
     with rmqstore.open(golden_store(name)) as store:
         by_tags = {
@@ -71,7 +68,7 @@ def test_every_message_of_a_queue_is_found_by_its_tags(
 
 
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
-def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: GoldenStore) -> None:
+def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: Golden) -> None:
     """Prepared records of transactions are indexed, and have no unit."""
     with rmqstore.open(golden_store(name)) as store:
         columns = "topic,tags,sysFlag,commitLogOffset"
@@ -87,7 +84,7 @@ def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: Gol
             assert [message.commitLogOffset for message in answer] == expected
 
 
-def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
+def test_times_and_limit_hold(golden_store: Golden) -> None:
     rows = [row for row in goldens.lines("basic", "expected") if row["tags"] == "TagA"]
     topic = rows[0]["topic"]
     own = sorted(
@@ -103,7 +100,7 @@ def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize("beyond", [10**20, -(10**20)])
-def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: GoldenStore, beyond: int) -> None:
+def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: Golden, beyond: int) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         with pytest.raises(OptionError, match=r"begin .*: epoch milliseconds go from"):
             store.query("TopicA", begin=beyond, tags="TagA")
@@ -113,7 +110,7 @@ def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: GoldenStore, b
             store.scan(ending_timestamp=beyond)
 
 
-def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
+def test_queues_in_rocksdb_tell_tags_too(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
         for (topic, tags), places in tagged("rocksdb-cq").items():
             answer = store.query(topic, tags=tags)
@@ -122,7 +119,7 @@ def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
 
 
 def test_without_the_library_for_rocksdb_the_log_is_read_on_request(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     (topic, tags), places = max(tagged("rocksdb-cq").items(), key=lambda item: len(item[1]))
@@ -137,8 +134,8 @@ def test_without_the_library_for_rocksdb_the_log_is_read_on_request(
         assert offsets(read(store, **look_up, index_only=True)) == []
 
 
-def test_lost_queues_are_taken_from_the_log(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("v55-edges"), tmp_path / "s"))
+def test_lost_queues_are_taken_from_the_log(copied: Golden) -> None:
+    root = copied("v55-edges")
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "index")
     with rmqstore.open(root) as store:
@@ -159,8 +156,8 @@ def test_messages_that_we_wrote_are_found(tmp_path: Path) -> None:
     assert find_store(tmp_path / "s").queue_folders.topics() == ["T"]
 
 
-def test_a_lost_extension_unit_loses_no_message(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("cq-ext"), tmp_path / "s"))
+def test_a_lost_extension_unit_loses_no_message(copied: Golden) -> None:
+    root = copied("cq-ext")
     (topic, tags), places = max(tagged("cq-ext").items(), key=lambda item: len(item[1]))
     shutil.rmtree(root / "consumequeue_ext")
     with rmqstore.open(root) as store:
@@ -177,7 +174,7 @@ def test_a_lost_extension_unit_loses_no_message(golden_store: GoldenStore, tmp_p
     ],
 )
 def test_wrong_arguments_are_refused(
-    golden_store: GoldenStore, arguments: dict[str, Any], message: str
+    golden_store: Golden, arguments: dict[str, Any], message: str
 ) -> None:
     with (
         rmqstore.open(golden_store("one")) as store,
@@ -186,7 +183,7 @@ def test_wrong_arguments_are_refused(
         read(store, **arguments)
 
 
-def test_a_query_is_of_a_key_or_of_tags(golden_store: GoldenStore) -> None:
+def test_a_query_is_of_a_key_or_of_tags(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("one")) as store:
         with pytest.raises(OptionError, match="give a key or tags"):
             store.query("T")

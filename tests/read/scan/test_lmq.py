@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.inspect.verify import verify
@@ -22,7 +22,6 @@ from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 
-GoldenStore = Callable[[str], Path]
 NAME, LMQ = "lmq", "%LMQ%sub_3"
 CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
 EVERYTHING = {
@@ -31,11 +30,11 @@ EVERYTHING = {
 
 
 @pytest.fixture
-def copied(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def copied(golden_store: Golden, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
 
 
-def test_messages_are_at_the_requested_queue_offset(golden_store: GoldenStore) -> None:
+def test_messages_are_at_the_requested_queue_offset(golden_store: Golden) -> None:
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         assert by_queue(read(store)) == EVERYTHING
         assert by_queue(read(store, subscribe=LMQ)) == {(LMQ, 0): EVERYTHING[LMQ, 0]}
@@ -49,7 +48,7 @@ def test_messages_are_at_the_requested_queue_offset(golden_store: GoldenStore) -
 
 
 def test_without_a_selection_they_come_with_the_system_topics_only(
-    golden_store: GoldenStore,
+    golden_store: Golden,
 ) -> None:
     with rmqstore.open(golden_store(NAME)) as store:
         assert {
@@ -58,7 +57,7 @@ def test_without_a_selection_they_come_with_the_system_topics_only(
 
 
 @pytest.mark.parametrize("columns", ["topic", "queueOffset,queueId", "tags", "body", "properties"])
-def test_some_columns_equal_those_among_all(golden_store: GoldenStore, columns: str) -> None:
+def test_some_columns_equal_those_among_all(golden_store: Golden, columns: str) -> None:
     names = columns.split(",")
     with rmqstore.open(golden_store(NAME)) as store:
         found = read(store, columns=columns, subscribe=LMQ)
@@ -70,7 +69,7 @@ def test_some_columns_equal_those_among_all(golden_store: GoldenStore, columns: 
     assert tagged
 
 
-def test_nothing_is_found_to_be_wrong(golden_store: GoldenStore) -> None:
+def test_nothing_is_found_to_be_wrong(golden_store: Golden) -> None:
     with rmqstore.open(golden_store(NAME)) as store:
         assert list(verify(store)) == []
 
@@ -117,7 +116,7 @@ def test_a_repair_builds_units_that_a_crash_lost(copied: Path, was_closed: bool)
         assert by_queue(read(store)) == EVERYTHING
 
 
-def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_stream_follows_them(golden_store: Golden, tmp_path: Path) -> None:
     """The log and the queues are given back step by step: a queue shows what its files have."""
     whole, root = golden_store(NAME), tmp_path / "s"
     shutil.copytree(whole, root)

@@ -14,6 +14,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from rmqstore.errors import CorruptConfigError, CorruptQueueError, OptionError
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import view_spec
@@ -384,7 +385,7 @@ def test_damaged_settings_are_named(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_copy_of_a_store_is_read_once(
-    tmp_path: Path, golden_store: Callable[[str], Path], cluster: Callable[..., list[Broker]]
+    tmp_path: Path, golden_store: Golden, cluster: Callable[..., list[Broker]]
 ) -> None:
     for name in ("live", "crash", "dledger", "controller", "rocksdb-cq"):
         first = golden_store(name)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import CorruptConfigError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.config_files import load_table
@@ -25,7 +25,7 @@ DAMAGE = {
 
 
 @pytest.fixture
-def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store whose tables each have a valid backup."""
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     for path in [*(root / "config").glob("*.json")]:

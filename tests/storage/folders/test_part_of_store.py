@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import rmqstore
+from goldens import Golden
 from memory_storage import MemoryStorage
 from pyspark_rmqstore.options import parse_read_options
 from rmqstore.cli import main
 from rmqstore.errors import NotAStoreError
 from rmqstore.storage.broker.folders import root_of_part
 
-Golden = Callable[[str], Path]
 PARTS = [
     "commitlog", "commitlog/00000000000000000000", "consumequeue", "consumequeue/LivePlain/0",
     "consumequeue/LivePlain/0/00000000000000000000", "index", "config", "config/topics.json",
@@ -60,9 +58,9 @@ def test_the_current_folder_may_be_a_part(
 
 
 def test_a_part_that_is_a_link_stands_for_the_store_that_has_it(
-    golden_store: Golden, tmp_path: Path
+    copied: Golden, tmp_path: Path
 ) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    root = copied("live")
     (root / "commitlog").rename(tmp_path / "log")
     (root / "commitlog").symlink_to(tmp_path / "log")
     with rmqstore.open(root / "commitlog") as store:
@@ -70,8 +68,8 @@ def test_a_part_that_is_a_link_stands_for_the_store_that_has_it(
 
 
 @pytest.mark.parametrize("name", ["logs", "commitlog-old", "commitlog/a/b/c/d"])
-def test_other_folders_are_not_stores(golden_store: Golden, tmp_path: Path, name: str) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_other_folders_are_not_stores(copied: Golden, name: str) -> None:
+    root = copied("live")
     (root / name).mkdir(parents=True)
     with pytest.raises(NotAStoreError):
         rmqstore.open(root / name)
@@ -83,8 +81,8 @@ def test_a_part_in_another_storage_is_found_too(golden_store: Golden) -> None:
     assert root_of_part(storage.root / "config", storage) == storage.root
 
 
-def test_a_writer_refuses_a_part(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_writer_refuses_a_part(copied: Golden) -> None:
+    root = copied("live")
     for name in ("commitlog", "config"):
         with pytest.raises(NotAStoreError, match=f"is a part of the store {root}: name that"):
             rmqstore.open(root / name, mode="a")

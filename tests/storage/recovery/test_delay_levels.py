@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from rmqstore.inspect.changes import planned_rebuild
@@ -18,14 +18,12 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig, spell_levels
 from rmqstore.write.messages import WriteSpec
 
-GoldenStore = Callable[[str], Path]
-
 DOUBLED = "2s 10s 20s 1m 2m 4m 6m 8m 10m 12m 14m 16m 18m 20m 40m 1h 2h 4h"
 UNIT = struct.Struct(">qiq")
 
 
 @pytest.fixture
-def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store whose delayed messages have the times of a broker with doubled delays."""
     root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
     for file in units(root):
