@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from goldens import Golden
 from rmqstore.cli import main
 
-Golden = Callable[[str], Path]
 COMMAND = [sys.executable, "-m", "rmqstore"]
 
 
@@ -22,14 +19,13 @@ COMMAND = [sys.executable, "-m", "rmqstore"]
     ("answer", "code", "said"), [("n", 4, "nothing was changed"), ("y", 0, "were built")]
 )
 def test_a_question_is_answered(
-    golden_store: Golden,
-    tmp_path: Path,
+    copied: Golden,
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
     code: int,
     said: str,
 ) -> None:
-    root = shutil.copytree(golden_store("one"), tmp_path / "store")
+    root = copied("one")
     monkeypatch.setattr("rmqstore.cli.verify.must_ask", lambda **_: True)
     done = CliRunner().invoke(main, ["rebuild", str(root)], input=f"{answer}\n")
     assert (done.exit_code, said in done.stderr) == (code, True), done.stderr

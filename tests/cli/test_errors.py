@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ from click.testing import CliRunner
 
 import goldens
 import rmqstore
+from goldens import Golden
 from pyspark_rmqstore.option_names import option_names
 from rmqstore.cli import main
 from rmqstore.errors import OptionError
 from rmqstore.query.times import parse_timestamp
 
-Golden = Callable[[str], Path]
 TIME = "must be epoch milliseconds, an ISO-8601 time"
 
 
@@ -55,9 +53,9 @@ def test_an_error_names_the_option_of_the_verb(
 
 
 def test_messages_that_are_gone_are_left_out_on_request(
-    golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copied: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = shutil.copytree(golden_store("expired"), tmp_path / "store")
+    root = copied("expired")
     first, *_ = sorted((root / "commitlog").iterdir())
     first.unlink()
     done = CliRunner().invoke(main, ["dump", str(root), "-t", "ExpA", "-i", "0", "-o", "0"])

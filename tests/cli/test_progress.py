@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from goldens import Golden
 from rmqstore.cli import main
 
-Golden = Callable[[str], Path]
 Run = Callable[..., tuple[Result, str]]
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import goldens
 import rmqstore
+from command_line import run
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.errors import (
     CorruptRecordError,
@@ -30,12 +30,7 @@ from rmqstore.write.messages import WriteSpec
 from rmqstore.write.repairer import plan_rebuild
 from rmqstore.write.truncation import CLEARED
 
-Golden = Callable[[str], Path]
 QUEUE = ("LivePlain", 1)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def contents(root: Path) -> dict[str, str]:
@@ -47,10 +42,8 @@ def contents(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "empty", "batch-cq", *goldens.CRASHED])
-def test_a_dry_run_says_what_the_rebuild_then_changes(
-    golden_store: Golden, tmp_path: Path, name: str
-) -> None:
-    root = shutil.copytree(golden_store(name), tmp_path / "store")
+def test_a_dry_run_says_what_the_rebuild_then_changes(copied: Golden, name: str) -> None:
+    root = copied(name)
     before = contents(root)
     plan = plan_rebuild(find_store(root), truncate=True)
     said = run("rebuild", root, "--truncate", "--dry-run")
@@ -70,8 +63,8 @@ def test_a_dry_run_says_what_the_rebuild_then_changes(
         assert store.view("stores").read_all()["maxOffset"].to_pylist() == [plan.log_end]
 
 
-def test_a_dry_run_meets_what_would_stop_the_rebuild(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("basic"), tmp_path / "store")
+def test_a_dry_run_meets_what_would_stop_the_rebuild(copied: Golden) -> None:
+    root = copied("basic")
     (root / "abort").touch()
     file = min((root / "commitlog").iterdir())
     data = bytearray(file.read_bytes())
@@ -95,8 +88,8 @@ def rows(*topics: str) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pydict({"topic": list(topics), "body": [b"x"] * len(topics)})]
 
 
-def test_an_append_is_planned_by_topic(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_an_append_is_planned_by_topic(copied: Golden) -> None:
+    root = copied("live")
     before = contents(root)
     lines = planned_append(root, rows("LivePlain", "New", "New"), WriteSpec())
     assert lines == [
@@ -110,8 +103,8 @@ def test_an_append_is_planned_by_topic(golden_store: Golden, tmp_path: Path) -> 
     assert contents(root) == before
 
 
-def test_a_dry_import_counts_what_the_import_appends(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_dry_import_counts_what_the_import_appends(copied: Golden, tmp_path: Path) -> None:
+    root = copied("live")
     source = tmp_path / "rows.parquet"
     assert run("export", root, source, "-t", "LivePlain", "-t", "LiveTx").exit_code == 0
     before = contents(root)
@@ -132,8 +125,8 @@ def test_a_dry_import_counts_what_the_import_appends(golden_store: Golden, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-def test_an_import_says_what_it_did(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_an_import_says_what_it_did(copied: Golden, tmp_path: Path) -> None:
+    root = copied("live")
     source = tmp_path / "rows.jsonl"
     source.write_text(
         '{"topic": "LivePlain", "queueId": 1, "body": "x"}\n'
@@ -171,8 +164,8 @@ def person(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("person")
-def test_a_person_is_asked_and_may_refuse(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_person_is_asked_and_may_refuse(copied: Golden, tmp_path: Path) -> None:
+    root = copied("live")
     source = tmp_path / "rows.jsonl"
     source.write_text('{"topic": "New", "body": "x"}\n')
     before = contents(root)
@@ -187,15 +180,13 @@ def test_a_person_is_asked_and_may_refuse(golden_store: Golden, tmp_path: Path) 
         assert "[y/N]" not in run(*words, "--yes").stderr
 
 
-def test_a_script_is_not_asked(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_script_is_not_asked(copied: Golden) -> None:
+    root = copied("live")
     assert "[y/N]" not in run("rebuild", root).output
 
 
-def test_a_dry_rebuild_warns_of_nothing_and_counts_what_the_rebuild_builds(
-    golden_store: Golden, tmp_path: Path
-) -> None:
-    root = shutil.copytree(golden_store("crash"), tmp_path / "store")
+def test_a_dry_rebuild_warns_of_nothing_and_counts_what_the_rebuild_builds(copied: Golden) -> None:
+    root = copied("crash")
     planned = run("rebuild", root, "--truncate", "--dry-run")
     assert planned.stderr == ""
     n_queues = planned.stdout.split(" files of ")[1].split()[0]
@@ -228,10 +219,10 @@ def test_delayed_rows_are_planned_by_the_table_of_the_broker(tmp_path: Path) -> 
 
 
 def test_a_dry_import_of_delayed_rows_is_refused_where_the_table_is_not_known(
-    golden_store: Golden, tmp_path: Path
+    copied: Golden,
 ) -> None:
     """The times of the delayed messages of the store show that it is not the usual one."""
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    root = copied("live")
     for file in (root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").glob("*/*"):
         data = np.frombuffer(file.read_bytes(), QUEUE_UNIT).copy()
         data["tags_code"][data["size"] > 0] += 7000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.inspect.counts import count_by_time
 from rmqstore.query.times import time_zone
@@ -92,7 +92,7 @@ def test_the_edge_of_the_calendar_has_an_hour_and_a_day(tmp_path: Path) -> None:
             assert count_by_time([store], unit, {}).column("messages").to_pylist() == [1]
 
 
-def test_stat_counts_what_is_chosen(golden_store: Callable[[str], Path]) -> None:
+def test_stat_counts_what_is_chosen(golden_store: Golden) -> None:
     def run(*arguments: str) -> list[dict[str, object]]:
         done = CliRunner().invoke(main, ["stat", str(golden_store("live")), "--json", *arguments])
         assert done.exit_code == 0, done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,12 @@ from click.testing import CliRunner
 
 import goldens
 import rmqstore
+from goldens import Golden
 from memory_storage import MemoryStorage
 from rmqstore.cli import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.inspect.describe import DESCRIPTION, describe, select_described
 from rmqstore.storage.files.lock import StoreLock
-
-Golden = Callable[[str], Path]
 
 
 def row_of(root: Path, **how: Any) -> dict[str, Any]:
@@ -62,8 +59,8 @@ def test_every_golden_store_is_described(golden_store: Golden, name: str) -> Non
             assert row[key] == int(conf[key]), key
 
 
-def test_a_store_is_closed_open_or_neither(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_store_is_closed_open_or_neither(copied: Golden) -> None:
+    root = copied("live")
     assert row_of(root)["state"] == "closed"
     (root / "abort").touch()
     assert row_of(root)["state"] == "not closed"
@@ -95,8 +92,8 @@ def test_parts_and_configuration_are_named(golden_store: Golden, tmp_path: Path)
     assert "messages in tiered storage" in text
 
 
-def test_damage_leaves_a_hole_and_a_reason(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_damage_leaves_a_hole_and_a_reason(copied: Golden) -> None:
+    root = copied("live")
     (root / "config" / "consumerOffset.json").write_text("{")
     (root / "config" / "consumerOffset.json.bak").unlink()
     row = row_of(root)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.inspect import doctor
 from rmqstore.inspect.doctor import MISSING, OK, WRONG, Check, examine
@@ -34,7 +34,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_computer_that_runs_the_tests_is_well(
-    golden_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     root = golden_store("live")
@@ -138,7 +138,7 @@ def test_spark_finds_nothing_with_a_python_that_lacks_the_package(
 
 @pytest.mark.parametrize(("name", "state"), [("crash", OK), ("crash2", WRONG)])
 def test_what_follows_the_end_of_a_log_is_named(
-    golden_store: Callable[[str], Path], name: str, state: str
+    golden_store: Golden, name: str, state: str
 ) -> None:
     root = golden_store(name)
     check = found(str(root), root)
