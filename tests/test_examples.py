@@ -30,15 +30,8 @@ from rmqstore.inspect.verify import verify
 ROOT = Path(__file__).parents[1]
 OWN = ("UNIQ_KEY", "KEYS")  # properties that a writer sets
 SAME = [
-    "topic",
-    "queueId",
-    "body",
-    "properties",
-    "flag",
-    "bornTimestamp",
-    "bornHost",
-    "reconsumeTimes",
-]
+    "topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes",
+]  # fmt: skip
 
 
 Run = Callable[..., str]

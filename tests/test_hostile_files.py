@@ -52,12 +52,7 @@ from rmqstore.storage.queue.queue import chunks, valid_end
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
-SIZES = StoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=50,
-    max_index_num=60,
-)
+SIZES = StoreConfig(4096, 200, max_hash_slot_num=50, max_index_num=60)
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
@@ -164,11 +159,8 @@ def tree(root: Path) -> dict[str, Any]:
             status = path.lstat()
             content = path.read_bytes() if path.is_file() and status.st_size < 1 << 20 else None
             found[str(path.relative_to(root))] = (
-                status.st_mode,
-                status.st_ino,
-                status.st_size,
-                content,
-            )
+                status.st_mode, status.st_ino, status.st_size, content,
+            )  # fmt: skip
     return found
 
 
@@ -375,21 +367,9 @@ def test_changes_stay_within_the_folders(tmp_path: Path) -> None:
 # ---- values
 
 VALUES = [
-    None,
-    True,
-    -1,
-    1.5,
-    float("inf"),
-    float("nan"),
-    10**30,
-    "x",
-    "\ud800",
-    [],
-    [[1, 2]],
-    {},
-    {"a": 1},
-    {"0": []},
-]
+    None, True, -1, 1.5, float("inf"), float("nan"), 10**30, "x", "\ud800", [], [[1, 2]], {},
+    {"a": 1}, {"0": []},
+]  # fmt: skip
 ONE_OF_A_TYPE = ("None", "inf", "'x'", "[]", "{'a': 1}")
 
 
@@ -469,12 +449,8 @@ def test_an_integer_is_one_that_java_holds(value: object) -> None:
     with pytest.raises(ValueError, match="not an integer"):
         integer(value)
     assert [integer(one) for one in (7, "7", "-7", (1 << 63) - 1, -(1 << 63))] == [
-        7,
-        7,
-        -7,
-        (1 << 63) - 1,
-        -(1 << 63),
-    ]
+        7, 7, -7, (1 << 63) - 1, -(1 << 63),
+    ]  # fmt: skip
 
 
 def test_names_that_are_not_queue_ids_or_topics_are_passed_over(root: Path) -> None:
@@ -671,16 +647,9 @@ def put_value(root: Path, rng: random.Random) -> None:
     """Put a value of any type at some place of a table."""
     path = root / "config" / rng.choice(["topics.json", "consumerOffset.json", "delayOffset.json"])
     keys = [
-        "topicConfigTable",
-        "offsetTable",
-        "T",
-        "T@g",
-        "1",
-        "writeQueueNums",
-        "attributes",
-        "dataVersion",
-        "\ud800",
-    ]
+        "topicConfigTable", "offsetTable", "T", "T@g", "1", "writeQueueNums", "attributes",
+        "dataVersion", "\ud800",
+    ]  # fmt: skip
     value: object = rng.choice(VALUES)
     for key in rng.sample(keys, rng.randrange(4)):
         value = {key: value}

@@ -41,29 +41,12 @@ from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
 CLOSED = (
-    "basic",
-    "edges",
-    "v2",
-    "compressed",
-    "ipv6",
-    "prop-crc",
-    "expired",
-    "one",
-    "preblank",
-    "live",
+    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "expired", "one", "preblank", "live",
     "v49",
-)
+)  # fmt: skip
 OTHERS = (
-    "crash",
-    "crash2",
-    "crash3",
-    "crash4",
-    "crash5",
-    "lmq",
-    "cq-ext",
-    "batch-cq",
-    "rocksdb-cq",
-)
+    "crash", "crash2", "crash3", "crash4", "crash5", "lmq", "cq-ext", "batch-cq", "rocksdb-cq",
+)  # fmt: skip
 # written by brokers of groups, and not by us
 OF_GROUPS = ("dledger", "dledger-mixed", "controller", "dledger-crash2", "dledger-crash3")
 DATA = "dledger-n0/data"

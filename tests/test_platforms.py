@@ -26,14 +26,9 @@ from rmqstore.storage.files.disk import Disk
 TESTS = Path(__file__).parent
 # Reads, look-ups, checks, appends, running brokers and the command line: 13 s of CPU time.
 SAMPLE = (
-    "systems",
-    "storage/files/test_lock.py",
-    "storage/files/test_local.py",
-    "live/test_writer.py",
-    "cli/test_get.py",
-    "inspect/test_verify.py",
-    "test_store.py",
-)
+    "systems", "storage/files/test_lock.py", "storage/files/test_local.py", "live/test_writer.py",
+    "cli/test_get.py", "inspect/test_verify.py", "test_store.py",
+)  # fmt: skip
 
 
 @pytest.fixture

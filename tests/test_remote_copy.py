@@ -232,8 +232,8 @@ def test_a_file_that_went_while_it_was_copied_leaves_no_part_of_it(
         write(target, name, pieces)
 
     monkeypatch.setattr(RemoteFolder, "write", deleted)
-    copy(root, "copy", target_filesystem=files, verify=False)
-    assert contents(folder / "copy") == contents(root)
+    copy(root, "copies/of-it", target_filesystem=files, verify=False)
+    assert contents(folder / "copies" / "of-it") == contents(root)
 
 
 def test_a_copy_since_a_time_before_now_goes_on_later(
@@ -282,13 +282,6 @@ def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:
         assert store.count() == 60
     with pytest.raises(OptionError, match="does not have the topic"):
         copy(root, f"{uri}-2", topics="V", target_options=s3.options)
-
-
-def test_a_copy_goes_into_any_file_system(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    other = SubTreeFileSystem(str(tmp_path / "other"), LocalFileSystem())
-    copy(root, "copies/of-it", target_filesystem=other)
-    assert contents(tmp_path / "other" / "copies" / "of-it") == contents(root)
 
 
 def test_the_command_line_copies_to_a_uri(root: Path, s3: S3Server) -> None:

@@ -19,7 +19,7 @@ import documented
 import rmqstore
 import store_builder as build
 from goldens import Golden
-from reading import offsets, read
+from reading import column, offsets, read
 from rmqstore import (
     CorruptConfigError,
     CorruptQueueError,
@@ -121,9 +121,7 @@ def test_an_unknown_argument_of_open_is_refused_with_the_one_that_was_meant(tmp_
 
 
 def test_folders_may_lie_apart(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(60):
-        store.append(build.Record(store_timestamp=build.T0 + number))
+    store = build.filled(build.Record(store_timestamp=build.T0 + number) for number in range(60))
     root = store.write(tmp_path / "s")
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -135,7 +133,7 @@ def test_folders_may_lie_apart(tmp_path: Path) -> None:
         commitlogs=[str(tmp_path / "two"), str(tmp_path / "one")],
         consumequeue=str(tmp_path / "queues"),
     ) as opened:
-        expected = [at.physical_offset for at in store.placed]
+        expected = store.places
         assert offsets(read(opened)) == offsets(read(opened, scan="commitlog")) == expected
 
 
@@ -143,7 +141,7 @@ def test_tags_with_equal_hashes_are_distinguished(tmp_path: Path) -> None:
     tags = ["Aa", "BB", "Aa", "C", "BB", "AaAa", "BBBB", "AaBB"]
     records = [build.Record(properties=build.properties({"TAGS": tag})) for tag in tags]
     store = _write(tmp_path / "s", *records, build.Record(), tags=[*tags, ""])
-    at = [placed.physical_offset for placed in store.placed]
+    at = store.places
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, tags="Aa", scan=scan)) == [at[0], at[2]]
@@ -164,9 +162,7 @@ def test_records_without_a_queue_come_by_log_only(tmp_path: Path) -> None:
 
 
 def test_unit_that_points_at_another_record_is_damage(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(4):
-        store.append(build.Record(queue_id=number % 2))
+    store = build.filled(build.Record(queue_id=number % 2) for number in range(4))
     one, other = store.queues["T", 0], store.queues["T", 1]
     one[1], other[1] = other[1], one[1]
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
@@ -226,9 +222,7 @@ def test_permissive_rows_fit_any_choice_of_columns(tmp_path: Path) -> None:
     ]
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
-            assert [
-                row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)
-            ] == [None] * 3
+            assert column(opened, "tags", mode="PERMISSIVE", scan=scan) == [None] * 3
             rows = read(
                 opened,
                 columns=pa.schema(wide),
@@ -329,7 +323,7 @@ def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
                 )
             )
     lengths = [len(body), None, len(body), 5, len(body), len(body), 5]
-    assert found == list(zip([at.physical_offset for at in store.placed], lengths, strict=True))
+    assert found == list(zip(store.places, lengths, strict=True))
     assert n_batches >= 2
 
 
@@ -356,7 +350,7 @@ def test_many_rows_come_in_several_batches_without_loss(tmp_path: Path) -> None:
     for number in range(20_000):
         store.append(build.Record(queue_id=number % 3, body=b"%d" % number))
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        expected = [at.physical_offset for at in store.placed]
+        expected = store.places
         for scan in ("queue", "commitlog"):
             batches = list(opened.scan(scan=scan, columns=["commitLogOffset", "body"]))
             assert [
@@ -477,25 +471,17 @@ def test_broker_name_comes_from_the_best_source(tmp_path: Path) -> None:
 
 
 ERRORS = [
-    errors.MalformedBytesError(3, "why"),
-    CorruptRecordError("/s/commitlog/0", 5, "why"),
+    errors.MalformedBytesError(3, "why"), CorruptRecordError("/s/commitlog/0", 5, "why"),
     CorruptQueueError("/s/consumequeue/0", 5, "why"),
-    CorruptConfigError("/s/config/topics.json", 5, "why"),
-    NotAStoreError("why"),
-    OffsetOutOfRangeError("why"),
-    MessageNotFoundError("why"),
-    UnsupportedFeatureError("why"),
-    OptionError("why"),
-    errors.CorruptIndexError("/s/index/1", 5, "why"),
-    errors.FileDeletedError("/s/commitlog/0"),
-    errors.IllegalMessageError("why"),
-    errors.StoreLockedError("why"),
-    errors.RemoteReadError("what", "why", 3),
-    errors.StoreStateError("why"),
-    errors.CommitError("why"),
+    CorruptConfigError("/s/config/topics.json", 5, "why"), NotAStoreError("why"),
+    OffsetOutOfRangeError("why"), MessageNotFoundError("why"), UnsupportedFeatureError("why"),
+    OptionError("why"), errors.CorruptIndexError("/s/index/1", 5, "why"),
+    errors.FileDeletedError("/s/commitlog/0"), errors.IllegalMessageError("why"),
+    errors.StoreLockedError("why"), errors.RemoteReadError("what", "why", 3),
+    errors.StoreStateError("why"), errors.CommitError("why"),
     errors.BrokerUnreachableError("broker:10911", "why"),
     errors.BrokerRefusedError("broker:10911", 17, "why"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

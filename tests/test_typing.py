@@ -40,12 +40,9 @@ def test_a_type_checker_knows_the_arguments_of_reads(tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(SNIPPET, encoding="utf-8")
     arguments = [
-        "--strict",
-        "--config-file=",
-        f"--cache-dir={tmp_path / 'cache'}",
-        "--no-error-summary",
+        "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--no-error-summary",
         str(file),
-    ]
+    ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path,
         env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, timeout=600,

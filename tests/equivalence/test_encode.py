@@ -27,12 +27,9 @@ from rmqstore.write.messages import UniqueKeys
 from rmqstore.write.verbatim import verbatim_columns
 
 HOSTS = [
-    "10.0.0.1:1",
-    "192.168.7.9:10911",
-    "[2001:db8:0:0:0:0:0:20]:63789",
-    "[0:0:0:0:0:0:0:1]:0",
+    "10.0.0.1:1", "192.168.7.9:10911", "[2001:db8:0:0:0:0:0:20]:63789", "[0:0:0:0:0:0:0:1]:0",
     "255.255.255.255:99",
-]
+]  # fmt: skip
 CRC = b"__CRC32#\x010000000000\x02"
 
 

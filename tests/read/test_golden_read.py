@@ -13,7 +13,7 @@ import pytest
 import goldens
 import rmqstore
 from goldens import Golden
-from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, offsets, plain, read, state
+from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, column, offsets, plain, read, state
 from rmqstore import MessageNotFoundError, OptionError, UnsupportedFeatureError
 from rmqstore.errors import install
 from rmqstore.format.record import from_millis
@@ -52,7 +52,7 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 @pytest.mark.parametrize("name", PLAIN)
 def test_scan_by_queue_comes_in_the_order_of_the_log(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
-        found = offsets(read(store, columns="commitLogOffset"))
+        found = column(store, "commitLogOffset")
     assert found == sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
 
 
@@ -262,9 +262,7 @@ def test_ignore_log_end_reads_on_after_the_damage(golden_store: Golden) -> None:
     """The flipped body byte of crash2 costs one record if the scan goes on: good ones follow it."""
     end = goldens.summary("crash2")["maxPhyOffset"]
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
-        found = offsets(
-            read(store, scan="commitlog", mode="DROPMALFORMED", columns="commitLogOffset")
-        )
+        found = column(store, "commitLogOffset", scan="commitlog", mode="DROPMALFORMED")
     kept = [row["physicalOffset"] for row in goldens.records("crash2")]
     assert found[: len(kept)] == kept
     assert len(found) > len(kept)
@@ -357,15 +355,9 @@ def test_offsets_and_times_bound_each_queue(golden_store: Golden) -> None:
 
 def test_system_topics_are_left_out_unless_requested(golden_store: Golden) -> None:
     user = {
-        "LiveAutoCreated",
-        "LiveBatch",
-        "LiveDelay",
-        "LiveOrder",
-        "LivePlain",
-        "LivePop",
-        "LiveRetry",
-        "LiveTimer",
-    }
+        "LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop",
+        "LiveRetry", "LiveTimer",
+    }  # fmt: skip
     with rmqstore.open(golden_store("live")) as store:
         found = {row["topic"] for row in read(store, columns="topic", include_system_topics=False)}
         by_pattern = {

@@ -12,16 +12,10 @@ from goldens import Golden
 from tiers import spread
 
 SCANS: list[dict[str, Any]] = [
-    {},
-    {"scan": "commitlog"},
-    {"tags": "TagA"},
-    {"where": "storeSize > 300"},
-    {"where": "queueId = 1", "scan": "commitlog"},
-    {"last": 2},
-    {"last": 2, "scan": "commitlog"},
-    {"msg_tags": "TagA"},
-    {"mode": "PERMISSIVE", "filter": "a > 5"},
-]
+    {}, {"scan": "commitlog"}, {"tags": "TagA"}, {"where": "storeSize > 300"},
+    {"where": "queueId = 1", "scan": "commitlog"}, {"last": 2}, {"last": 2, "scan": "commitlog"},
+    {"msg_tags": "TagA"}, {"mode": "PERMISSIVE", "filter": "a > 5"},
+]  # fmt: skip
 STORES = [*goldens.EVERY, *goldens.OF_GROUPS]
 
 

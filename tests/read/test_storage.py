@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +14,27 @@ import rmqstore
 import tiers
 from goldens import Golden
 from memory_storage import NOWHERE, MemoryStorage, refuse_direct_looks, serve
-from reading import read
+from remote_reads import Ask, by_log, by_queue, findings, look_ups, times
 from rmqstore import MessageStore, UnsupportedFeatureError
 from rmqstore.format.layout import FRAME_HEAD
-from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
 NAMES = ["basic", "batch-cq", "cq-ext", "crash", "edges", "expired", "lmq", "controller"]
-Ask = Callable[[MessageStore], Any]
-
-
-def _by_queue(store: MessageStore) -> Any:
-    return read(store)
-
-
-def _by_log(store: MessageStore) -> Any:
-    return read(store, scan="commitlog", mode="PERMISSIVE")
 
 
 def _queues(store: MessageStore) -> Any:
     return [store.queues(topic) for topic in store.topics()]
 
 
-def _look_ups(store: MessageStore) -> Any:
-    keys = [row["keys"].split()[0] for row in read(store, scan="commitlog") if row["keys"]]
-    return [read(store, scan="commitlog", msg_key=key) for key in sorted({*keys[:2], *keys[-2:]})]
-
-
-def _times(store: MessageStore) -> Any:
-    found = read(store, columns=["storeTimestamp"])
-    middle = found[len(found) // 2]["storeTimestamp"] if found else 0
-    return [store.offsets_at(topic, middle) for topic in store.topics()]
-
-
 def _views(store: MessageStore) -> Any:
     return {name: store.view(name).read_all().to_pylist() for name in VIEWS}
-
-
-def _findings(store: MessageStore) -> Any:
-    return list(verify(store))
 
 
 def _without_root(answer: Any) -> str:
     return repr(answer).replace(str(NOWHERE), "")
 
 
-ASKED = [_by_queue, _by_log, _queues, _look_ups, _times, _views, _findings]
+ASKED = [by_queue, by_log, _queues, look_ups, times, _views, findings]
 
 
 @pytest.mark.parametrize(("name", "ask"), tiers.spread(2, NAMES, ASKED))
@@ -89,7 +63,7 @@ def test_any_storage_gives_what_the_disk_gives_of_a_dledger_log(
     root = copied(name)
     shutil.rmtree(root / "dledger-n0" / "index")  # sparse, and never read
     if name == "dledger-crash3":  # its torn record is an error in a read by queue
-        ask = _by_log if ask in (_by_queue, _look_ups, _times) else ask
+        ask = by_log if ask in (by_queue, times) else ask
     test_any_storage_gives_what_the_disk_gives(lambda _: root, monkeypatch, name, ask)
 
 

@@ -41,7 +41,7 @@ def test_messages_that_are_elsewhere_are_named_by_the_first_read_by_queue(
     with rmqstore.open(root) as store, caplog.at_level(logging.WARNING):
         read(store)
         read(store)
-    texts = [record.getMessage() for record in caplog.records]
+    texts = caplog.messages
     assert len([text for text in texts if "not read: messages in tiered storage" in text]) == 1
     assert len([text for text in texts if "not read: compacted logs of topics" in text]) == 1
     assert len(store_kind(find_store(root)).not_read) == 2

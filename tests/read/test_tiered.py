@@ -16,6 +16,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 import tiers
 from goldens import Golden
 from memory_storage import MemoryStorage
@@ -254,21 +255,12 @@ def test_what_needs_one_log_is_refused(golden_store: Golden) -> None:
             ):
                 with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
                     ask()
-    with (
-        rmqstore.open(tier_of(root)) as store,
-        pytest.raises(UnsupportedFeatureError, match="include_pending"),
-    ):
-        store.scan(include_pending=True)
-    with (
-        rmqstore.open(tier_of(root)) as store,
-        pytest.raises(UnsupportedFeatureError, match="view groups"),
-    ):
-        store.view("groups")
-    with (
-        rmqstore.open(tier_of(root)) as store,
-        pytest.raises(UnsupportedFeatureError, match="view consumed"),
-    ):
-        store.view("consumed")
+    with rmqstore.open(tier_of(root)) as store:
+        with pytest.raises(UnsupportedFeatureError, match="include_pending"):
+            store.scan(include_pending=True)
+        for view in ("groups", "consumed"):
+            with pytest.raises(UnsupportedFeatureError, match=f"view {view}"):
+                store.view(view)
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         assert store.count(include_pending=True) == store.count()
     with pytest.raises(UnsupportedFeatureError, match="read only"):
@@ -304,9 +296,7 @@ def test_views_count_messages_wherever_they_are(golden_store: Golden, name: str)
 
 def test_the_lag_of_groups_counts_messages_in_the_tier(copied: Golden) -> None:
     root = copied("tiered")
-    offsets = {"offsetTable": {"TierA@g": {"0": 10, "1": 200}}}
-    (root / "config").mkdir(exist_ok=True)
-    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    build.write_offsets(root, {"TierA@g": {0: 10, 1: 200}})
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         messages = by_queue(read(store))
         found = {row["queueId"]: row for row in rows(store.view("groups"))}
@@ -681,6 +671,9 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
     def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
         return lambda file: (file.unlink(), make(file))
 
+    def lost_link(file: Path) -> None:
+        file.symlink_to("nowhere")
+
     cases: dict[str, tuple[Callable[[Path], object], Path, type[Exception]]] = {
         "units cut inside of one": (cut(-7), units[1], CorruptQueueError),
         "last units cut inside of one": (cut(-7), units[-1], CorruptQueueError),
@@ -691,11 +684,7 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
         "units inside": (renamed(60), units[1], CorruptQueueError),
         "units in a folder": (replaced(Path.mkdir), units[1], CorruptQueueError),
         "units in a pipe": (replaced(os.mkfifo), units[1], CorruptQueueError),
-        "log in a lost link": (
-            replaced(lambda file: file.symlink_to("nowhere")),
-            logs[0],
-            CorruptQueueError,
-        ),
+        "log in a lost link": (replaced(lost_link), logs[0], CorruptQueueError),
         "log cut": (cut(-9), logs[1], CorruptRecordError),
         "log gone": (Path.unlink, logs[1], OffsetOutOfRangeError),
         "last log cut": (cut(-9), logs[-1], RmqStoreError),
@@ -874,10 +863,8 @@ def test_inner_batches_are_read_message_by_message(golden_store: Golden, tmp_pat
 
 def test_assignments_count_messages_in_the_tier(copied: Golden) -> None:
     root = copied("tiered")
-    offsets = {"offsetTable": {"TierA@g": {"0": 10}}}
     entries = {"TierA": {"topicName": "TierA", "readQueueNums": 2}}
-    (root / "config").mkdir(exist_ok=True)
-    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    build.write_offsets(root, {"TierA@g": {0: 10}})
     (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": entries}))
     sharing = {"consumer_group": "g", "clients": "c"}
     with rmqstore.open(root, tiered=tier_of(root)) as store:

@@ -109,17 +109,10 @@ def test_the_key_among_the_properties_is_kept_where_no_column_speaks() -> None:
 @pytest.mark.parametrize(
     "topic",
     [
-        "",
-        "a/b",
-        "..",
-        "a b",
-        "ü",
-        "x" * 128,
-        "%RETRY%" + "x" * 249,
-        "%LMQ%a",
+        "", "a/b", "..", "a b", "ü", "x" * 128, "%RETRY%" + "x" * 249, "%LMQ%a",
         "RMQ_SYS_TRANS_HALF_TOPIC",
     ],
-)
+)  # fmt: skip
 def test_topics_that_are_refused(topic: str) -> None:
     assert topic_fault(topic, allow_system=False)
     with pytest.raises(IllegalMessageError, match="MESSAGE_ILLEGAL"):

@@ -35,19 +35,9 @@ def config_of(name: str) -> StoreConfig:
 
 
 BYTE_FOR_BYTE = [
-    "basic",
-    "edges",
-    "v2",
-    "compressed",
-    "ipv6",
-    "prop-crc",
-    "preblank",
-    "one",
-    "v49",
-    "live",
-    "v55-edges",
-    "v55-preblank",
-]
+    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "preblank", "one", "v49", "live",
+    "v55-edges", "v55-preblank",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "flush_every"), tiers.spread(3, BYTE_FOR_BYTE, [None, 1, 3]))

@@ -26,12 +26,9 @@ from rmqstore.errors import OptionError
 COLUMNS = "topic,queueId,queueOffset,keys,pending,dueTimestamp,commitLogOffset,body"
 MINUTE = 60_000
 LEVELS_MS = [
-    1000,
-    5000,
-    10_000,
-    30_000,
+    1000, 5000, 10_000, 30_000,
     *(m * MINUTE for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
-]
+]  # fmt: skip
 
 
 def pending(root: Path, **options: Any) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ import rmqstore
 import tiers
 from goldens import Golden
 from mutations import damage
-from reading import offsets, read
+from reading import column, offsets, read
 from rmqstore.query.selection import parse_lookup_keys, parse_selection
 from rmqstore.read.reading import find_by_keys
 from rmqstore.spans import Span
@@ -314,7 +314,7 @@ def test_a_condition_on_an_id_is_pruned_by_the_index(root: Path) -> None:
     in_queues = {row["physicalOffset"] for row in goldens.lines(NAME, "expected")}
     with rmqstore.open(root) as store:
         for msg_id, places in sorted(places_by_id().items())[::25]:
-            found = offsets(read(store, where=f"msgId = '{msg_id}'", columns="commitLogOffset"))
+            found = column(store, "commitLogOffset", where=f"msgId = '{msg_id}'")
             assert sorted(found) == [place for place in places if place in in_queues]
         for key, places in sorted(places_by_key().items())[::25]:
             rows = read(store, where=f"keys = '{key}'", columns="commitLogOffset,keys")

@@ -13,7 +13,7 @@ import pytest
 import goldens
 import rmqstore
 from goldens import Golden
-from reading import offsets, read
+from reading import column, offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.folders import find_store
 
@@ -30,16 +30,8 @@ def tagged(name: str) -> dict[tuple[str, str], list[int]]:
 
 
 PLAIN = [
-    "basic",
-    "v49",
-    "cq-ext",
-    "lmq",
-    "live",
-    "expired2",
-    "v55-edges",
-    "v55-live-lite",
-    "crash5",
-]
+    "basic", "v49", "cq-ext", "lmq", "live", "expired2", "v55-edges", "v55-live-lite", "crash5",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -61,9 +53,7 @@ def test_every_message_of_a_queue_is_found_by_its_tags(name: str, golden_store: 
             assert store.query(topic, tags=tags, limit=2).messages == answer[-2:]
         topics = {topic for topic, _ in tagged(name)}
         every = {tags for _, tags in tagged(name)}
-        found = offsets(
-            read(store, msg_tags=sorted(every), subscribe=sorted(topics), columns="commitLogOffset")
-        )
+        found = column(store, "commitLogOffset", msg_tags=sorted(every), subscribe=sorted(topics))
         assert {place for of_key in tagged(name).values() for place in of_key} & records <= {*found}
 
 

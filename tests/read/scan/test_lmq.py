@@ -69,11 +69,6 @@ def test_some_columns_equal_those_among_all(golden_store: Golden, columns: str) 
     assert tagged
 
 
-def test_nothing_is_found_to_be_wrong(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store(NAME)) as store:
-        assert list(verify(store)) == []
-
-
 def test_missing_units_are_named(copied: Path) -> None:
     units = copied / "consumequeue" / LMQ / "0"
     newest = max(units.iterdir())

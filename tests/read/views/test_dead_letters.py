@@ -176,14 +176,8 @@ def test_brokers_are_shown_together(golden_store: Golden) -> None:
 def test_origins_of_many_messages_equal_those_of_each(seed: int) -> None:
     rng = random.Random(seed)
     topics = [
-        "%RETRY%g",
-        "%RETRY%g_T",
-        "%RETRY%a_b_T",
-        "%DLQ%g",
-        "%DLQ%a_b",
-        "%RETRY%g+T",
-        "%RETRY%",
-    ]
+        "%RETRY%g", "%RETRY%g_T", "%RETRY%a_b_T", "%DLQ%g", "%DLQ%a_b", "%RETRY%g+T", "%RETRY%",
+    ]  # fmt: skip
     values = ["T", "%RETRY%g_T", "%RETRY%a_b+T", "%RETRY%g", "%RETRY%"]
     names = ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "x"]
     messages = [

@@ -162,11 +162,3 @@ def test_lines_that_mean_nothing_are_left_out(root: Path) -> None:
 
 def test_a_store_of_a_broker_has_no_history(golden_store: Golden) -> None:
     assert commits(golden_store("basic")) == []
-
-
-def test_a_copy_has_the_history(root: Path, tmp_path: Path) -> None:
-    with rmqstore.open(root, mode="a") as writer:
-        writer.append(table(3, 3))
-    rmqstore.copy(root, tmp_path / "copy")
-    assert commits(tmp_path / "copy") == commits(root)
-    assert len(commits(root)) == 2

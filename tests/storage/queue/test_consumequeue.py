@@ -157,9 +157,7 @@ def test_damaged_unit_is_never_a_silent_loss(
     never_written = unit[0] < 0 or unit[1] < 0  # as a crash may leave it: a recovery rebuilds it
     with rmqstore.open(root) as opened:
         if abort and never_written:
-            assert [row["commitLogOffset"] for row in read(opened)] == [
-                at.physical_offset for at in store.placed
-            ]
+            assert [row["commitLogOffset"] for row in read(opened)] == store.places
             return
         with pytest.raises((rmqstore.StoreFormatError, OffsetOutOfRangeError), match=str(root)):
             read(opened)
@@ -186,7 +184,7 @@ def test_log_scan_does_not_fail_on_a_damaged_queue(tmp_path: Path, place: int) -
     store.queues["T", 0][place] = build.NO_UNIT
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         found = read(opened, scan="commitlog", mode="DROPMALFORMED")
-    assert offsets(found) == [at.physical_offset for at in store.placed]
+    assert offsets(found) == store.places
 
 
 def test_fillers_before_the_first_message_are_not_messages(tmp_path: Path) -> None:
@@ -214,9 +212,7 @@ def test_units_before_the_first_log_file_are_out_of_the_range(tmp_path: Path) ->
 
 
 def test_queue_whose_records_are_all_deleted_is_empty_at_its_end(tmp_path: Path) -> None:
-    store = build.Store()
-    for topic in ["Old"] * 5 + ["New"] * 60:
-        store.append(build.Record(topic=topic))
+    store = build.filled(build.Record(topic=topic) for topic in ["Old"] * 5 + ["New"] * 60)
     root = store.write(tmp_path / "s")
     (root / "commitlog" / f"{0:020d}").unlink()
     with rmqstore.open(root) as opened:

@@ -20,7 +20,7 @@ import rmqstore
 import tiers
 from goldens import Golden
 from mutations import damage
-from reading import offsets, read, state
+from reading import column, read, state
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.tail import LoggedMessages
@@ -217,7 +217,7 @@ def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
     expected: list[Any] = sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
     with rmqstore.open(root) as store:
         try:
-            found = offsets(read(store, columns="commitLogOffset"))
+            found = column(store, "commitLogOffset")
         except CorruptDatabaseError as err:
             complaint = str(err)
         else:
