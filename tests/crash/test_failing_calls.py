@@ -24,13 +24,13 @@ from crash.test_append import all_or_none, by_log, messages, rows
 from goldens import Golden
 from pyspark_rmqstore.sink import begin, job_folder, sweep
 from rmqstore.errors import CommitError, RmqStoreError
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
+from written import require_valid
 
 pytestmark = pytest.mark.crash
 
@@ -129,11 +129,6 @@ def run_job(root: Path, batch: pa.RecordBatch) -> None:
                 writer.flush(txn=("app", 1))
     finally:
         sweep(str(root), "job")
-
-
-def require_valid(root: Path, where: str) -> None:
-    with rmqstore.open(root) as store:
-        assert not list(verify(store)), where
 
 
 def fail_at(root: Path, batch: pa.RecordBatch, code: int, at: int, *, stays: bool) -> str:

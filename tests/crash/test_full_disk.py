@@ -25,7 +25,9 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.writer import StoreWriter
+from written import files_of
 
+DATA = ("commitlog", "consumequeue", "index")
 pytestmark = pytest.mark.crash
 
 N = 120
@@ -49,15 +51,6 @@ class FullDisk(Disk):
         super().write(path, position, data)
 
 
-def data_state(root: Path) -> dict[str, bytes]:
-    found = (
-        path
-        for folder in ("commitlog", "consumequeue", "index")
-        for path in (root / folder).rglob("*")
-    )
-    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
-
-
 def append_with(root: Path, disk: FullDisk, at: int) -> None:
     with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
         disk.n_writes, disk.at = 0, at
@@ -72,7 +65,7 @@ def append_and_flush(writer: StoreWriter) -> None:
 @pytest.mark.parametrize("at", tiers.split([1, 4, 10, 19, 31, 7, 13, 16, 22, 25, 28, 34, 37], 5))
 def test_a_full_disk_leaves_nothing_or_is_completed_later(copied: Golden, at: int) -> None:
     root = copied("edges")
-    before, before_rows = data_state(root), by_log(root)
+    before, before_rows = files_of(root, *DATA), by_log(root)
     disk = FullDisk()
     with pytest.raises((StoreStateError, OSError)) as caught:
         append_with(root, disk, at)
@@ -82,7 +75,7 @@ def test_a_full_disk_leaves_nothing_or_is_completed_later(copied: Golden, at: in
         assert rows(root) == by_log(root)
     else:
         assert "full" in str(caught.value) or "space" in str(caught.value)
-        assert data_state(root) == before
+        assert files_of(root, *DATA) == before
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(5))
     assert rows(root) == by_log(root)
@@ -91,7 +84,7 @@ def test_a_full_disk_leaves_nothing_or_is_completed_later(copied: Golden, at: in
 @pytest.mark.parametrize("at", [1, 2, 6, 9, 15])
 def test_a_disk_that_stays_full_leaves_nothing_half_committed(copied: Golden, at: int) -> None:
     root = copied("edges")
-    before, before_rows = data_state(root), by_log(root)
+    before, before_rows = files_of(root, *DATA), by_log(root)
     disk = FullDisk(stays=True)
     writer = StoreWriter(find_store(root), StoreConfig(), disk)
     disk.n_writes, disk.at = 0, at
@@ -103,7 +96,7 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(copied: Golden, at
                 action()
     writer.close()
     if not isinstance(caught.value, CommitError):
-        assert data_state(root) == before
+        assert files_of(root, *DATA) == before
     StoreWriter(find_store(root), StoreConfig()).close()
     assert len(by_log(root)) == len(before_rows) + (
         N if isinstance(caught.value, CommitError) else 0
@@ -214,7 +207,7 @@ cp -r {mount}/s {tmp_path}/after
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("StoreStateError"), done.stdout
     assert "CREATE_MAPPED_FILE_FAILED" in done.stdout
-    assert data_state(tmp_path / "after") == data_state(golden_store("basic"))
+    assert files_of(tmp_path / "after", *DATA) == files_of(golden_store("basic"), *DATA)
     assert rows(tmp_path / "after") == rows(golden_store("basic"))
 
 
@@ -282,7 +275,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Golden) -> 
         Path(folder).chmod(0o755)
         root = Path(shutil.copytree(golden_store("basic"), Path(folder, "s")))
         (root / "lock").unlink(missing_ok=True)
-        before = data_state(root)
+        before = files_of(root, *DATA)
         for path in (root, *root.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
         done = _run(sys.executable, "-c", APPEND, str(root), "5", "as nobody")
@@ -290,6 +283,6 @@ def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Golden) -> 
             done.stdout,
             done.stderr,
         )
-        assert data_state(root) == before
+        assert files_of(root, *DATA) == before
         for path in (root, *(path for path in root.rglob("*") if path.is_dir())):
             path.chmod(0o755)

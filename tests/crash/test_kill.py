@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import rmqstore
 import tiers
 from crash.test_append import by_log, rows
 from goldens import Golden
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
+from written import require_valid
 
 pytestmark = pytest.mark.crash
 
@@ -70,5 +69,4 @@ def test_a_killed_writer_leaves_whole_flushes(copied: Golden, seed: int) -> None
     assert rows(root) == found  # a reader sees in queues what the log has
     StoreWriter(find_store(root), StoreConfig()).close()
     assert by_log(root) == rows(root) == found
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
+    require_valid(root)

@@ -18,10 +18,8 @@ from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.disk import Disk
-from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
+from written import stage
 
 pytestmark = pytest.mark.crash
 
@@ -56,7 +54,7 @@ def rows(root: Path) -> list[tuple[object, ...]]:
 
 def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
     """Append, or rebuild, as a process does that may die anywhere in it."""
-    parts = [stage(root, name)] if way == "staged" else []
+    parts = stage(root, messages(name)[0]) if way == "staged" else []
     writer = None
     try:
         writer = StoreWriter(find_store(root), config(name), disk)
@@ -71,15 +69,6 @@ def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
         if writer is not None:
             writer._lock.release()  # what the kernel does for a process that died
         disk.close()
-
-
-def stage(root: Path, name: str) -> StagedTask:
-    """Leave the rows as a task of a job does."""
-    folder = root / ".rmqstore" / "staging" / "job"
-    folder.mkdir(parents=True)
-    with PartWriter(Disk(), folder / "part-0", 65536) as part:
-        part.write(MessageMaker(WriteSpec()).make(messages(name)[0]))
-        return part.part()
 
 
 @pytest.mark.parametrize("way", ["append", "staged", "rebuild"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -29,32 +28,25 @@ from rmqstore.storage.files.lock import StoreLock
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.repairer import plan_rebuild
 from rmqstore.write.truncation import CLEARED
+from written import files_of
 
 QUEUE = ("LivePlain", 1)
-
-
-def contents(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "empty", "batch-cq", *goldens.CRASHED])
 def test_a_dry_run_says_what_the_rebuild_then_changes(copied: Golden, name: str) -> None:
     root = copied(name)
-    before = contents(root)
+    before = files_of(root)
     plan = plan_rebuild(find_store(root), truncate=True)
     said = run("rebuild", root, "--truncate", "--dry-run")
     assert said.exit_code == 0
     with rmqstore.open(root) as store:
         n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
     assert said.stdout.splitlines() == plan._replace(n_queues=n_queues).lines()
-    assert contents(root) == before, "a dry run changes nothing"
+    assert files_of(root) == before, "a dry run changes nothing"
     log_before = {name for name in before if name.startswith("commitlog/")}
     assert run("rebuild", root, "--truncate").exit_code in (0, 1)
-    after = contents(root)
+    after = files_of(root)
     changed = {name for name in log_before if after.get(name) != before[name]}
     assert changed == {f"commitlog/{change.path.name}" for change in plan.log_changes}
     for change in plan.log_changes:
@@ -70,7 +62,7 @@ def test_a_dry_run_meets_what_would_stop_the_rebuild(copied: Golden) -> None:
     data = bytearray(file.read_bytes())
     data[200:260] = bytes(60)
     file.write_bytes(data)
-    before = contents(root)
+    before = files_of(root)
     with pytest.raises(CorruptRecordError, match="good records follow"):
         planned_rebuild(root)
     assert run("rebuild", root, "--dry-run").exit_code == 1
@@ -81,7 +73,7 @@ def test_a_dry_run_meets_what_would_stop_the_rebuild(copied: Golden) -> None:
             planned_rebuild(root, truncate=True)
     finally:
         lock.release()
-    assert {**contents(root), "lock": ""} == {**before, "lock": ""}
+    assert {**files_of(root), "lock": ""} == {**before, "lock": ""}
 
 
 def rows(*topics: str) -> list[pa.RecordBatch]:
@@ -90,7 +82,7 @@ def rows(*topics: str) -> list[pa.RecordBatch]:
 
 def test_an_append_is_planned_by_topic(copied: Golden) -> None:
     root = copied("live")
-    before = contents(root)
+    before = files_of(root)
     lines = planned_append(root, rows("LivePlain", "New", "New"), WriteSpec())
     assert lines == [
         f"{root}: rows are appended after physical offset 232,925",
@@ -100,17 +92,17 @@ def test_an_append_is_planned_by_topic(copied: Golden) -> None:
     ]
     with pytest.raises(IllegalMessageError, match="row 2, counted from 1: "):
         planned_append(root, rows("LivePlain", "no/topic"), WriteSpec())
-    assert contents(root) == before
+    assert files_of(root) == before
 
 
 def test_a_dry_import_counts_what_the_import_appends(copied: Golden, tmp_path: Path) -> None:
     root = copied("live")
     source = tmp_path / "rows.parquet"
     assert run("export", root, source, "-t", "LivePlain", "-t", "LiveTx").exit_code == 0
-    before = contents(root)
+    before = files_of(root)
     said = run("import", root, source, "--dry-run")
     assert said.exit_code == 0, said.output
-    assert contents(root) == before
+    assert files_of(root) == before
     lines = said.stdout.splitlines()
     counts = {line.split(":")[0]: int(line.split()[1].replace(",", "")) for line in lines[1:-1]}
     with rmqstore.open(root) as store:
@@ -168,13 +160,13 @@ def test_a_person_is_asked_and_may_refuse(copied: Golden, tmp_path: Path) -> Non
     root = copied("live")
     source = tmp_path / "rows.jsonl"
     source.write_text('{"topic": "New", "body": "x"}\n')
-    before = contents(root)
+    before = files_of(root)
     for words in (["rebuild", root], ["import", root, source]):
         refused = CliRunner().invoke(main, list(map(str, words)), input="n\n")
         assert refused.exit_code == 4
         assert "[y/N]" in refused.stderr
         assert str(root) in refused.stderr
-        assert contents(root) == before
+        assert files_of(root) == before
     for words in (["rebuild", root], ["import", root, source]):
         assert CliRunner().invoke(main, list(map(str, words)), input="y\n").exit_code == 0
         assert "[y/N]" not in run(*words, "--yes").stderr

@@ -19,8 +19,10 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.log import walks as joined_walks
 from rmqstore.write.writer import StoreWriter
+from written import files_of
 
 MESSAGES = "topic,queueId,queueOffset,commitLogOffset"
+DATA = ("commitlog", "consumequeue", "index")
 
 
 def repair(root: Path, **options: Any) -> None:
@@ -33,15 +35,6 @@ def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
             tuple(row.values())
             for row in store.scan(columns=MESSAGES, **options).read_all().to_pylist()
         }
-
-
-def data_files(root: Path) -> dict[str, bytes]:
-    found = (
-        path
-        for folder in ("commitlog", "consumequeue", "index")
-        for path in (root / folder).rglob("*")
-    )
-    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
 def require_same(before: dict[str, bytes], after: dict[str, bytes]) -> None:
@@ -80,28 +73,28 @@ def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(
 )
 def test_a_store_that_was_closed_is_left_as_it_is(copied: Golden, name: str) -> None:
     root = copied(name)
-    before = data_files(root)
+    before = files_of(root, *DATA)
     repair(root)
-    assert data_files(root) == before
+    assert files_of(root, *DATA) == before
 
 
 @pytest.mark.parametrize("name", ["crash", "crash3", "crash4", "crash5"])
 def test_what_was_repaired_is_valid_when_opened_again(copied: Golden, name: str) -> None:
     root = copied(name)
     repair(root)
-    before = data_files(root)
+    before = files_of(root, *DATA)
     repair(root)
-    assert data_files(root) == before
+    assert files_of(root, *DATA) == before
 
 
 def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(
     copied: Golden,
 ) -> None:
     root = copied("crash2")
-    before = data_files(root)
+    before = files_of(root, *DATA)
     with pytest.raises(CorruptRecordError, match="good records follow at"):
         repair(root)
-    assert data_files(root) == before
+    assert files_of(root, *DATA) == before
     assert (root / "abort").exists()
     repair(root, truncate=True)
     (kept,) = (root / ".rmqstore" / "cut").iterdir()
@@ -115,25 +108,25 @@ def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])
 def test_queues_and_index_are_rebuilt_from_the_log(copied: Golden, lost: str) -> None:
     root = copied("basic")
-    before = data_files(root)
+    before = files_of(root, *DATA)
     for folder in ("consumequeue", "index"):
         if lost in (folder, "both"):
             shutil.rmtree(root / folder)
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary("basic")["conf"])).close()
-    after = data_files(root)
+    after = files_of(root, *DATA)
     require_same(before, after)
 
 
 @pytest.mark.parametrize("lost", [[-1], [-2, -1, 0]], ids=["the newest file", "a hole"])
 def test_a_queue_that_lost_files_is_rebuilt(copied: Golden, lost: list[int]) -> None:
     root = copied("basic")
-    before = data_files(root)
+    before = files_of(root, *DATA)
     files = sorted((root / "consumequeue/TopicA/2").iterdir())
     for number in lost:
         files[number].unlink()
     (root / "abort").touch()
     repair(root)
-    after = data_files(root)
+    after = files_of(root, *DATA)
     if 0 in lost:  # the oldest one is not made again
         oldest = str(files[0].relative_to(root))
         after[oldest] = before[oldest]
@@ -159,10 +152,10 @@ def test_another_writer_is_refused_at_once(copied: Golden) -> None:
 @pytest.mark.parametrize("name", ["basic", "preblank", "expired", "live", "v49"])
 def test_rebuilding_gives_what_rocketmq_built(copied: Golden, name: str) -> None:
     root = copied(name)
-    before, read = data_files(root), rows(root, include_system_topics=True)
+    before, read = files_of(root, *DATA), rows(root, include_system_topics=True)
     with rmqstore.open(root, mode="a") as writer:
         writer.rebuild()
-    after = data_files(root)
+    after = files_of(root, *DATA)
     assert rows(root, include_system_topics=True) == read
     assert not (root / ".rmqstore" / "replaced").exists()
     if name != "expired":  # files with units of deleted records only are not rebuilt

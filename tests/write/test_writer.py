@@ -15,19 +15,12 @@ import tiers
 from goldens import Golden
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.messages import WriteSpec
-
-
-def files(root: Path, folder: str) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in (root / folder).rglob("*")
-        if path.is_file()
-    }
+from written import files_of
 
 
 def index_bytes(root: Path) -> list[bytes]:
     """The index files in the order of their names, which are the times when they were made."""
-    return [data for _, data in sorted(files(root, "index").items())]
+    return [data for _, data in sorted(files_of(root, "index").items())]
 
 
 def config_of(name: str) -> StoreConfig:
@@ -57,8 +50,8 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
             writer.append(batch, verbatim=True)
             if flush_every and number % flush_every == 0:
                 writer.flush()
-    assert files(copy, "commitlog") == files(root, "commitlog")
-    assert files(copy, "consumequeue") == files(root, "consumequeue")
+    assert files_of(copy, "commitlog") == files_of(root, "commitlog")
+    assert files_of(copy, "consumequeue") == files_of(root, "consumequeue")
     assert index_bytes(copy) == index_bytes(root)
     assert not (copy / "abort").exists()
 
@@ -89,7 +82,7 @@ def test_a_refused_exact_copy_takes_no_queue_offsets(golden_store: Golden, tmp_p
         with pytest.raises(rmqstore.IllegalMessageError, match="nothing was written"):
             writer.append(wrong, verbatim=True)
         writer.append(rows, verbatim=True)
-    assert files(tmp_path / "s", "commitlog") == files(golden_store("basic"), "commitlog")
+    assert files_of(tmp_path / "s", "commitlog") == files_of(golden_store("basic"), "commitlog")
 
 
 def test_a_version_that_was_not_written_leaves_the_one_before_it_done(tmp_path: Path) -> None:

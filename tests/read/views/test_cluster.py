@@ -357,13 +357,6 @@ def test_files_tell_who_a_broker_is(
     assert read_identity(find_store(root), list) == expected
 
 
-def test_the_topics_of_a_broker_tell_who_it_is(tmp_path: Path) -> None:
-    paths = find_store(replica(tmp_path / "s", 1))
-    topics = ["rmq_sys_REVIVE_LOG_c", "rmq_sys_SYNC_BROKER_MEMBER_b"]
-    assert read_identity(paths, lambda: topics) == BrokerIdentity("b", "c")
-    assert read_identity(paths, lambda: ["c_REPLY_TOPIC"]) == BrokerIdentity(None, "c")
-
-
 def test_damaged_settings_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = replica(tmp_path / "s", 1)
     (root / "broker.conf").write_text("brokerId=first")

@@ -11,6 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from goldens import Golden
 from reading import Row, rows
 from rmqstore.errors import CorruptConfigError, OptionError
@@ -85,10 +86,10 @@ def test_a_group_and_bounds_choose_rows(golden_store: Golden) -> None:
     assert view_spec("consumed", consumer_group="g").consumer_group == "g"
 
 
-def test_a_queue_without_an_offset_has_not_been_passed(tmp_path: Path) -> None:
-    root = goldens.unpack("live", tmp_path)
-    table = {"LivePlain@one": {"0": 3}, "LivePlain@two": {"1": 5, "77": 9}, "Gone@one": {"0": 1}}
-    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+def test_a_queue_without_an_offset_has_not_been_passed(copied: Golden) -> None:
+    root = copied("live")
+    table = {"LivePlain@one": {0: 3}, "LivePlain@two": {1: 5, 77: 9}, "Gone@one": {0: 1}}
+    build.write_offsets(root, table)
     found = view(root, subscribe="LivePlain")
     assert len(found) == 2 * 210
     passed = [tuple(row[name] for name in KEY[1:]) for row in found if row["isPassed"]]
@@ -99,10 +100,9 @@ def test_a_queue_without_an_offset_has_not_been_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("committed", [(1 << 63) - 1, 1 << 63, 1 << 70])
-def test_an_offset_that_no_queue_reaches_gives_no_lag(tmp_path: Path, committed: int) -> None:
-    root = goldens.unpack("live", tmp_path)
-    table = {"LivePlain@one": {"0": committed, "1": 5}}
-    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+def test_an_offset_that_no_queue_reaches_gives_no_lag(copied: Golden, committed: int) -> None:
+    root = copied("live")
+    build.write_offsets(root, {"LivePlain@one": {0: committed, 1: 5}})
     with rmqstore.open(root) as store:
         first, second = store.view("groups").read_all().to_pylist()
         assert store.view("consumed", subscribe="LivePlain").read_all().num_rows > 0

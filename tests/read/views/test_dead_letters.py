@@ -17,11 +17,8 @@ from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.property_decode import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
-from rmqstore.read.split import Limits
-from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.dead_letters import origins
 from rmqstore.read.views.schema import view_spec
-from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
 NAMES = ("live", "v55-live-lite")
@@ -96,27 +93,8 @@ def test_topics_groups_and_bounds_choose_copies(golden_store: Golden) -> None:
         view_spec("queues", starting_timestamp=0)
 
 
-@pytest.mark.parametrize("max_bytes", [1, 600, 2000, 1 << 20])
-def test_pieces_have_each_message_once(golden_store: Golden, max_bytes: int) -> None:
-    root = golden_store("live")
-    spec = view_spec("deadLetters")
-    with open_for(root) as store:
-        view_slices = plan_view(store.parts, spec, Limits(max_bytes))
-        found = [
-            row
-            for view_slice in view_slices
-            for row in rows(read_slice(store.parts, spec, view_slice))
-        ]
-    assert len(view_slices) > 1 or max_bytes == 1 << 20
-    key = ("topic", "queueId", "queueOffset")
-    assert sorted(found, key=lambda row: [row[name] for name in key]) == (
-        sorted(view(root), key=lambda row: [row[name] for name in key])
-    )
-    assert all(view_slice.n_bytes >= 0 for view_slice in view_slices)
-
-
-def test_damaged_copies_have_the_reason(golden_store: Golden, tmp_path: Path) -> None:
-    root = goldens.unpack("live", tmp_path)
+def test_damaged_copies_have_the_reason(golden_store: Golden, copied: Golden) -> None:
+    root = copied("live")
     row = next(row for row in view(root) if row["kind"] == "deadLetter")
     segment = root / "commitlog" / f"{row['commitLogOffset'] // 98304 * 98304:020d}"
     data = bytearray(segment.read_bytes())
@@ -138,8 +116,8 @@ def test_damaged_copies_have_the_reason(golden_store: Golden, tmp_path: Path) ->
     assert len(view(root, consumer_group="CG_retry")) == 8
 
 
-def test_a_queue_that_cannot_be_read_has_a_row(tmp_path: Path) -> None:
-    root = goldens.unpack("live", tmp_path)
+def test_a_queue_that_cannot_be_read_has_a_row(copied: Golden) -> None:
+    root = copied("live")
     folder = root / "consumequeue" / "%DLQ%CG_retry" / "0"
     (folder / f"{7:020d}").write_bytes(bytes(500))
     found = view(root)

@@ -163,15 +163,17 @@ def test_an_answer_that_is_cut_is_asked_for_again() -> None:
 def test_bytes_of_two_versions_never_come_together(is_deleted: bool) -> None:
     server = Server(a=b"1" * 3 * MIB)
     with server.storage.open("fake://b/a") as file:
-        file.read(0, 10)
+        before = file.read(0, 10).tobytes()
         if is_deleted:
             del server.files["b/a"]
             server.fault = _fails(OSError("no such key"), 99)
         else:
             server.files["b/a"] = b"2" * 3 * MIB
-        with pytest.raises(FileDeletedError if is_deleted else FileReplacedError):
+        error = FileDeletedError if is_deleted else FileReplacedError
+        with pytest.raises(error, match="fake://b/a"):
             file.read(2 * MIB, 10)
         assert file.is_outdated()
+        assert file.read(0, 10).tobytes() == before, "these are held"
 
 
 def test_only_fetched_bytes_are_seen() -> None:

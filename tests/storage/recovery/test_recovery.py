@@ -187,6 +187,7 @@ def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
     (root / "commitlog" / f"{0:020d}").unlink()
     left = [at for at in store.placed if at.physical_offset >= 4096]
     with rmqstore.open(root) as opened:
+        assert opened.queue_range("T", 0) == (left[0].record.queue_offset, 120)
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in left]
         with pytest.raises(
