@@ -18,7 +18,7 @@ class Killed(Exception):  # noqa: N818 - an event, not an error of ours
     """The process is gone."""
 
 
-@pytest.fixture(params=[True, False], ids=["unnamed files", "no unnamed files"])
+@pytest.fixture(params=[True, False], ids=["unnamed", "named"])
 def has_unnamed_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Return whether the file system has files without a name."""
     open_file = os.open
