@@ -86,9 +86,7 @@ def run_spark(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def test_example_without_spark_shows_queues_and_a_message(
-    golden_store: Golden,
-) -> None:
+def test_example_without_spark_shows_queues_and_a_message(golden_store: Golden) -> None:
     shown = run_program("02_without_spark.py", golden_store("live"), "LivePlain")
     assert "LivePlain-0: 0 to 53" in shown
     assert "{'tags': 'TagA', 'queueOffset_count': 67}" in shown

@@ -229,9 +229,7 @@ def test_importing_a_connector_survives_a_core_that_cannot_be_imported(connector
     assert run("-c", script).strip() == connector.removeprefix("pyspark_")
 
 
-def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(
-    golden_store: Golden,
-) -> None:
+def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(golden_store: Golden) -> None:
     script = (
         "import sys\n"
         "class Blocker:\n"

@@ -69,12 +69,10 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         message = store.get(0)
         row = store.scan().read_all().to_pylist()[0]
     assert isinstance(message, Message)
-    assert (message.topic, message.queueId, message.queueOffset, message.body) == (
-        "Topic",
-        3,
-        0,
-        b"body",
-    )
+    assert message.topic == "Topic"
+    assert message.queueId == 3
+    assert message.queueOffset == 0
+    assert message.body == b"body"
     assert (message.tags, message.keys, message.msgId) == ("t", "a b", "U")
     assert (
         message.properties
@@ -82,10 +80,8 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         == dict(row["properties"])
     )
     assert message.bornTimestamp.timestamp() * 1000 == record.born_timestamp
-    assert (message.bornHost, message.storeHost) == (
-        "[2001:db8:0:0:0:0:0:20]:63789",
-        "127.0.0.1:10911",
-    )
+    assert message.bornHost == "[2001:db8:0:0:0:0:0:20]:63789"
+    assert message.storeHost == "127.0.0.1:10911"
     assert (message.flag, message.sysFlag, message.reconsumeTimes) == (-7, 8 | build.BORN_V6, 2)
     assert (message.preparedTransactionOffset, message.commitLogOffset) == (99, 0)
     assert message.storeSize == 88 + 12 + 4 + 1 + 5 + 2 + len(record.properties)
@@ -199,10 +195,8 @@ def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(
     with rmqstore.open(tmp_path / "s") as opened:
         with pytest.raises(CorruptRecordError, match="CRC of the body") as caught:
             read(opened, scan=scan)
-        assert (caught.value.path, caught.value.offset) == (
-            str(tmp_path / f"s/commitlog/{0:020d}"),
-            place,
-        )
+        assert caught.value.path == str(tmp_path / f"s/commitlog/{0:020d}")
+        assert caught.value.offset == place
         assert len(read(opened, scan=scan, check_crc=False)) == 3
         assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 2
         rows = read(opened, scan=scan, mode="PERMISSIVE")
@@ -487,12 +481,10 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_survive_pickling(error: RmqStoreError) -> None:
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.args, vars(again)) == (
-        type(error),
-        str(error),
-        error.args,
-        vars(error),
-    )
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == vars(error)
     assert isinstance(again, RmqStoreError)
 
 

@@ -19,11 +19,7 @@ COMMAND = [sys.executable, "-m", "rmqstore"]
     ("answer", "code", "said"), [("n", 4, "nothing was changed"), ("y", 0, "were built")]
 )
 def test_a_question_is_answered(
-    copied: Golden,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    code: int,
-    said: str,
+    copied: Golden, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, said: str
 ) -> None:
     root = copied("one")
     monkeypatch.setattr("rmqstore.cli.verify.must_ask", lambda **_: True)

@@ -74,10 +74,7 @@ WARNINGS = (
 
 @pytest.mark.parametrize(("words", "text"), WARNINGS)
 def test_a_warning_names_the_option_of_the_verb(
-    golden_store: Golden,
-    caplog: pytest.LogCaptureFixture,
-    words: list[str],
-    text: str,
+    golden_store: Golden, caplog: pytest.LogCaptureFixture, words: list[str], text: str
 ) -> None:
     """Each handler formats a warning at once, while the verb runs."""
     root = golden_store("crash2")

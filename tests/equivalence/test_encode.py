@@ -14,12 +14,7 @@ import tiers
 from goldens import Golden
 from rmqstore.format.columns.decode import pack_host, pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties
-from rmqstore.format.columns.encode import (
-    RecordColumns,
-    TopicColumn,
-    encode_records,
-    stamp,
-)
+from rmqstore.format.columns.encode import RecordColumns, TopicColumn, encode_records, stamp
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.record import encode_record

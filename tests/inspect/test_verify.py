@@ -78,10 +78,8 @@ def test_a_wrong_unit_is_named(copied: Golden) -> None:
     path = root / "consumequeue/TopicA/2" / f"{0:020d}"
     change(path, 3 * 20 + 8, b"\x00\x00\x01\x01")
     (found,) = findings(root)
-    assert (found.place, found.text) == (
-        "TopicA-2",
-        "1 unit differs from its record, the first at queue offset 3",
-    )
+    assert found.place == "TopicA-2"
+    assert found.text == "1 unit differs from its record, the first at queue offset 3"
 
 
 def test_units_of_no_record_are_counted(copied: Golden) -> None:
@@ -91,10 +89,8 @@ def test_units_of_no_record_are_counted(copied: Golden) -> None:
     end = -(-len(data.rstrip(b"\0")) // 20) * 20
     change(path, end, (0).to_bytes(8) + (200).to_bytes(4) + bytes(8))
     (found,) = findings(root)
-    assert (found.place, found.text) == (
-        "TopicA-2",
-        "1 unit does not point to a record of the queue",
-    )
+    assert found.place == "TopicA-2"
+    assert found.text == "1 unit does not point to a record of the queue"
 
 
 def test_damaged_records_are_named(copied: Golden) -> None:

@@ -74,11 +74,7 @@ SELECTIONS = {
         {"A-0": ALL, "A-1": ALL, "B-0": ALL[3:]},
     ),
     "times": (
-        {
-            "starting_timestamp": build.T0 + 11,
-            "ending_timestamp": build.T0 + 40,
-            "subscribe": "B",
-        },
+        {"starting_timestamp": build.T0 + 11, "ending_timestamp": build.T0 + 40, "subscribe": "B"},
         {"B-0": [2, 3]},
     ),
     "by-timestamp before offsets": (
@@ -100,11 +96,7 @@ SELECTIONS = {
     "later than all": ({"starting_timestamp": build.T0 + 111, "subscribe": "B"}, {}),
     "earlier than all": ({"ending_timestamp": 0, "subscribe": "B"}, {}),
     "from where it ends": (
-        {
-            "starting_offsets": {"B": {"0": 5}},
-            "ending_offsets": {"B": {"0": 5}},
-            "subscribe": "B",
-        },
+        {"starting_offsets": {"B": {"0": 5}}, "ending_offsets": {"B": {"0": 5}}, "subscribe": "B"},
         {},
     ),
 }
@@ -261,9 +253,7 @@ def test_numbers_for_earliest_and_latest_are_those_of_spark() -> None:
     assert (EARLIEST, LATEST) == (-2, -1)
 
 
-def test_a_queue_in_a_table_of_offsets_has_to_exist(
-    golden_store: Golden,
-) -> None:
+def test_a_queue_in_a_table_of_offsets_has_to_exist(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         for bounds in (
             {"starting_offsets": {"LivePlain": {"90": 1}}},

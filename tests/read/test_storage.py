@@ -55,10 +55,7 @@ def test_any_storage_gives_what_the_disk_gives(
 @pytest.mark.parametrize("ask", ASKED)
 @pytest.mark.parametrize("name", ["dledger-mixed", "dledger-crash3"])
 def test_any_storage_gives_what_the_disk_gives_of_a_dledger_log(
-    copied: Golden,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    ask: Ask,
+    copied: Golden, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
 ) -> None:
     root = copied(name)
     shutil.rmtree(root / "dledger-n0" / "index")  # sparse, and never read

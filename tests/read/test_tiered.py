@@ -96,10 +96,7 @@ def test_the_local_store_goes_on_where_it_begins(golden_store: Golden, name: str
 
 def test_store_times_find_queue_offsets_in_both(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
-    with (
-        rmqstore.open(tier_of(root)) as tier,
-        rmqstore.open(root, tiered=tier_of(root)) as store,
-    ):
+    with rmqstore.open(tier_of(root)) as tier, rmqstore.open(root, tiered=tier_of(root)) as store:
         n_compared = 0
         for asked in goldens.summary(name)["timeQueries"]:
             # RocketMQ reads the times of messages with IPv6 hosts at a wrong position, and throws
@@ -316,10 +313,7 @@ def test_look_ups_find_what_the_tier_has(golden_store: Golden, name: str) -> Non
     root = golden_store(name)
     asked = [row for row in goldens.lines(name, "keys") if row["maxNum"] == 64]
     columns = "topic,queueId,queueOffset,commitLogOffset,msgId,offsetMsgId,keys,storeTimestamp"
-    with (
-        rmqstore.open(tier_of(root)) as tier,
-        rmqstore.open(root, tiered=tier_of(root)) as store,
-    ):
+    with rmqstore.open(tier_of(root)) as tier, rmqstore.open(root, tiered=tier_of(root)) as store:
         every = read(store, columns=columns)
         for row in random.Random(name).sample(asked, 40):
             key, topic = row["key"], row["topic"]

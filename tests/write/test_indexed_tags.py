@@ -79,12 +79,7 @@ def findings(root: Path) -> list[object]:
     ],
 )
 def test_they_are_added_where_the_store_has_them(
-    copied: Golden,
-    name: str,
-    expected: int,
-    write: Callable[[Path], None],
-    *,
-    without_folder: bool,
+    copied: Golden, name: str, expected: int, write: Callable[[Path], None], *, without_folder: bool
 ) -> None:
     root = copied(name)
     if without_folder:

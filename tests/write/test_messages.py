@@ -86,10 +86,7 @@ def test_an_id_that_names_a_place_is_not_a_key() -> None:
     assert properties(KEEP, *rows) == [{}, {"UNIQ_KEY": rows[1]["msgId"]}, {"UNIQ_KEY": "own"}]
     assert properties(
         KEEP, {"msgId": "A", "offsetMsgId": "A"}, {"msgId": "A", "offsetMsgId": "B"}
-    ) == [
-        {},
-        {"UNIQ_KEY": "A"},
-    ]
+    ) == [{}, {"UNIQ_KEY": "A"}]
 
 
 def test_an_id_of_an_ipv6_host_is_known_too() -> None:

@@ -109,9 +109,7 @@ def unlocked(golden_store: Golden, tmp_path: Path) -> Path:
     return root
 
 
-def test_a_store_that_a_broker_without_a_lock_may_hold_is_refused_each_time(
-    unlocked: Path,
-) -> None:
+def test_a_store_that_a_broker_without_a_lock_may_hold_is_refused_each_time(unlocked: Path) -> None:
     before = {path: path.read_bytes() for path in unlocked.rglob("*") if path.is_file()}
     for _ in range(2):
         with pytest.raises(StoreStateError, match="broker_stopped=True"):

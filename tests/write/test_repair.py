@@ -87,9 +87,7 @@ def test_what_was_repaired_is_valid_when_opened_again(copied: Golden, name: str)
     assert files_of(root, *DATA) == before
 
 
-def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(
-    copied: Golden,
-) -> None:
+def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(copied: Golden) -> None:
     root = copied("crash2")
     before = files_of(root, *DATA)
     with pytest.raises(CorruptRecordError, match="good records follow at"):

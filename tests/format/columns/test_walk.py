@@ -37,22 +37,18 @@ def _three() -> tuple[bytes, list[int]]:
 def test_walk_finds_each_record_and_ends_with_the_range(walker: Walker) -> None:
     packed, starts = _three()
     found = walker(_buf(packed), 0, len(packed))
-    assert (found.starts.tolist(), found.kind, found.position) == (
-        starts,
-        StopKind.END,
-        len(packed),
-    )
+    assert found.starts.tolist() == starts
+    assert found.kind == StopKind.END
+    assert found.position == len(packed)
 
 
 @WALKERS
 def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: Walker) -> None:
     packed, starts = _three()
     found = walker(_buf(packed), 0, starts[1] + 1)
-    assert (found.starts.tolist(), found.kind, found.position) == (
-        starts[:2],
-        StopKind.END,
-        starts[2],
-    )
+    assert found.starts.tolist() == starts[:2]
+    assert found.kind == StopKind.END
+    assert found.position == starts[2]
 
 
 WALK_ENDS = {
@@ -74,11 +70,7 @@ WALK_ENDS = {
 
 
 @WALKERS
-@pytest.mark.parametrize(
-    ("tail", "kind"),
-    WALK_ENDS.values(),
-    ids=WALK_ENDS,
-)
+@pytest.mark.parametrize(("tail", "kind"), WALK_ENDS.values(), ids=WALK_ENDS)
 def test_a_walk_says_what_ended_it(walker: Walker, tail: bytes, kind: StopKind) -> None:
     packed, starts = _three()
     found = walker(_buf(packed + tail), 0, len(packed + tail))
@@ -135,9 +127,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize(
-    ("sizes", "max_rows", "max_bytes", "expected"),
-    BATCHES.values(),
-    ids=BATCHES,
+    ("sizes", "max_rows", "max_bytes", "expected"), BATCHES.values(), ids=BATCHES
 )
 def test_batches_cover_all_records_in_order(
     sizes: list[int], max_rows: int, max_bytes: int, expected: list[int]

@@ -559,9 +559,7 @@ def test_a_topic_that_nobody_knows_is_named(
         assert "knows Nope" in caplog.text
 
 
-def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(
-    golden_store: Golden,
-) -> None:
+def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         one = read(store, subscribe="LivePlain")[0]
         assert len(one["msgId"]) in (32, 56)

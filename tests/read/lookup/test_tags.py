@@ -166,10 +166,7 @@ def test_a_lost_extension_unit_loses_no_message(copied: Golden) -> None:
 def test_wrong_arguments_are_refused(
     golden_store: Golden, arguments: dict[str, Any], message: str
 ) -> None:
-    with (
-        rmqstore.open(golden_store("one")) as store,
-        pytest.raises(OptionError, match=message),
-    ):
+    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=message):
         read(store, **arguments)
 
 

@@ -47,9 +47,7 @@ def test_messages_are_at_the_requested_queue_offset(golden_store: Golden) -> Non
         assert within == EVERYTHING[LMQ, 0][5:19]
 
 
-def test_without_a_selection_they_come_with_the_system_topics_only(
-    golden_store: Golden,
-) -> None:
+def test_without_a_selection_they_come_with_the_system_topics_only(golden_store: Golden) -> None:
     with rmqstore.open(golden_store(NAME)) as store:
         assert {*column(store, "topic", include_system_topics=False)} == {"Parent"}
 

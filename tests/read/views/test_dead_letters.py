@@ -159,10 +159,7 @@ def test_origins_of_many_messages_equal_those_of_each(seed: int) -> None:
     values = ["T", "%RETRY%g_T", "%RETRY%a_b+T", "%RETRY%g", "%RETRY%"]
     names = ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "x"]
     messages = [
-        (
-            rng.choice(topics),
-            {name: rng.choice(values) for name in names if rng.random() < 0.4},
-        )
+        (rng.choice(topics), {name: rng.choice(values) for name in names if rng.random() < 0.4})
         for _ in range(200)
     ]
     known = KnownNames(groups={"g", "a_b"} if seed % 2 else set(), topics={"T"} if seed % 3 else ())

@@ -83,9 +83,7 @@ def test_commitlog_says_why_the_log_of_a_crashed_store_ends_and_what_follows(
     assert "CRC of the body" in view(golden_store("crash2"), "commitlog")[-1]["reason"]
 
 
-def test_commitlog_shows_what_follows_the_end_when_that_is_ignored(
-    golden_store: Golden,
-) -> None:
+def test_commitlog_shows_what_follows_the_end_when_that_is_ignored(golden_store: Golden) -> None:
     """crash2: a flipped byte of a body ends the log; good records follow."""
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
         found = rows(store.view("commitlog"))
@@ -438,8 +436,7 @@ def test_a_file_that_is_not_an_index_is_a_row(copied: Golden, stored: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [("live", "consumerOffset.json"), ("v55-live-lite", "lmqConsumerOffset.json")],
+    ("name", "file"), [("live", "consumerOffset.json"), ("v55-live-lite", "lmqConsumerOffset.json")]
 )
 def test_groups_are_as_far_behind_as_their_offsets_say(
     golden_store: Golden, name: str, file: str
@@ -515,12 +512,10 @@ def test_files_show_their_range_and_state(golden_store: Golden) -> None:
     assert (last["rangeStart"], last["rangeEnd"], last["state"]) == (196608, 262144, "live")
     assert ahead["state"] == "preallocated"
     unit = found[f"consumequeue/CrashA/0/{400:020d}"]
-    assert (unit["topic"], unit["queueId"], unit["rangeStart"], unit["rangeEnd"]) == (
-        "CrashA",
-        0,
-        20,
-        40,
-    )
+    assert unit["topic"] == "CrashA"
+    assert unit["queueId"] == 0
+    assert unit["rangeStart"] == 20
+    assert unit["rangeEnd"] == 40
     assert found["abort.bak"]["state"] == "empty"
     stale = {
         row["path"] for row in view(golden_store("expired2"), "files") if row["state"] == "stale"

@@ -85,9 +85,7 @@ def test_a_folder_in_place_of_the_file_is_not_read(paths: StorePaths) -> None:
     assert read_epochs(paths) == EPOCHS[:2]
 
 
-def test_each_epoch_ends_where_the_next_one_starts_or_the_log_ends(
-    golden_store: Golden,
-) -> None:
+def test_each_epoch_ends_where_the_next_one_starts_or_the_log_ends(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("controller"), broker_name="b") as store:
         found = rows(store.view("epochs"))
         end = store.parts.log.max_offset

@@ -139,10 +139,7 @@ def test_words_in_the_name_of_an_object_decide_nothing(name: str, quote: str) ->
 
 @pytest.mark.parametrize(("seconds", "n_warnings"), [(0, 0), (6, 3)])
 def test_people_are_told_what_a_long_request_waits_for(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    seconds: int,
-    n_warnings: int,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: int, n_warnings: int
 ) -> None:
     server, clock = Server(a=bytes(100)), count(0, seconds)
     monkeypatch.setattr(remote_requests, "monotonic", lambda: next(clock))

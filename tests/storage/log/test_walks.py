@@ -41,11 +41,9 @@ def test_a_file_is_walked_up_to_its_blank(tmp_path: Path) -> None:
     log = _log(store, tmp_path)
     for segment, places in zip(log.segments[:-1], _places(store, log)[:-1], strict=True):
         (window,) = walk_forward(log, segment, segment.start, segment.end)
-        assert (_starts(window), window.records.kind, window.damage) == (
-            places,
-            StopKind.BLANK,
-            None,
-        )
+        assert _starts(window) == places
+        assert window.records.kind == StopKind.BLANK
+        assert window.damage is None
 
 
 @pytest.mark.parametrize("n_bytes", [1, 500, 1 << 20])
@@ -67,11 +65,9 @@ def test_a_walk_goes_on_at_the_next_whole_record_after_damage(tmp_path: Path) ->
     store.put(bad, b"\xff" * 8)
     log = _log(store, tmp_path)
     before, after = walk_forward(log, log.segments[0], 0, store.end)
-    assert (_starts(before)[-1], before.stopped, before.resumed) == (
-        store.placed[2].physical_offset,
-        bad,
-        following,
-    )
+    assert _starts(before)[-1] == store.placed[2].physical_offset
+    assert before.stopped == bad
+    assert before.resumed == following
     assert before.damage is not None
     assert "magic" in before.damage
     assert (_starts(after)[0], after.stopped, after.damage) == (following, store.end, None)
@@ -93,11 +89,9 @@ def test_a_walk_that_ends_at_damage_does_not_look_for_the_next_record(
     forward = walk_forward(log, log.segments[0], 0, store.segment_bytes)
     window = next(forward)
     assert (window.damage, searched) == (StopKind.EMPTY.value, [])
-    assert (window.resumed, window.resumed, len(searched)) == (
-        store.segment_bytes,
-        store.segment_bytes,
-        1,
-    )
+    assert window.resumed == store.segment_bytes
+    assert window.resumed == store.segment_bytes
+    assert len(searched) == 1
     assert (list(forward), len(searched)) == ([], 1)
 
 
