@@ -319,14 +319,18 @@ def test_report_writes_a_page_and_its_exit_code_says_what_verify_found(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.html", "damaged.html"]
 
 
-def test_report_replaces_nothing_without_the_option_and_writes_nothing_into_the_store(
+def test_report_refuses_a_file_that_is_there_or_in_the_store_or_in_no_folder(
     golden_store: Golden, tmp_path: Path
 ) -> None:
+    root = golden_store("one")
     (tmp_path / "there.html").write_text("mine")
-    assert "--overwrite" in refusal("report", golden_store("one"), "-o", tmp_path / "there.html")
+    for page, reason in (
+        (tmp_path / "there.html", "--overwrite"),
+        (root / "report.html", "lies in the store"),
+        (tmp_path / "none" / "r.html", "there is no folder"),
+    ):
+        assert reason in refusal("report", root, "-o", page)
     assert (tmp_path / "there.html").read_text() == "mine"
-    said = refusal("report", golden_store("one"), "-o", golden_store("one") / "report.html")
-    assert "lies in the store" in said
 
 
 def test_report_of_a_log_with_a_missing_file_says_so(golden_store: Golden, tmp_path: Path) -> None:
@@ -347,13 +351,6 @@ def test_report_of_queues_in_rocksdb_says_what_it_lacks(
     assert "They lie in RocksDB" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert run("report", golden_store("live"), "-o", tmp_path / "l.html").exit_code == 0
     assert "RocksDB" not in (tmp_path / "l.html").read_text(encoding="utf-8")
-
-
-def test_report_into_a_folder_that_is_not_there_reads_nothing(
-    golden_store: Golden, tmp_path: Path
-) -> None:
-    said = refusal("report", golden_store("one"), "-o", tmp_path / "none" / "r.html")
-    assert "there is no folder" in said
 
 
 def test_report_says_what_to_install_where_a_library_is_missing(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import goldens
 import rmqstore
 from goldens import Golden
 from rmqstore.inspect.verify import verify
@@ -58,6 +59,9 @@ def test_views_of_topics_say_what_is_not_known(
         rows = store.view("topics").read_all().to_pylist()
         (route,) = store.view("routes").read_all().to_pylist()
     assert {row["perm"] for row in rows} == {None}
+    counts = goldens.summary("live")["counts"]["perTopic"]
+    messages = {row["topic"]: row["messages"] for row in rows}
+    assert messages["LiveTx"] == counts["LiveTx"]
     assert "topics.json" in caplog.text
     assert "topics.json" in route["reason"]
 

@@ -291,16 +291,6 @@ def test_topics_sum_their_queues_and_show_what_the_broker_knows(golden_store: Go
     assert found["%RETRY%CG_retry"]["isSystem"] is True
 
 
-def test_topics_survive_a_broken_topics_json(copied: Golden) -> None:
-    root = copied("live")
-    (root / "config" / "topics.json").write_text("{no json")
-    (root / "config" / "topics.json.bak").unlink()
-    with rmqstore.open(root) as store:
-        found = {row["topic"]: row for row in rows(store.view("topics"))}
-    assert found["LiveTx"]["messages"] == goldens.summary("live")["counts"]["perTopic"]["LiveTx"]
-    assert found["LiveTx"]["perm"] is None
-
-
 # ---- consumequeue
 
 
