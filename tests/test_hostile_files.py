@@ -478,8 +478,7 @@ def test_a_topic_that_is_too_long_for_a_folder_has_no_queue(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("timestamp", [1 << 60, -(1 << 60), 253_402_300_800_000])
 def test_a_time_that_no_calendar_has_is_damage(tmp_path: Path, timestamp: int) -> None:
-    store = build.Store()
-    store.append(build.Record(store_timestamp=timestamp))
+    store = build.filled([build.Record(store_timestamp=timestamp)])
     root = store.write(tmp_path / "s")
     with (
         rmqstore.open(root) as opened,

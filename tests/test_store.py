@@ -569,8 +569,7 @@ def test_a_notebook_shows_the_first_topics_of_a_store(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_topics_as_text(tmp_path: Path) -> None:
-    store = build.Store()
-    store.append(build.Record(topic="<script>alert(1)<"))
+    store = build.filled([build.Record(topic="<script>alert(1)<")])
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         assert "<td>&lt;script&gt;alert(1)&lt;</td>" in opened._repr_html_()
 

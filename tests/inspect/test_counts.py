@@ -85,8 +85,7 @@ def test_a_message_whose_time_cannot_be_read_has_none(
 
 
 def test_the_edge_of_the_calendar_has_an_hour_and_a_day(tmp_path: Path) -> None:
-    made = build.Store()
-    made.append(build.Record(store_timestamp=253_402_300_799_999))
+    made = build.filled([build.Record(store_timestamp=253_402_300_799_999)])
     with rmqstore.open(made.write(tmp_path / "s")) as store, time_zone("+08:00"):
         for unit in ("hour", "day"):
             assert count_by_time([store], unit, {}).column("messages").to_pylist() == [1]

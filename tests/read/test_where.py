@@ -327,8 +327,7 @@ def test_rows_of_a_view_meet_a_condition_on_its_columns(golden_store: Golden) ->
 
 
 def test_times_are_compared_to_the_microsecond(tmp_path: Path) -> None:
-    store = build.Store()
-    store.append(build.Record(store_timestamp=build.T0))
+    store = build.filled([build.Record(store_timestamp=build.T0)])
     at = datetime.fromtimestamp(build.T0 // 1000, UTC) + timedelta(milliseconds=build.T0 % 1000)
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         assert opened.count(where=f"storeTimestamp = {build.T0}") == 1

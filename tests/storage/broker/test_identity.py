@@ -19,8 +19,7 @@ SYSTEM_TOPICS = ["A", "rmq_sys_SYNC_BROKER_MEMBER_of-topic", "rmq_sys_REVIVE_LOG
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a store of one message."""
-    store = build.Store()
-    store.append(build.Record())
+    store = build.filled([build.Record()])
     return store.write(tmp_path / "folder")
 
 
