@@ -7,10 +7,9 @@ import sys
 
 import click
 import pytest
-from click.testing import CliRunner
 
+from command_line import run
 from goldens import Golden
-from rmqstore.cli import main
 
 COMMAND = [sys.executable, "-m", "rmqstore"]
 
@@ -23,7 +22,7 @@ def test_a_question_is_answered(
 ) -> None:
     root = copied("one")
     monkeypatch.setattr("rmqstore.cli.verify.must_ask", lambda **_: True)
-    done = CliRunner().invoke(main, ["rebuild", str(root)], input=f"{answer}\n")
+    done = run("rebuild", root, stdin=f"{answer}\n")
     assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
 
 
@@ -37,7 +36,7 @@ def test_ctrl_c_has_its_own_code(
         raise kind
 
     monkeypatch.setattr("rmqstore.cli.verify.verify_store", interrupt)
-    done = CliRunner().invoke(main, ["verify", str(golden_store("one"))])
+    done = run("verify", golden_store("one"))
     assert (done.exit_code, done.stderr) == (130, "interrupted\n")
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
 import goldens
 import rmqstore
 from command_line import run
 from goldens import Golden
-from rmqstore.cli import main
 from rmqstore.errors import (
     CorruptRecordError,
     IllegalMessageError,
@@ -162,13 +160,13 @@ def test_a_person_is_asked_and_may_refuse(copied: Golden, tmp_path: Path) -> Non
     source.write_text('{"topic": "New", "body": "x"}\n')
     before = files_of(root)
     for words in (["rebuild", root], ["import", root, source]):
-        refused = CliRunner().invoke(main, list(map(str, words)), input="n\n")
+        refused = run(*words, stdin="n\n")
         assert refused.exit_code == 4
         assert "[y/N]" in refused.stderr
         assert str(root) in refused.stderr
         assert files_of(root) == before
     for words in (["rebuild", root], ["import", root, source]):
-        assert CliRunner().invoke(main, list(map(str, words)), input="y\n").exit_code == 0
+        assert run(*words, stdin="y\n").exit_code == 0
         assert "[y/N]" not in run(*words, "--yes").stderr
 
 

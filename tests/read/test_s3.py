@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+import command_line
 import rmqstore
 import store_builder as build
 import tiers
@@ -16,7 +16,6 @@ from goldens import Golden
 from reading import read
 from remote_reads import ASKED, Ask, answer
 from rmqstore import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
-from rmqstore.cli import main
 from rmqstore.errors import RemoteReadError
 from rmqstore.storage.files.remote_location import local_path
 from s3_server import BUCKET, KEYS, S3Server
@@ -132,11 +131,8 @@ def test_local_and_remote_stores_are_read_together(golden_store: Golden, s3: S3S
     with rmqstore.open(local) as one, rmqstore.open(golden_store("basic")) as basic:
         assert n_rows == one.scan().read_all().num_rows + basic.scan().read_all().num_rows
     options = [f"--storage-option={name}={value}" for name, value in s3.options.items()]
-    result = CliRunner().invoke(
-        main, ["stat", "--brokers", json.dumps(brokers), *options, "--format", "jsonl"]
-    )
-    assert result.exit_code == 0, result.output
-    assert {json.loads(line)["brokerName"] for line in result.stdout.splitlines()} == {"a", "b"}
+    found = command_line.rows("stat", "--brokers", json.dumps(brokers), *options)
+    assert {row["brokerName"] for row in found} == {"a", "b"}
     with pytest.raises(OptionError, match="'nope' is not an option"):
         rmqstore.open({"b": remote, "a": str(local)}, storage_options={"nope": "1"})
 
@@ -175,11 +171,9 @@ def test_the_command_line_reads_a_uri(golden_store: Golden, s3: S3Server) -> Non
     uri = s3.upload(golden_store("basic"))
     options = [f"--storage-option={name}={value}" for name, value in s3.options.items()]
     for verb in ("stat", "verify"):
-        result = CliRunner().invoke(main, [verb, uri, *options])
-        assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(main, ["rebuild", uri, *options])
-    assert result.exit_code == 2
-    assert "can be read, not written" in result.output
+        shown = command_line.run(verb, uri, *options)
+        assert shown.exit_code == 0, shown.output
+    assert "can be read, not written" in command_line.refusal("rebuild", uri, *options)
 
 
 @pytest.mark.parametrize("marked", ["", "/commitlog", "/consumequeue", "/consumequeue/T", "/index"])

@@ -8,14 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from command_line import run
 from goldens import Golden
-from rmqstore.cli import main
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 
@@ -105,7 +104,7 @@ def test_a_record_with_a_wrong_queue_offset_is_named(copied: Golden, wrong: int)
     with rmqstore.open(root) as store:
         end = store.queue_range("TopicB", row["queueId"])[1]
     assert end == len(goldens.queues("basic")["TopicB", row["queueId"]])
-    shown = CliRunner().invoke(main, ["rebuild", str(root)])
+    shown = run("rebuild", root)
     assert shown.exit_code == 1
     assert f"the record at {row['physicalOffset']} says queue offset {wrong}" in shown.stdout
 

@@ -6,13 +6,12 @@ import logging
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import rmqstore
+from command_line import rows, run
 from goldens import Golden
 from memory_storage import MemoryStorage
 from pyspark_rmqstore.options import parse_read_options
-from rmqstore.cli import main
 from rmqstore.errors import NotAStoreError
 from rmqstore.storage.broker.folders import root_of_part
 
@@ -95,11 +94,9 @@ def test_verbs_warn_and_show_the_store(
     golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = golden_store("live")
-    shown = CliRunner().invoke(main, ["stat", str(root / "config"), "--json"])
-    assert shown.exit_code == 0
-    assert shown.stdout == CliRunner().invoke(main, ["stat", str(root), "--json"]).stdout
+    assert rows("stat", root / "config") == rows("stat", root)
     assert f"its root is opened: {root}" in caplog.text
-    copied = CliRunner().invoke(main, ["copy", str(root / "config"), str(tmp_path / "copy")])
+    copied = run("copy", root / "config", tmp_path / "copy")
     assert copied.exit_code == 0, copied.output
 
 
