@@ -9,6 +9,7 @@ import wings  # and this one parts of the packages
 # isort: on
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -171,6 +172,12 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         return goldens.unpack(name, tmp_path_factory.mktemp(f"golden-{name}"))
 
     return unpacked
+
+
+@pytest.fixture
+def copied(golden_store: goldens.Golden, tmp_path: Path) -> goldens.Golden:
+    """Return a function that copies a golden store by name, for this test, and returns its root."""
+    return lambda name: Path(shutil.copytree(golden_store(name), tmp_path / name))
 
 
 @pytest.fixture(scope="session")

@@ -33,8 +33,8 @@ OF_GROUPS_CRASHED = ("dledger-crash",)
 IN_TIER = ("tiered", "v55-tiered")  # local store, and `tieredstore/` with more of its messages
 TORN = ("dledger-crash2", "dledger-crash3")  # one record in the log is torn
 
+Golden = Callable[[str], Path]  # the fixtures golden_store and copied
 Row = dict[str, Any]
-Unpacked = Callable[[str], Path]  # the name of a store in, its root out
 
 
 def unpack(name: str, folder: Path) -> Path:

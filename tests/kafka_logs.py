@@ -29,7 +29,7 @@ EVERY = (*CLEAN, *KILLED, "damaged")
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 Row = dict[str, Any]
-Unpacked = Callable[[str], Path]  # the name of a store in, its root out
+Golden = Callable[[str], Path]  # the name of a store in, its root out
 
 _crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 

@@ -47,6 +47,11 @@ def read(store: MessageStore, **options: Any) -> list[Row]:
     return rows(store.scan(**{"columns": default, "include_system_topics": True, **options}))
 
 
+def column(store: MessageStore, name: str, **options: Any) -> list[Any]:
+    """Return one column of a scan, with the options of :func:`read`."""
+    return [row[name] for row in read(store, columns=name, **options)]
+
+
 def offsets(found: Iterable[Row]) -> list[int]:
     return [row["commitLogOffset"] for row in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -115,10 +116,10 @@ def pack_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
 
 
 def java_hash(text: str) -> int:
-    """Return String.hashCode of text within the basic plane."""
-    code = 0
-    for char in text:
-        code = (31 * code + ord(char)) & 0xFFFFFFFF
+    """Return String.hashCode of text."""
+    encoded, code = text.encode("utf-16-be"), 0
+    for (unit,) in struct.iter_unpack(">H", encoded):
+        code = (31 * code + unit) & 0xFFFFFFFF
     return code - (code >> 31 << 32)
 
 
@@ -151,6 +152,11 @@ class Store:
     def has_entries(self) -> bool:
         """Whether the file at the end of the log holds DLedger entries."""
         return self.divide is not None and self.end >= self.divide
+
+    @property
+    def places(self) -> list[int]:
+        """The physical offsets of the records."""
+        return [at.physical_offset for at in self.placed]
 
     def append(self, record: Record, *, queued: bool = True, tags: str | None = None) -> Placed:
         """Append as the broker does: it rolls the file where 8 bytes would not be left."""
@@ -217,6 +223,14 @@ class Store:
         return root
 
 
+def filled(records: Iterable[Record], **sizes: int) -> Store:
+    """Return a store in the making that has these records."""
+    store = Store(**sizes)
+    for record in records:
+        store.append(record)
+    return store
+
+
 def write_queue(
     folder: Path, units: list[tuple[int, int, int]], first: int = 0, units_per_file: int = 20
 ) -> None:
@@ -234,15 +248,21 @@ def write_config(
 ) -> None:
     """Write ``config/`` as fastjson does: integer keys without quotes."""
     folder = root / "config"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     table = ",".join(f'"{topic}":{{"topicName":"{topic}","readQueueNums":4}}' for topic in topics)
     (folder / "topics.json").write_text(
         f'{{"dataVersion":{{"counter":1}},"topicConfigTable":{{{table}}}}}'
     )
+    write_offsets(root, offsets or {})
+
+
+def write_offsets(root: Path, offsets: dict[str, dict[int, int]]) -> None:
+    """Write ``config/consumerOffset.json``: offsets by ``TOPIC@GROUP`` and queue."""
+    (root / "config").mkdir(exist_ok=True)
     groups = ",".join(
         f'"{key}":{{{",".join(f"{queue}:{at}" for queue, at in queues.items())}}}'
-        for key, queues in (offsets or {}).items()
+        for key, queues in offsets.items()
     )
-    (folder / "consumerOffset.json").write_text(
+    (root / "config" / "consumerOffset.json").write_text(
         f'{{"dataVersion":{{"counter":1}},"offsetTable":{{{groups}}}}}'
     )

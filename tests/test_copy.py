@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,12 +31,7 @@ from rmqstore.errors import (
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 
-SIZES = StoreConfig().updated(
-    {
-        "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 100,
-        "maxIndexNum": 100,
-    }
-)  # fmt: skip
+SIZES = StoreConfig(16384, 400, max_hash_slot_num=100, max_index_num=100)
 COMMITS = ".rmqstore/commits"
 OWN = {"lock", "abort"}
 
@@ -126,6 +122,19 @@ def test_a_file_that_becomes_shorter_meanwhile_leaves_no_bytes_of_another_place(
     copy(root, tmp_path / "copy", disk=CutMeanwhile())
     copied = tmp_path / "copy" / "timerlog" / file.name
     assert copied.read_bytes() == b"\1" * 6000 + bytes(4000)
+
+
+class Meanwhile(FaultyDisk):
+    """Lets something happen when the first file of the configuration was made."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__()
+        self.actions = [action]
+
+    def create(self, path: Path, size: int, content: Any = None) -> None:
+        super().create(path, size, content)
+        if path.parent.name == "config" and self.actions:
+            self.actions.pop()()
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -310,15 +319,12 @@ def test_an_unfinished_copy_of_another_store_is_refused(root: Path, tmp_path: Pa
 def test_a_store_that_is_opened_meanwhile_is_copied_again(root: Path, tmp_path: Path) -> None:
     writers = []
 
-    class OpenedMeanwhile(FaultyDisk):
-        def create(self, path: Path, size: int, content: Any = None) -> None:
-            super().create(path, size, content)
-            if path.parent.name == "config" and not writers:
-                writers.append(rmqstore.open(root, "a"))
-                writers[0].append(rows(30, first=5000))
-                writers[0].flush()
+    def write() -> None:
+        writers.append(rmqstore.open(root, "a"))
+        writers[0].append(rows(30, first=5000))
+        writers[0].flush()
 
-    copied = copy(root, tmp_path / "copy", disk=OpenedMeanwhile())
+    copied = copy(root, tmp_path / "copy", disk=Meanwhile(write))
     assert not copied.findings
     assert len(messages(tmp_path / "copy")) == 390
     writers[0].close()
@@ -414,30 +420,21 @@ def test_a_wrong_argument_leaves_nothing_behind(root: Path, tmp_path: Path) -> N
 
 
 def test_two_copies_do_not_grow_in_one_folder(root: Path, tmp_path: Path) -> None:
-    class Again(FaultyDisk):
-        def create(self, path: Path, size: int, content: Any = None) -> None:
-            super().create(path, size, content)
-            if path.parent.name == "config":
-                with pytest.raises(StoreLockedError, match="another call makes this copy"):
-                    copy(root, tmp_path / "copy")
+    def copy_again() -> None:
+        with pytest.raises(StoreLockedError, match="another call makes this copy"):
+            copy(root, tmp_path / "copy")
 
-    copy(root, tmp_path / "copy", disk=Again())
+    copy(root, tmp_path / "copy", disk=Meanwhile(copy_again))
 
 
 def test_a_store_that_was_opened_and_closed_meanwhile_is_copied_again(
     root: Path, tmp_path: Path
 ) -> None:
-    has_written = []
+    def write() -> None:
+        with rmqstore.open(root, "a") as writer:
+            writer.append(rows(30, first=5000))
 
-    class WrittenMeanwhile(FaultyDisk):
-        def create(self, path: Path, size: int, content: Any = None) -> None:
-            super().create(path, size, content)
-            if path.parent.name == "config" and not has_written:
-                has_written.append(True)
-                with rmqstore.open(root, "a") as writer:
-                    writer.append(rows(30, first=5000))
-
-    copied = copy(root, tmp_path / "copy", disk=WrittenMeanwhile())
+    copied = copy(root, tmp_path / "copy", disk=Meanwhile(write))
     assert not copied.findings
     assert contents(tmp_path / "copy") == contents(root)
     assert len(messages(tmp_path / "copy")) == 390

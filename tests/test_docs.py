@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import kafkalog
 import manual
 import rmqstore
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.cli.verbs import VERBS
 from rmqstore.format.schema import ALL_COLUMNS
@@ -40,7 +40,7 @@ WITH_SNIPPETS = [
 )
 def test_the_snippets_of_a_page_run(
     page: Path,
-    golden_store: Callable[[str], Path],
+    golden_store: Golden,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,

@@ -82,7 +82,7 @@ def run_spark(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def test_example_without_spark_shows_queues_and_a_message(golden_store: goldens.Unpacked) -> None:
+def test_example_without_spark_shows_queues_and_a_message(golden_store: goldens.Golden) -> None:
     shown = run_program("02_without_spark.py", golden_store("live"), "LivePlain")
     assert "LivePlain-0: 0 to 53" in shown
     assert "{'tags': 'TagA', 'queueOffset_count': 67}" in shown
@@ -90,7 +90,7 @@ def test_example_without_spark_shows_queues_and_a_message(golden_store: goldens.
 
 @pytest.mark.spark
 def test_example_migrates_a_topic_once(
-    run_spark: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     for _ in range(2):
         shown = run_spark(
@@ -100,7 +100,7 @@ def test_example_migrates_a_topic_once(
 
 
 @pytest.mark.spark
-def test_example_reads_a_topic(run_spark: Run, golden_store: goldens.Unpacked) -> None:
+def test_example_reads_a_topic(run_spark: Run, golden_store: goldens.Golden) -> None:
     shown = run_spark("01_read_topic.py", golden_store("live"), "LivePlain")
     assert "210 messages in LivePlain" in shown
     assert "51 messages in queue 0 from offset 2 on" in shown
@@ -108,7 +108,7 @@ def test_example_reads_a_topic(run_spark: Run, golden_store: goldens.Unpacked) -
 
 
 @pytest.mark.spark
-def test_example_finds_messages(run_spark: Run, golden_store: goldens.Unpacked) -> None:
+def test_example_finds_messages(run_spark: Run, golden_store: goldens.Golden) -> None:
     shown = run_spark("09_find_messages.py", golden_store("live"), "key-1", "tx-3", "nowhere")
     assert "6 messages by 3 keys" in shown
     assert "PushedFilters: [IsNotNull(topic), IsNotNull(msgId)," in shown
@@ -117,7 +117,7 @@ def test_example_finds_messages(run_spark: Run, golden_store: goldens.Unpacked) 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
-def test_demo_shows_topics_messages_and_counts(golden_store: goldens.Unpacked) -> None:
+def test_demo_shows_topics_messages_and_counts(golden_store: goldens.Golden) -> None:
     shown = run_program("demo.py", golden_store("live"))
     assert "|LivePlain      |210     |106965|" in shown
     assert "|LiveTx         |1      |3    |" in shown
@@ -125,7 +125,7 @@ def test_demo_shows_topics_messages_and_counts(golden_store: goldens.Unpacked) -
 
 @pytest.mark.spark
 def test_example_archives_a_store_and_brings_it_back(
-    run_spark: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     archive, restored = tmp_path / "archive", tmp_path / "restored"
     shown = run_spark("04_archive_to_parquet.py", golden_store("live"), archive, restored)
@@ -168,7 +168,7 @@ def test_example_makes_test_data(run_spark: Run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_example_archives_what_is_new(
-    run_spark: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
     with rmqstore.open(golden_store("live")) as store:
@@ -181,7 +181,7 @@ def test_example_archives_what_is_new(
 
 @pytest.mark.spark
 def test_example_replays_tags_once(
-    run_spark: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     tags = "TagA || TagC"
     with rmqstore.open(golden_store("live")) as store:
@@ -210,7 +210,7 @@ def test_example_replays_tags_once(
 
 @pytest.mark.spark
 def test_example_counts_by_batch(
-    run_spark: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     for _ in range(2):
         shown = run_spark(
@@ -341,9 +341,7 @@ def test_example_audits_lag_over_days(tmp_path: Path) -> None:
     assert "STANDS  behind in LiveOrder-0 of broker-a: at 8, lag" in shown
 
 
-def test_example_migrates_a_cluster(
-    run: Run, golden_store: goldens.Unpacked, tmp_path: Path
-) -> None:
+def test_example_migrates_a_cluster(run: Run, golden_store: goldens.Golden, tmp_path: Path) -> None:
     live = goldens.unpack("live", tmp_path)
     replica = shutil.copytree(live, tmp_path / "replica")
     file, target = tmp_path / "brokers.json", tmp_path / "moved"
@@ -362,7 +360,7 @@ def test_example_migrates_a_cluster(
 
 
 def test_example_extracts_and_removes_one_person(
-    run: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     root, extract, target = golden_store("live"), tmp_path / "p.parquet", tmp_path / "store"
     shown = run("13_one_person.py", root, extract, target, "retry-3")
@@ -394,7 +392,7 @@ def test_example_extracts_and_removes_one_person(
     ]
 
 
-def test_example_replays_a_window(run: Run, golden_store: goldens.Unpacked, tmp_path: Path) -> None:
+def test_example_replays_a_window(run: Run, golden_store: goldens.Golden, tmp_path: Path) -> None:
     begin, end = "2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600"
     arguments = (golden_store("live"), tmp_path / "test", "LivePlain", begin, end)
     assert "LivePlain-3: 6 messages" in run("14_replay_window.py", *arguments)
@@ -412,7 +410,7 @@ def test_example_replays_a_window(run: Run, golden_store: goldens.Unpacked, tmp_
 
 @pytest.mark.spark
 def test_example_of_a_job_that_read_kafka_counts_words(
-    run_spark: Run, golden_store: goldens.Unpacked, tmp_path: Path
+    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     shown = run_spark(
         "15_move_kafka_job.py", golden_store("live"), "LivePlain", tmp_path / "result",
@@ -446,7 +444,7 @@ def test_example_copies_kafka_logs_once(run_spark: Run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_example_shows_what_it_would_send_to_kafka(
-    run_spark: Run, golden_store: goldens.Unpacked
+    run_spark: Run, golden_store: goldens.Golden
 ) -> None:
     shown = run_spark("17_rocketmq_to_kafka.py", golden_store("live"), "LivePlain")
     assert "210 messages of LivePlain" in shown
@@ -455,7 +453,7 @@ def test_example_shows_what_it_would_send_to_kafka(
 
 @pytest.mark.spark
 def test_rows_for_the_kafka_sink_are_as_it_takes_them(
-    spark: SparkSession, golden_store: goldens.Unpacked
+    spark: SparkSession, golden_store: goldens.Golden
 ) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "17_rocketmq_to_kafka.py"))
     frame = example["records_of"](spark, str(golden_store("live")), "LivePlain")

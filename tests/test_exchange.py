@@ -10,13 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from click.testing import CliRunner, Result
 from pyarrow import parquet
 
 import goldens
 import rmqstore
 import store_builder as build
-from rmqstore.cli import main
+from command_line import refusal, run
 
 SIZES = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
@@ -27,10 +26,6 @@ SAME = [
     "topic", "queueId", "queueOffset", "body", "properties", "flag", "bornTimestamp", "bornHost",
     "reconsumeTimes",
 ]  # fmt: skip
-
-
-def run(*arguments: object, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
 
 
 def rows(root: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
@@ -56,7 +51,7 @@ def config(folder: Path, text: str = SIZES) -> Path:
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "ipv6", "compressed"])
 def test_messages_come_back_the_same(
-    golden_store: goldens.Unpacked, tmp_path: Path, name: str, suffix: str
+    golden_store: goldens.Golden, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target = golden_store(name), tmp_path / f"out.{suffix}"
     shown = run("export", root, target, "--all")
@@ -82,7 +77,7 @@ def test_messages_come_back_the_same(
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "compressed", "prop-crc"])
 def test_a_verbatim_export_comes_back_byte_for_byte(
-    golden_store: goldens.Unpacked, tmp_path: Path, name: str, suffix: str
+    golden_store: goldens.Golden, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target, back = golden_store(name), tmp_path / f"out.{suffix}", tmp_path / "back"
     conf = "".join(f"{key}={value}\n" for key, value in goldens.summary(name)["conf"].items())
@@ -93,7 +88,7 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
     assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
 
 
-def test_export_takes_what_was_chosen(golden_store: goldens.Unpacked, tmp_path: Path) -> None:
+def test_export_takes_what_was_chosen(golden_store: goldens.Golden, tmp_path: Path) -> None:
     target = tmp_path / "some.parquet"
     chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
     assert run("export", golden_store("live"), target, *chosen).exit_code == 0
@@ -104,7 +99,7 @@ def test_export_takes_what_was_chosen(golden_store: goldens.Unpacked, tmp_path: 
 
 
 def test_export_replaces_nothing_without_the_option(
-    golden_store: goldens.Unpacked, tmp_path: Path
+    golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     target = tmp_path / "there.jsonl"
     target.write_text("mine")
@@ -126,11 +121,10 @@ def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 
 def test_both_files_of_a_name_that_says_nothing_need_a_format(
-    golden_store: goldens.Unpacked, tmp_path: Path
+    golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
-    shown = run("export", golden_store("basic"), tmp_path / "out.txt")
-    assert shown.exit_code == 2
-    assert "out.txt: the name does not give the format" in shown.stderr
+    said = refusal("export", golden_store("basic"), tmp_path / "out.txt")
+    assert "out.txt: the name does not give the format" in said
     assert (
         run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code
         == 0
@@ -160,25 +154,44 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "line 2 is not JSON"),
-        ("[1]", "line 2 is not a JSON object"),
-        ("[" * 100_000, "line 2 is not JSON"),
-        ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is not a column"),
-        ('{"topic": "T", "body": 3}',
-         "line 2: body must be text, not 3; other bytes stand in bodyBase64"),
-        ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),
+        ("{", "line 601 is not JSON"),
+        ("[1]", "line 601 is not a JSON object"),
+        ("[" * 100_000, "line 601 is not JSON"),
+        ('{"topic": "T", "body": "x", "colour": "blue"}', "line 601: colour is not a column"),
+        (
+            '{"topic": "T", "body": 3}',
+            "line 601: body must be text, not 3; other bytes stand in bodyBase64",
+        ),
+        ('{"topic": "T", "bodyBase64": "*"}', "line 601: bodyBase64"),
         ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
         ('{"topic": "T", "body": "x", "queueId": 99999999999}', "queueId must be int32"),
-        ('{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
-         "line 2: bornTimestamp: time 'noon'"),
-        ('{"topic": "../T", "body": "x"}', "line 2: MESSAGE_ILLEGAL"),
-        ('{"topic": "T"}', "line 2: MESSAGE_ILLEGAL: body is null"),
-        ('{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
-         "line 2: MESSAGE_ILLEGAL: the value of property 'b' is null or empty"),
-        ('{"topic": "T", "body": "x", "properties": {"a": null}}',
-         "line 2: MESSAGE_ILLEGAL: the value of property 'a' is null or empty"),
-        ('{"topic": "T", "body": "x", "properties": {"": "x"}}',
-         "line 2: MESSAGE_ILLEGAL: a property has no name"),
+        (
+            '{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
+            "line 601: bornTimestamp: time 'noon'",
+        ),
+        ('{"topic": "../T", "body": "x"}', "line 601: MESSAGE_ILLEGAL"),
+        ('{"topic": "T"}', "line 601: MESSAGE_ILLEGAL: body is null"),
+        (
+            '{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
+            "line 601: MESSAGE_ILLEGAL: the value of property 'b' is null or empty",
+        ),
+        (
+            '{"topic": "T", "body": "x", "properties": {"a": null}}',
+            "line 601: MESSAGE_ILLEGAL: the value of property 'a' is null or empty",
+        ),
+        (
+            '{"topic": "T", "body": "x", "properties": {"": "x"}}',
+            "line 601: MESSAGE_ILLEGAL: a property has no name",
+        ),
+        ('{"topic": "T", "body": {"a": 1}}', 'must be text, not {"a": 1}; other bytes'),
+        ('{"topic": "T", "bodyBase64": 7}', "bodyBase64 must be bytes in base64, not 7"),
+        ('{"topic": 7, "body": "x"}', "topic must be text, not 7"),
+        ('{"topic": "T", "body": "x", "properties": {"a": 1}}', "an object whose values are text"),
+        ('{"topic": "T", "body": "x", "properties": "a"}', "an object whose values are text"),
+        ('{"topic": "T", "body": "x", "keysBase64": "eA=="}', "must be string, without Base64"),
+        ('{"topic": "T", "body": "x", "bornTimestamp": 9e18}', "must be timestamp[us"),
+        ('{"topic": "T", "body": "\\ud800"}', "body must be text"),
+        ('{"topic": }', "is not JSON: Expecting value at character 11"),
     ],
 )  # fmt: skip
 def test_import_refuses_a_bad_line_and_writes_nothing(
@@ -188,10 +201,11 @@ def test_import_refuses_a_bad_line_and_writes_nothing(
     good = '{"topic": "T", "body": "x"}\n'
     source.write_text(good)
     assert run("import", root, source, "-c", config(tmp_path)).exit_code == 0
-    source.write_text(good + line + "\n")
-    shown = run("import", root, source, "-c", config(tmp_path))
-    assert shown.exit_code == 2
-    assert reason in shown.stderr
+    source.write_text(good * 600 + line + "\n")
+    said = refusal("import", root, source, "-c", config(tmp_path))
+    assert f"{source}: line 601" in said
+    assert reason in said
+    assert "object" not in said or "object" in reason
     assert len(rows(root)) == 1
 
 
@@ -201,9 +215,8 @@ def test_an_error_names_the_row_of_its_file(tmp_path: Path) -> None:
     parquet.write_table(
         pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [b"y" * (5 << 20)]}), two
     )
-    shown = run("import", tmp_path / "s", one, two)
-    assert shown.exit_code == 2
-    assert f"error: {two}: row 9000: MESSAGE_ILLEGAL: a body of 5242880 bytes" in shown.stderr
+    said = refusal("import", tmp_path / "s", one, two)
+    assert f"error: {two}: row 9000: MESSAGE_ILLEGAL: a body of 5242880 bytes" in said
     assert not (tmp_path / "s").exists()
     (tmp_path / "in").mkdir()
     for source in (one, two):
@@ -218,9 +231,8 @@ def test_an_error_names_the_line_of_its_file(tmp_path: Path) -> None:
     one.write_text(good * 600 + "\n\n" + good * 9000)
     two.write_text("\n" + good * 700 + "\n" + bad)
     for option in ((), ("--dry-run",)):
-        shown = run("import", tmp_path / "s", one, two, *option)
-        assert shown.exit_code == 2
-        assert f"error: {two}: line 703: MESSAGE_ILLEGAL: topic" in shown.stderr
+        said = refusal("import", tmp_path / "s", one, two, *option)
+        assert f"error: {two}: line 703: MESSAGE_ILLEGAL: topic" in said
         assert not (tmp_path / "s").exists()
 
 
@@ -232,34 +244,6 @@ def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -
     for name, place in (("1.parquet", "row 9"), ("2.jsonl", "line 1101")):
         shown = run("import", tmp_path / "s", tmp_path / name)
         assert f"error: {tmp_path / name}: {place}: MESSAGE_ILLEGAL: topic" in shown.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('{"topic": "T", "body": 5}',
-         "body must be text, not 5; other bytes stand in bodyBase64, "),
-        ('{"topic": "T", "body": {"a": 1}}', 'must be text, not {"a": 1}; other bytes'),
-        ('{"topic": "T", "bodyBase64": 7}', "bodyBase64 must be bytes in base64, not 7"),
-        ('{"topic": 7, "body": "x"}', "topic must be text, not 7"),
-        ('{"topic": "T", "body": "x", "properties": {"a": 1}}', "an object whose values are text"),
-        ('{"topic": "T", "body": "x", "properties": "a"}', "an object whose values are text"),
-        ('{"topic": "T", "body": "x", "keysBase64": "eA=="}', "must be string, without Base64"),
-        ('{"topic": "T", "body": "x", "bornTimestamp": 9e18}', "must be timestamp[us"),
-        ('{"topic": "T", "body": "\\ud800"}', "body must be text"),
-        ('{"topic": }', "is not JSON: Expecting value at character 11"),
-    ],
-)  # fmt: skip
-def test_a_value_of_another_type_is_named_with_its_line(
-    tmp_path: Path, line: str, reason: str
-) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"topic": "T", "body": "x"}\n' * 600 + line + "\n")
-    shown = run("import", tmp_path / "s", source)
-    assert shown.exit_code == 2
-    assert f"{source}: line 601" in shown.stderr
-    assert reason in shown.stderr
-    assert "object" not in shown.stderr or "object whose" in shown.stderr
 
 
 def test_a_refused_import_leaves_no_store(tmp_path: Path) -> None:
@@ -290,9 +274,8 @@ def test_a_dry_import_refuses_what_the_import_refuses(tmp_path: Path) -> None:
     source.write_text('{"topic": "T", "body": "x"}\n')
     assert run("import", tmp_path / "s", source).exit_code == 0
     for option in ((), ("--dry-run",)):
-        shown = run("import", tmp_path / "s" / "commitlog", source, *option)
-        assert shown.exit_code == 2
-        assert "is a part of the store" in shown.stderr
+        said = refusal("import", tmp_path / "s" / "commitlog", source, *option)
+        assert "is a part of the store" in said
 
 
 def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: Path) -> None:
@@ -304,9 +287,7 @@ def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: P
         )
         (folder / "_SUCCESS").touch()
     root = tmp_path / "s"
-    shown = run("import", root, tmp_path / "in", "-c", config(tmp_path))
-    assert shown.exit_code == 2
-    assert "column rest" in shown.stderr
+    assert "column rest" in refusal("import", root, tmp_path / "in", "-c", config(tmp_path))
     shown = run(
         "import", root, tmp_path / "in", "-c", config(tmp_path), "--columns", "body,topic,queueId"
     )
@@ -338,9 +319,7 @@ def test_what_is_not_parquet_is_named(tmp_path: Path) -> None:
     shown = run("import", tmp_path / "s", bad)
     assert (shown.exit_code, (tmp_path / "s").exists()) == (2, False)
     assert "bad.parquet cannot be read as Parquet" in shown.stderr
-    shown = run("import", tmp_path / "s", tmp_path / "none.parquet")
-    assert shown.exit_code == 2
-    assert "none.parquet" in shown.stderr
+    assert "none.parquet" in refusal("import", tmp_path / "s", tmp_path / "none.parquet")
 
 
 def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Path) -> None:
@@ -375,7 +354,6 @@ def test_import_names_bytes_that_are_not_utf8_and_parquet_that_ends_early(tmp_pa
 @pytest.mark.parametrize("name", ["h.json", "h.csv", "h"])
 def test_import_names_the_formats_that_it_reads(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("[]")
-    shown = run("import", tmp_path / "s", tmp_path / name)
-    assert shown.exit_code == 2
-    assert "import takes Parquet (.parquet) and JSON Lines (.jsonl, .ndjson)" in shown.stderr
-    assert "csv," not in shown.stderr
+    said = refusal("import", tmp_path / "s", tmp_path / name)
+    assert "import takes Parquet (.parquet) and JSON Lines (.jsonl, .ndjson)" in said
+    assert "csv," not in said

@@ -52,10 +52,7 @@ from rmqstore.storage.queue.queue import chunks, valid_end
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
-SIZES = StoreConfig(
-    mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=50,
-    max_index_num=60,
-)  # fmt: skip
+SIZES = StoreConfig(4096, 200, max_hash_slot_num=50, max_index_num=60)
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
@@ -475,8 +472,7 @@ def test_a_topic_that_is_too_long_for_a_folder_has_no_queue(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("timestamp", [1 << 60, -(1 << 60), 253_402_300_800_000])
 def test_a_time_that_no_calendar_has_is_damage(tmp_path: Path, timestamp: int) -> None:
-    store = build.Store()
-    store.append(build.Record(store_timestamp=timestamp))
+    store = build.filled([build.Record(store_timestamp=timestamp)])
     root = store.write(tmp_path / "s")
     with (
         rmqstore.open(root) as opened,

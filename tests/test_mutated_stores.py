@@ -403,7 +403,7 @@ def _own_memory(process: int) -> int:
 
 
 def _try(
-    golden_store: goldens.Unpacked,
+    golden_store: goldens.Golden,
     folder: Path,
     seed: int,
     names: tuple[str, ...] = CLOSED * 2 + OTHERS,
@@ -420,14 +420,14 @@ SEEDS = sorted(range(62), key=lambda seed: seed % 6 != 0)
 
 
 @pytest.mark.parametrize("seed", tiers.split(SEEDS, 6))
-def test_a_mutation_ends_well(golden_store: goldens.Unpacked, tmp_path: Path, seed: int) -> None:
+def test_a_mutation_ends_well(golden_store: goldens.Golden, tmp_path: Path, seed: int) -> None:
     wrong = _try(golden_store, tmp_path, seed)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(40), 5))
 def test_a_mutation_of_a_store_of_a_group_ends_well(
-    golden_store: goldens.Unpacked, tmp_path: Path, seed: int
+    golden_store: goldens.Golden, tmp_path: Path, seed: int
 ) -> None:
     wrong = _try(golden_store, tmp_path, seed, OF_GROUPS)
     assert not wrong, "\n".join(wrong)
@@ -435,9 +435,7 @@ def test_a_mutation_of_a_store_of_a_group_ends_well(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 4000, 100))
-def test_many_mutations_end_well(
-    golden_store: goldens.Unpacked, tmp_path: Path, first: int
-) -> None:
+def test_many_mutations_end_well(golden_store: goldens.Golden, tmp_path: Path, first: int) -> None:
     wrong = [
         text for seed in range(first, first + 100) for text in _try(golden_store, tmp_path, seed)
     ]

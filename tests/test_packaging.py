@@ -188,7 +188,7 @@ def test_each_fragment_of_the_changelog_has_a_type_that_towncrier_knows() -> Non
 
 
 def test_the_unpacked_wheel_reads_a_store_by_itself(
-    wheel: Path, golden_store: goldens.Unpacked, tmp_path: Path
+    wheel: Path, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
@@ -229,7 +229,7 @@ def test_importing_a_connector_survives_a_core_that_cannot_be_imported(connector
 
 
 def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(
-    golden_store: goldens.Unpacked,
+    golden_store: goldens.Golden,
 ) -> None:
     script = (
         "import sys\n"

@@ -231,8 +231,8 @@ def test_a_file_that_went_while_it_was_copied_leaves_no_part_of_it(
         write(target, name, pieces)
 
     monkeypatch.setattr(RemoteFolder, "write", deleted)
-    copy(root, "copy", target_filesystem=files, verify=False)
-    assert contents(folder / "copy") == contents(root)
+    copy(root, "copies/of-it", target_filesystem=files, verify=False)
+    assert contents(folder / "copies" / "of-it") == contents(root)
 
 
 def test_a_copy_since_a_time_before_now_goes_on_later(

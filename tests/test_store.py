@@ -9,7 +9,6 @@ import re
 import shutil
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +18,8 @@ import pytest
 import documented
 import rmqstore
 import store_builder as build
-from reading import offsets, read
+from goldens import Golden
+from reading import column, offsets, read
 from rmqstore import (
     CorruptConfigError,
     CorruptQueueError,
@@ -69,9 +69,10 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         message = store.get(0)
         row = store.scan().read_all().to_pylist()[0]
     assert isinstance(message, Message)
-    assert (message.topic, message.queueId, message.queueOffset, message.body) == (
-        "Topic", 3, 0, b"body",
-    )  # fmt: skip
+    assert message.topic == "Topic"
+    assert message.queueId == 3
+    assert message.queueOffset == 0
+    assert message.body == b"body"
     assert (message.tags, message.keys, message.msgId) == ("t", "a b", "U")
     assert (
         message.properties
@@ -79,10 +80,8 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         == dict(row["properties"])
     )
     assert message.bornTimestamp.timestamp() * 1000 == record.born_timestamp
-    assert (message.bornHost, message.storeHost) == (
-        "[2001:db8:0:0:0:0:0:20]:63789",
-        "127.0.0.1:10911",
-    )
+    assert message.bornHost == "[2001:db8:0:0:0:0:0:20]:63789"
+    assert message.storeHost == "127.0.0.1:10911"
     assert (message.flag, message.sysFlag, message.reconsumeTimes) == (-7, 8 | build.BORN_V6, 2)
     assert (message.preparedTransactionOffset, message.commitLogOffset) == (99, 0)
     assert message.storeSize == 88 + 12 + 4 + 1 + 5 + 2 + len(record.properties)
@@ -95,12 +94,10 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
 
 
 def test_a_path_without_a_log_is_not_a_store(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotAStoreError, match=str(path)):
+    (tmp_path / "group" / "dledger-n0" / "data").mkdir(parents=True)
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "group"):
+        with pytest.raises(NotAStoreError, match=rf"{path}.*commitlog"):
             rmqstore.open(path)
-    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
-    with pytest.raises(NotAStoreError, match="commitlog"):
-        rmqstore.open(tmp_path)
 
 
 def test_an_unknown_argument_of_open_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
@@ -115,9 +112,7 @@ def test_an_unknown_argument_of_open_is_refused_with_the_one_that_was_meant(tmp_
 
 
 def test_folders_may_lie_apart(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(60):
-        store.append(build.Record(store_timestamp=build.T0 + number))
+    store = build.filled(build.Record(store_timestamp=build.T0 + number) for number in range(60))
     root = store.write(tmp_path / "s")
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -129,7 +124,7 @@ def test_folders_may_lie_apart(tmp_path: Path) -> None:
         commitlogs=[str(tmp_path / "two"), str(tmp_path / "one")],
         consumequeue=str(tmp_path / "queues"),
     ) as opened:
-        expected = [at.physical_offset for at in store.placed]
+        expected = store.places
         assert offsets(read(opened)) == offsets(read(opened, scan="commitlog")) == expected
 
 
@@ -137,7 +132,7 @@ def test_tags_with_equal_hashes_are_distinguished(tmp_path: Path) -> None:
     tags = ["Aa", "BB", "Aa", "C", "BB", "AaAa", "BBBB", "AaBB"]
     records = [build.Record(properties=build.properties({"TAGS": tag})) for tag in tags]
     store = _write(tmp_path / "s", *records, build.Record(), tags=[*tags, ""])
-    at = [placed.physical_offset for placed in store.placed]
+    at = store.places
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, tags="Aa", scan=scan)) == [at[0], at[2]]
@@ -158,9 +153,7 @@ def test_records_without_a_queue_come_by_log_only(tmp_path: Path) -> None:
 
 
 def test_unit_that_points_at_another_record_is_damage(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(4):
-        store.append(build.Record(queue_id=number % 2))
+    store = build.filled(build.Record(queue_id=number % 2) for number in range(4))
     one, other = store.queues["T", 0], store.queues["T", 1]
     one[1], other[1] = other[1], one[1]
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
@@ -197,10 +190,8 @@ def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(
     with rmqstore.open(tmp_path / "s") as opened:
         with pytest.raises(CorruptRecordError, match="CRC of the body") as caught:
             read(opened, scan=scan)
-        assert (caught.value.path, caught.value.offset) == (
-            str(tmp_path / f"s/commitlog/{0:020d}"),
-            place,
-        )
+        assert caught.value.path == str(tmp_path / f"s/commitlog/{0:020d}")
+        assert caught.value.offset == place
         assert len(read(opened, scan=scan, check_crc=False)) == 3
         assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 2
         rows = read(opened, scan=scan, mode="PERMISSIVE")
@@ -218,9 +209,7 @@ def test_permissive_rows_fit_any_choice_of_columns(tmp_path: Path) -> None:
     ]  # fmt: skip
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
-            assert [
-                row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)
-            ] == [None] * 3
+            assert column(opened, "tags", mode="PERMISSIVE", scan=scan) == [None] * 3
             rows = read(
                 opened, columns=pa.schema(wide), mode="PERMISSIVE", scan=scan,
                 column_name_of_corrupt_record="bad",
@@ -318,7 +307,7 @@ def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
                 )
             )
     lengths = [len(body), None, len(body), 5, len(body), len(body), 5]
-    assert found == list(zip([at.physical_offset for at in store.placed], lengths, strict=True))
+    assert found == list(zip(store.places, lengths, strict=True))
     assert n_batches >= 2
 
 
@@ -345,7 +334,7 @@ def test_many_rows_come_in_several_batches_without_loss(tmp_path: Path) -> None:
     for number in range(20_000):
         store.append(build.Record(queue_id=number % 3, body=b"%d" % number))
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        expected = [at.physical_offset for at in store.placed]
+        expected = store.places
         for scan in ("queue", "commitlog"):
             batches = list(opened.scan(scan=scan, columns=["commitLogOffset", "body"]))
             assert [
@@ -466,33 +455,26 @@ def test_broker_name_comes_from_the_best_source(tmp_path: Path) -> None:
 
 
 ERRORS = [
-    errors.MalformedBytesError(3, "why"),
-    CorruptRecordError("/s/commitlog/0", 5, "why"),
+    errors.MalformedBytesError(3, "why"), CorruptRecordError("/s/commitlog/0", 5, "why"),
     CorruptQueueError("/s/consumequeue/0", 5, "why"),
-    CorruptConfigError("/s/config/topics.json", 5, "why"),
-    NotAStoreError("why"),
-    OffsetOutOfRangeError("why"),
-    MessageNotFoundError("why"),
-    UnsupportedFeatureError("why"),
-    OptionError("why"),
-    errors.CorruptIndexError("/s/index/1", 5, "why"),
-    errors.FileDeletedError("/s/commitlog/0"),
-    errors.IllegalMessageError("why"),
-    errors.StoreLockedError("why"),
-    errors.RemoteReadError("what", "why", 3),
-    errors.StoreStateError("why"),
-    errors.CommitError("why"),
+    CorruptConfigError("/s/config/topics.json", 5, "why"), NotAStoreError("why"),
+    OffsetOutOfRangeError("why"), MessageNotFoundError("why"), UnsupportedFeatureError("why"),
+    OptionError("why"), errors.CorruptIndexError("/s/index/1", 5, "why"),
+    errors.FileDeletedError("/s/commitlog/0"), errors.IllegalMessageError("why"),
+    errors.StoreLockedError("why"), errors.RemoteReadError("what", "why", 3),
+    errors.StoreStateError("why"), errors.CommitError("why"),
     errors.BrokerUnreachableError("broker:10911", "why"),
     errors.BrokerRefusedError("broker:10911", 17, "why"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_survive_pickling(error: RmqStoreError) -> None:
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.args, vars(again)) == (
-        type(error), str(error), error.args, vars(error),
-    )  # fmt: skip
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == vars(error)
     assert isinstance(again, RmqStoreError)
 
 
@@ -537,7 +519,7 @@ def test_rows_are_json_friendly_in_their_text_columns(tmp_path: Path) -> None:
     assert json.loads(json.dumps(row)) == row
 
 
-def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Callable[[str], Path]) -> None:
+def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         every = store.scan().read_all()
         assert store.count() == every.num_rows
@@ -548,7 +530,7 @@ def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Callable[[st
             store.scan(limit=0)
 
 
-def test_a_store_says_which_it_is(golden_store: Callable[[str], Path]) -> None:
+def test_a_store_says_which_it_is(golden_store: Golden) -> None:
     root = golden_store("basic")
     with rmqstore.open(root) as store:
         topics = len(store.topics())
@@ -582,8 +564,7 @@ def test_a_notebook_shows_the_first_topics_of_a_store(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_topics_as_text(tmp_path: Path) -> None:
-    store = build.Store()
-    store.append(build.Record(topic="<script>alert(1)<"))
+    store = build.filled([build.Record(topic="<script>alert(1)<")])
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         assert "<td>&lt;script&gt;alert(1)&lt;</td>" in opened._repr_html_()
 

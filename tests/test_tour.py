@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from goldens import Golden
 
 pytest.importorskip("ipykernel")
 nbformat = pytest.importorskip("nbformat")
@@ -38,10 +39,7 @@ def test_what_was_committed_is_small_and_without_an_error(committed: Any) -> Non
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
 def test_the_notebook_shows_what_was_committed(
-    committed: Any,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    committed: Any, golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = golden_store("live")
     monkeypatch.setenv("RMQSTORE_STORE", str(root))

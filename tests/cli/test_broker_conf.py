@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from rmqstore.cli import main
-
-Golden = Callable[[str], Path]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from command_line import refusal, run
+from goldens import Golden
 
 
 @pytest.fixture
@@ -106,27 +99,18 @@ def test_files_of_several_brokers_name_their_stores(
         (["topics", "/", "/tmp", "--commitlog", "/"], "--commitlog: for one store only"),
     ],
     ids=[
-        "no path",
-        "no paths",
-        "two paths",
-        "no file",
-        "no stores",
-        "two ways",
+        "no path", "no paths", "two paths", "no file", "no stores", "two ways",
         "folders of several",
     ],
-)
+)  # fmt: skip
 def test_what_names_no_store_is_refused(words: list[str], text: str) -> None:
-    done = run(*words)
-    assert done.exit_code == 2
-    assert text in done.output
+    assert text in refusal(*words)
 
 
 def test_a_file_without_a_root_needs_the_path(golden_store: Golden, tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=b\n")
-    done = run("stat", "-c", file)
-    assert done.exit_code == 2
-    assert "has no storePathRootDir: give the path of the store too" in done.output
+    assert "has no storePathRootDir: give the path of the store too" in refusal("stat", "-c", file)
     assert run("stat", "-c", file, golden_store("live")).exit_code == 0
 
 

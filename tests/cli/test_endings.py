@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from rmqstore.cli import main
+from command_line import run
+from goldens import Golden
 
-Golden = Callable[[str], Path]
 COMMAND = [sys.executable, "-m", "rmqstore"]
 
 
@@ -22,16 +18,11 @@ COMMAND = [sys.executable, "-m", "rmqstore"]
     ("answer", "code", "said"), [("n", 4, "nothing was changed"), ("y", 0, "were built")]
 )
 def test_a_question_is_answered(
-    golden_store: Golden,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    code: int,
-    said: str,
+    copied: Golden, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, said: str
 ) -> None:
-    root = shutil.copytree(golden_store("one"), tmp_path / "store")
+    root = copied("one")
     monkeypatch.setattr("rmqstore.cli.verify.must_ask", lambda **_: True)
-    done = CliRunner().invoke(main, ["rebuild", str(root)], input=f"{answer}\n")
+    done = run("rebuild", root, stdin=f"{answer}\n")
     assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
 
 
@@ -45,7 +36,7 @@ def test_ctrl_c_has_its_own_code(
         raise kind
 
     monkeypatch.setattr("rmqstore.cli.verify.verify_store", interrupt)
-    done = CliRunner().invoke(main, ["verify", str(golden_store("one"))])
+    done = run("verify", golden_store("one"))
     assert (done.exit_code, done.stderr) == (130, "interrupted\n")
 
 

@@ -7,7 +7,6 @@ what the formats give.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,12 +17,11 @@ from pyarrow import parquet
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.exchange.json_rows import jsonable
 from rmqstore.read.views.schema import VIEWS
 from tiers import sampled, spread
-
-Golden = Callable[[str], Path]
 
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in goldens.FOLDER.glob("*.tar.xz"))
 # those whose rows the core gives by one call

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import manual
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.cli.verbs import VERBS
 
@@ -32,7 +32,7 @@ def test_each_row_names_what_it_stands_for_and_one_command() -> None:
 
 
 def test_every_command_of_the_tables_runs(
-    golden_store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)

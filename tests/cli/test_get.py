@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
-from click.testing import CliRunner, Result
-
-from rmqstore.cli import main
+from command_line import rows_of, run
+from goldens import Golden
 from rmqstore.format.schema import Message
-
-Golden = Callable[[str], Path]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_all_kinds_of_ids_show_the_same_message(golden_store: Golden) -> None:
@@ -35,7 +26,7 @@ def test_several_ids_and_those_that_name_nothing(golden_store: Golden) -> None:
     columns = ("--columns", "commitLogOffset,body", "--body", "hex", "--json")
     shown = run("get", root, 496, "no-such-id", 0, 5, *columns)
     assert shown.exit_code == 2
-    found = [json.loads(line) for line in shown.stdout.splitlines()]
+    found = rows_of(shown)
     assert [(row["commitLogOffset"], len(row["bodyHex"]) > 2) for row in found] == [
         (496, True), (0, True),
     ]  # fmt: skip

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,13 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import manual
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.cli.verbs import EXAMPLES, VERBS
 from rmqstore.read.views.schema import VIEWS
 
 WITHOUT_A_BROKER = {"follow"}  # the source is a broker, which no example has
 WITHOUT_A_STORE = {"kafka", *WITHOUT_A_BROKER}
-
-Golden = Callable[[str], Path]
 
 
 def helped(*words: str) -> str:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner, Result
 
 import rmqstore
-from rmqstore.cli import main
-
-Golden = Callable[[str], Path]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from command_line import run
+from goldens import Golden
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import zstandard
-from click.testing import CliRunner, Result
 from pyarrow import parquet
 
 import rmqstore
-from rmqstore.cli import main
+from command_line import refusal, rows, rows_of, run
+from goldens import Golden
 from rmqstore.cli.output import Output
 from rmqstore.exchange.json_rows import json_rows, jsonable
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import COLUMN_TYPES, VIEWS
-
-Golden = Callable[[str], Path]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def known(root: Path, name: str) -> list[dict[str, Any]]:
@@ -115,7 +109,7 @@ def test_a_format_gives_the_values_of_all_types(tmp_path: Path, form: str) -> No
 def test_a_view_gives_the_rows_of_the_core(golden_store: Golden, golden: str, name: str) -> None:
     root = golden_store(golden)
     shown = run("view", name, root, "--format", "jsonl")
-    assert [json.loads(line) for line in shown.stdout.splitlines()] == known(root, name)
+    assert rows_of(shown) == known(root, name)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +117,7 @@ def test_a_view_gives_the_rows_of_the_core(golden_store: Golden, golden: str, na
 )
 def test_verbs_for_what_is_asked_most(golden_store: Golden, verb: str, view: str) -> None:
     root = golden_store("live")
-    rows = [json.loads(line) for line in run(verb, root, "--json").stdout.splitlines()]
+    rows = rows_of(run(verb, root, "--json"))
     assert rows == known(root, view)
     assert rows
     assert next(iter(rows[0].values())) in run(verb, root).stdout
@@ -144,16 +138,14 @@ def test_nothing_is_written_among_the_files_of_a_store(
 
 def test_an_export_whose_target_is_forgotten_takes_no_store_for_it(golden_store: Golden) -> None:
     for options in ((), ("--overwrite",)):
-        refused = run("export", golden_store("one"), golden_store("live"), *options)
-        assert refused.exit_code == 2
-        assert "'TARGET': File" in refused.stderr
-        assert "is a directory" in refused.stderr
+        said = refusal("export", golden_store("one"), golden_store("live"), *options)
+        assert "'TARGET': File" in said
+        assert "is a directory" in said
 
 
 def test_two_formats_at_once_are_refused(golden_store: Golden) -> None:
-    refused = run("stat", golden_store("one"), "--json", "--format", "csv")
-    assert refused.exit_code == 2
-    assert "--json is --format jsonl, but --format csv is given" in refused.stderr
+    said = refusal("stat", golden_store("one"), "--json", "--format", "csv")
+    assert "--json is --format jsonl, but --format csv is given" in said
     assert run("stat", golden_store("one"), "--json", "--format", "jsonl").exit_code == 0
 
 
@@ -174,26 +166,18 @@ def test_views_of_messages_take_a_group_and_times(golden_store: Golden) -> None:
     assert len(run(*arguments, "-e", "2026-11-21T02:17:10Z").stdout.splitlines()) == 4
 
 
-def shown_rows(*words: object) -> list[dict[str, Any]]:
-    done = run(*words, "--json")
-    assert done.exit_code == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_views_take_queues_offsets_and_conditions(golden_store: Golden) -> None:
     root = golden_store("live")
     words = ("view", "consumequeue", root, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 5)
-    units = [(row["queueId"], row["queueOffset"]) for row in shown_rows(*words)]
+    units = [(row["queueId"], row["queueOffset"]) for row in rows(*words)]
     assert units == [(0, offset) for offset in range(10, 15)]
-    (queue,) = shown_rows("view", "queues", root, "-t", "LivePlain", "--where", "queueId = 2")
+    (queue,) = rows("view", "queues", root, "-t", "LivePlain", "--where", "queueId = 2")
     assert queue["messages"] == 52
-    dead = shown_rows("view", "deadLetters", root, "-k", "retry-0")
+    dead = rows("view", "deadLetters", root, "-k", "retry-0")
     assert {row["keys"] for row in dead} == {"retry-0"}
     msg_id = dead[0]["msgId"]
-    assert {row["msgId"] for row in shown_rows("view", "deadLetters", root, "-m", msg_id)} == {
-        msg_id
-    }
-    assert shown_rows("view", "traces", root, "-m", "it's") == []
+    assert {row["msgId"] for row in rows("view", "deadLetters", root, "-m", msg_id)} == {msg_id}
+    assert rows("view", "traces", root, "-m", "it's") == []
     for option in ("-i", "-o", "-m", "-k"):
         refused = run("view", "epochs", root, option, "1")
         assert f"{option} does not go with view epochs" in refused.stderr
@@ -202,17 +186,18 @@ def test_views_take_queues_offsets_and_conditions(golden_store: Golden) -> None:
 
 def test_a_condition_holds_for_views_of_several_stores(golden_store: Golden) -> None:
     roots = golden_store("live"), golden_store("batch-cq")
-    queues = shown_rows("view", "queues", *roots, "--where", "messages > 50", "--columns", "topic")
+    queues = rows("view", "queues", *roots, "--where", "messages > 50", "--columns", "topic")
     assert {*queues[0]} == {"topic"}
     assert {row["topic"] for row in queues} >= {"LivePlain"}
-    routes = shown_rows("view", "routes", *roots, "--where", "topic = 'LivePlain'")
+    routes = rows("view", "routes", *roots, "--where", "topic = 'LivePlain'")
     assert [row["topic"] for row in routes] == ["LivePlain"]
 
 
 def test_groups_of_one_name(golden_store: Golden) -> None:
     root = golden_store("live")
-    rows = shown_rows("groups", root, "-g", "CG_part")
-    assert rows == [row for row in shown_rows("groups", root) if row["consumerGroup"] == "CG_part"]
+    every = rows("groups", root)
+    of_one = [row for row in every if row["consumerGroup"] == "CG_part"]
+    assert rows("groups", root, "-g", "CG_part") == of_one
     assert "-g/--group CG_pat: no store knows it" in run("groups", root, "-g", "CG_pat").stderr
 
 
@@ -222,12 +207,12 @@ def test_stat_takes_queues_and_all_verbs_columns(
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     root = golden_store("live")
     stat = ("stat", root, "-i", 1, "--columns", "topic,queueId")
-    assert shown_rows(*stat, "-t", "LivePlain") == [{"topic": "LivePlain", "queueId": 1}]
-    assert {row["queueId"] for row in shown_rows(*stat)} == {1}
-    assert {*shown_rows("routes", root, "--columns", "topic,perm")[0]} == {"topic", "perm"}
+    assert rows(*stat, "-t", "LivePlain") == [{"topic": "LivePlain", "queueId": 1}]
+    assert {row["queueId"] for row in rows(*stat)} == {1}
+    assert {*rows("routes", root, "--columns", "topic,perm")[0]} == {"topic", "perm"}
     client = ("assign", root, "-g", "CG_part", "-c", "a", "--columns", "clientId")
-    assert {*shown_rows(*client)[0]} == {"clientId"}
-    assert {*shown_rows("doctor", "--columns", "what")[0]} == {"what"}
+    assert {*rows(*client)[0]} == {"clientId"}
+    assert {*rows("doctor", "--columns", "what")[0]} == {"what"}
     for verb in ("trace", "stat", "doctor"):
         refused = run(verb, root, *(["496"] if verb == "trace" else []), "--columns", "nope")
         assert "error: --columns: unknown column nope; there are" in refused.stderr
@@ -237,7 +222,7 @@ def test_stores_of_several_brokers_are_shown_together(golden_store: Golden, tmp_
     brokers = {"a": str(golden_store("live")), "b": str(golden_store("basic"))}
     (tmp_path / "brokers.json").write_text(json.dumps(brokers))
     shown = run("topics", "--brokers", tmp_path / "brokers.json", "--json")
-    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    rows = rows_of(shown)
     assert {row["brokerName"] for row in rows} == {"a", "b"}
 
 
@@ -308,9 +293,8 @@ def test_the_name_of_a_file_tells_json(golden_store: Golden, tmp_path: Path) -> 
 def test_a_name_that_tells_another_format_is_refused(
     golden_store: Golden, tmp_path: Path, name: str, form: str, told: str
 ) -> None:
-    done = run("topics", golden_store("live"), "--output", tmp_path / name, "--format", form)
-    assert done.exit_code == 2
-    assert f"the name says {told}, but --format {form} is given" in done.stderr
+    said = refusal("topics", golden_store("live"), "--output", tmp_path / name, "--format", form)
+    assert f"the name says {told}, but --format {form} is given" in said
     done = run("topics", golden_store("live"), "--output", tmp_path / "q.txt", "--format", form)
     assert done.exit_code == 0
 
@@ -353,9 +337,7 @@ def test_output_files_that_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.jsonl").write_text("kept")
-    refused = run("dump", golden_store("live"), *arguments)
-    assert refused.exit_code == 2
-    assert complaint in refused.stderr
+    assert complaint in refusal("dump", golden_store("live"), *arguments)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
 
 
@@ -369,7 +351,7 @@ def test_nothing_found_can_be_an_exit_code(golden_store: Golden) -> None:
 
 def test_a_query_gives_the_newest_in_every_format(golden_store: Golden) -> None:
     arguments = ["query", golden_store("live"), "-t", "LivePlain", "--tags", "TagA"]
-    rows = [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+    rows = rows_of(run(*arguments, "--json"))
     assert len(rows) > 3
     newest = json.loads(run(*arguments, "-n", "2", "--format", "json").stdout)
     assert newest == rows[-2:]
@@ -410,13 +392,15 @@ def test_no_finding_is_an_empty_answer_in_every_format(
 ) -> None:
     root = golden_store("one")
     agreed = "log, queues and index agree\n"
-    for form, written in (("json", "[]\n"), ("jsonl", ""), ("csv", '"part","place","text"\n')):
+    header = '"part","place","text"\n'
+    assert (run("verify", root).exit_code, run("verify", root).stdout) == (0, "")
+    for form, written in (("json", "[]\n"), ("jsonl", ""), ("csv", header)):
         shown = run("verify", root, "--format", form)
         assert (shown.exit_code, shown.stdout) == (0, written)
         assert shown.stderr == f"{root}: {agreed}"
     copied = run("copy", root, tmp_path / "copy", "--output", tmp_path / "findings.csv")
     assert copied.exit_code == 0, copied.stderr
-    assert (tmp_path / "findings.csv").read_text() == '"part","place","text"\n'
+    assert (tmp_path / "findings.csv").read_text() == header
     built = run("rebuild", tmp_path / "copy", "--format", "json")
     assert (built.exit_code, built.stdout) == (0, "[]\n")
 
@@ -502,15 +486,8 @@ def test_a_terminal_shows_what_it_would_obey(tmp_path: Path) -> None:
 
 def test_times_are_numbers_where_that_is_asked_for(golden_store: Golden) -> None:
     words = (
-        "dump",
-        golden_store("live"),
-        "-n",
-        "1",
-        "--columns",
-        "storeTimestamp",
-        "--times",
-        "ms",
-    )
+        "dump", golden_store("live"), "-n", "1", "--columns", "storeTimestamp", "--times", "ms",
+    )  # fmt: skip
     assert run(*words).stdout == '{"storeTimestamp":1795227422269}\n'
     assert run(*words, "--format", "csv").stdout.splitlines()[1] == "1795227422269"
     assert "1795227422269" in run(*words, "--format", "table").stdout

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.console import Console
 
-from rmqstore.cli import main
+import command_line
+from goldens import Golden
 
-Golden = Callable[[str], Path]
 Run = Callable[..., tuple[Result, str]]
 
 
@@ -25,7 +25,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Run:
         terminal = io.StringIO()
         console = Console(file=terminal, force_terminal=True, width=120, color_system=None)
         monkeypatch.setattr("rmqstore.cli.common.err_console", console)
-        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        result = command_line.run(*arguments)
         assert result.exit_code in (0, 1), result.output
         lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()))
         return result, next((line for line in reversed(lines) if "%" in line), "")
@@ -88,6 +88,6 @@ def test_progress_is_on_terminals_only_and_not_when_quiet(
         target = [tmp_path / f"{number}.parquet"] if verb in ("export", "copy") else []
         assert on_terminal(verb, root, *target, *others, "--quiet")[1] == ""
         target = [tmp_path / f"{number}-2.parquet"] if target else []
-        plain = CliRunner().invoke(main, list(map(str, [verb, root, *target, *others])))
+        plain = command_line.run(verb, root, *target, *others)
         assert plain.exit_code == 0
         assert "%" not in plain.stderr

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import goldens
 import rmqstore
 import tiers
 from crash.faults import Cut, FaultyDisk, append_and_close
+from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.broker_run import read_checkpoint
@@ -32,7 +34,6 @@ from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 NEW_KEYS = ["new1"]
 MESSAGES = "topic,queueId,queueOffset,commitLogOffset,body"
 
@@ -105,14 +106,6 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
     }, where
 
 
-def whole_append(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> FaultyDisk:
-    """Return a disk that saw an append from its start to its end."""
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
-    disk = FaultyDisk()
-    append(root, disk, n)
-    return disk
-
-
 def all_or_none(
     root: Path, before: set[tuple[Any, ...]], n: int, where: str
 ) -> set[tuple[Any, ...]]:
@@ -155,19 +148,38 @@ def places(disk: FaultyDisk, at_most: int, seed: int) -> list[int]:
     return sorted({*sample, *(at for at in around_commit if at in changes)})
 
 
+def cut_copies(
+    whole: Path,
+    folder: Path,
+    act: Callable[[Path, FaultyDisk], None],
+    at_most: int,
+    power: int | None = KILL,
+    *,
+    varies: bool = True,
+) -> Iterator[tuple[Path, str]]:
+    """Yield copies of a store in which an act died at some of its changes, and where.
+
+    Keys are random, so an append writes more slots in one run than in another and may live.
+    """
+    counted = FaultyDisk()
+    act(Path(shutil.copytree(whole, folder / "count")), counted)
+    for at in places(counted, at_most, power or 0):
+        root = Path(shutil.copytree(whole, folder / f"{at}"))
+        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
+        with suppress(Cut) if varies else pytest.raises(Cut):
+            act(root, disk)
+        yield root, f"cut at change {at}: {disk.done[-1]}"
+        shutil.rmtree(root)
+
+
 @pytest.mark.parametrize(("name", "n", "power", "at_most"), CASES)
 def test_every_cut_leaves_all_rows_or_none(
-    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
 ) -> None:
-    before = by_log(golden_store(name))
-    seen = set()
-    for at in places(whole_append(golden_store, tmp_path, name, n), at_most, power or 0):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
-        # keys are random, so the number of slots to write differs a little between runs
-        with suppress(Cut):
-            append(root, disk, n)
-        where = f"cut at change {at}: {disk.done[-1]}"
+    whole, seen = golden_store(name), set()
+    before = by_log(whole)
+    act = partial(append, n=n)
+    for root, where in cut_copies(whole, tmp_path, act, at_most, power):
         read = all_or_none(root, before, n, where)
         seen.add(len(read))
         StoreWriter(find_store(root), StoreConfig()).close()
@@ -175,7 +187,6 @@ def test_every_cut_leaves_all_rows_or_none(
         assert not (root / "abort").exists()
         append(root, FaultyDisk(), n)
         assert len(rows(root)) == len(read) + n, where
-        shutil.rmtree(root)
     if at_most == EVERYWHERE:
         assert seen == {len(before), len(before) + n}
 
@@ -224,22 +235,16 @@ def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
     ],
 )
 def test_every_cut_of_a_job_of_many_tasks_leaves_all_rows_or_none(
-    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
 ) -> None:
-    before, seen = by_log(golden_store(name)), set()
-    counted = FaultyDisk()
-    append_staged(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counted, n)
-    for at in places(counted, at_most, power or 0):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
-        with suppress(Cut):
-            append_staged(root, disk, n)
-        where = f"cut at change {at}: {disk.done[-1]}"
+    whole, seen = golden_store(name), set()
+    before = by_log(whole)
+    act = partial(append_staged, n=n)
+    for root, where in cut_copies(whole, tmp_path, act, at_most, power):
         read = all_or_none(root, before, n, where)
         seen.add(len(read))
         append_staged(root, FaultyDisk(), n)
         assert len(by_log(root)) == len(rows(root)) == len(read) + n, where
-        shutil.rmtree(root)
     assert seen == {len(before), len(before) + n}
 
 
@@ -259,7 +264,7 @@ def write_as_a_broker(root: Path, record: bytes) -> None:
 
 
 def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_same_length(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     n, name = 12, "basic"
     same = pa.RecordBatch.from_pydict(
@@ -305,7 +310,7 @@ def append_copies(root: Path, disk: FaultyDisk, copies: pa.Table) -> None:
 
 
 def test_copies_that_are_older_than_the_store_appear_all_or_none(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     """A recovery begins at the newest file older than the checkpoint, not at one of the copies."""
     with rmqstore.open(golden_store("basic")) as store:
@@ -344,30 +349,24 @@ def test_copies_that_are_older_than_the_store_appear_all_or_none(
     ],
 )
 def test_a_version_is_written_once_whatever_is_cut(
-    golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, at_most: int
 ) -> None:
     n, before = 20, len(by_log(golden_store(name)))
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
-    disk = FaultyDisk()
-    append(root, disk, n, ("app", 1))
-    for at in places(disk, at_most, 0):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        with suppress(Cut):
-            append(root, FaultyDisk(at), n, ("app", 1))
+    act = partial(append, n=n, txn=("app", 1))
+    for root, where in cut_copies(golden_store(name), tmp_path, act, at_most):
         with StoreWriter(find_store(root), StoreConfig()) as writer:
             done = writer.done_version("app")
-            assert (len(by_log(root)) > before) == (done == 1), at
+            assert (len(by_log(root)) > before) == (done == 1), where
             if done is None:
                 writer.append(messages(n))
                 writer.flush(txn=("app", 1))
-        assert len(rows(root)) == before + n, at
-        shutil.rmtree(root)
+        assert len(rows(root)) == before + n, where
 
 
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
 @pytest.mark.parametrize("name", ["crash", "crash5"])
 def test_a_repair_may_be_cut_anywhere(
-    golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
+    golden_store: Golden, tmp_path: Path, name: str, at_most: int
 ) -> None:
     config = StoreConfig().updated(goldens.summary(name)["conf"])
     expected = by_log(golden_store(name))
@@ -375,22 +374,13 @@ def test_a_repair_may_be_cut_anywhere(
     def repair(root: Path, disk: FaultyDisk) -> None:
         StoreWriter(find_store(root), config, disk).close()
 
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
-    disk = FaultyDisk()
-    repair(root, disk)
-    for at in places(disk, at_most, 0):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        with pytest.raises(Cut):
-            repair(root, FaultyDisk(at))
+    for root, where in cut_copies(golden_store(name), tmp_path, repair, at_most, varies=False):
         repair(root, FaultyDisk())
-        assert rows(root) == by_log(root) == expected, at
-        shutil.rmtree(root)
+        assert rows(root) == by_log(root) == expected, where
 
 
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
-def test_a_rebuild_may_be_cut_anywhere(
-    golden_store: GoldenStore, tmp_path: Path, at_most: int
-) -> None:
+def test_a_rebuild_may_be_cut_anywhere(golden_store: Golden, tmp_path: Path, at_most: int) -> None:
     expected = by_log(golden_store("edges"))
 
     def rebuild(root: Path, disk: FaultyDisk) -> None:
@@ -404,14 +394,8 @@ def test_a_rebuild_may_be_cut_anywhere(
                 writer._lock.release()
             disk.close()
 
-    disk = FaultyDisk()
-    rebuild(Path(shutil.copytree(golden_store("edges"), tmp_path / "count")), disk)
-    for at in places(disk, at_most, 0):
-        root = Path(shutil.copytree(golden_store("edges"), tmp_path / f"{at}"))
-        with suppress(Cut):
-            rebuild(root, FaultyDisk(at))
+    for root, where in cut_copies(golden_store("edges"), tmp_path, rebuild, at_most):
         config = StoreConfig().updated(goldens.summary("edges")["conf"])
         StoreWriter(find_store(root), config).close()
-        assert rows(root) == by_log(root) == expected, at
+        assert rows(root) == by_log(root) == expected, where
         assert not (root / ".rmqstore" / "replaced").exists()
-        shutil.rmtree(root)

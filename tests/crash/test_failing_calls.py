@@ -21,19 +21,19 @@ import pytest
 import rmqstore
 import tiers
 from crash.test_append import all_or_none, by_log, messages, rows
+from goldens import Golden
 from pyspark_rmqstore.sink import begin, job_folder, sweep
 from rmqstore.errors import CommitError, RmqStoreError
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
+from written import require_valid
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 N, N_TASKS = 30, 3
 # Calls that take blocks of the disk, and all that change or read what a job writes.
 _OF_FULL_DISK = ("ftruncate", "link", "mkdir", "posix_fallocate", "pwrite", "pwritev")
@@ -131,11 +131,6 @@ def run_job(root: Path, batch: pa.RecordBatch) -> None:
         sweep(str(root), "job")
 
 
-def require_valid(root: Path, where: str) -> None:
-    with rmqstore.open(root) as store:
-        assert not list(verify(store)), where
-
-
 def fail_at(root: Path, batch: pa.RecordBatch, code: int, at: int, *, stays: bool) -> str:
     """Run the job, of which a call fails; return how it ended, checking what it says."""
     calls = FailingCalls(code, at, stays=stays)
@@ -160,7 +155,7 @@ FEW, EVERY = 4, 10_000
 
 
 @pytest.fixture(scope="module")
-def bases(golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def bases(golden_store: Golden, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a store of a broker with small files, and one of ours with those of usual size."""
     usual = tmp_path_factory.mktemp("base") / "s"
     with rmqstore.create(usual) as writer:

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,15 @@ import pytest
 import missing
 import tiers
 from crash.test_append import by_log, messages, rows
+from goldens import Golden
 from rmqstore.errors import CommitError, StoreStateError
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.writer import StoreWriter
+from written import files_of
 
+DATA = ("commitlog", "consumequeue", "index")
 pytestmark = pytest.mark.crash
 
 N = 120
@@ -49,15 +51,6 @@ class FullDisk(Disk):
         super().write(path, position, data)
 
 
-def data_state(root: Path) -> dict[str, bytes]:
-    found = (
-        path
-        for folder in ("commitlog", "consumequeue", "index")
-        for path in (root / folder).rglob("*")
-    )
-    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
-
-
 def append_with(root: Path, disk: FullDisk, at: int) -> None:
     with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
         disk.n_writes, disk.at = 0, at
@@ -70,11 +63,9 @@ def append_and_flush(writer: StoreWriter) -> None:
 
 
 @pytest.mark.parametrize("at", tiers.split([1, 4, 10, 19, 31, 7, 13, 16, 22, 25, 28, 34, 37], 5))
-def test_a_full_disk_leaves_nothing_or_is_completed_later(
-    golden_store: Callable[[str], Path], tmp_path: Path, at: int
-) -> None:
-    root = Path(shutil.copytree(golden_store("edges"), tmp_path / "s"))
-    before, before_rows = data_state(root), by_log(root)
+def test_a_full_disk_leaves_nothing_or_is_completed_later(copied: Golden, at: int) -> None:
+    root = copied("edges")
+    before, before_rows = files_of(root, *DATA), by_log(root)
     disk = FullDisk()
     with pytest.raises((StoreStateError, OSError)) as caught:
         append_with(root, disk, at)
@@ -84,18 +75,16 @@ def test_a_full_disk_leaves_nothing_or_is_completed_later(
         assert rows(root) == by_log(root)
     else:
         assert "full" in str(caught.value) or "space" in str(caught.value)
-        assert data_state(root) == before
+        assert files_of(root, *DATA) == before
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(5))
     assert rows(root) == by_log(root)
 
 
 @pytest.mark.parametrize("at", [1, 2, 6, 9, 15])
-def test_a_disk_that_stays_full_leaves_nothing_half_committed(
-    golden_store: Callable[[str], Path], tmp_path: Path, at: int
-) -> None:
-    root = Path(shutil.copytree(golden_store("edges"), tmp_path / "s"))
-    before, before_rows = data_state(root), by_log(root)
+def test_a_disk_that_stays_full_leaves_nothing_half_committed(copied: Golden, at: int) -> None:
+    root = copied("edges")
+    before, before_rows = files_of(root, *DATA), by_log(root)
     disk = FullDisk(stays=True)
     writer = StoreWriter(find_store(root), StoreConfig(), disk)
     disk.n_writes, disk.at = 0, at
@@ -107,7 +96,7 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(
                 action()
     writer.close()
     if not isinstance(caught.value, CommitError):
-        assert data_state(root) == before
+        assert files_of(root, *DATA) == before
     StoreWriter(find_store(root), StoreConfig()).close()
     assert len(by_log(root)) == len(before_rows) + (
         N if isinstance(caught.value, CommitError) else 0
@@ -117,7 +106,7 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_disk_that_is_full_when_a_store_is_opened_is_named(
-    golden_store: Callable[[str], Path], tmp_path: Path, at: int
+    golden_store: Golden, tmp_path: Path, at: int
 ) -> None:
     root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
     disk.at = at
@@ -129,7 +118,7 @@ def test_a_disk_that_is_full_when_a_store_is_opened_is_named(
 
 @pytest.mark.parametrize("at", tiers.split([4, 28, 64, 16, 40, 52, 76, 88], 3))
 def test_a_disk_that_gets_full_during_a_rebuild_is_named(
-    golden_store: Callable[[str], Path], tmp_path: Path, at: int
+    golden_store: Golden, tmp_path: Path, at: int
 ) -> None:
     root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
     writer = StoreWriter(find_store(root), StoreConfig(), disk)
@@ -164,7 +153,7 @@ class WatchedDisk(Disk):
 
 
 def test_place_is_taken_before_it_is_written_to_through_a_mapping(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), WatchedDisk()
     with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
@@ -200,7 +189,7 @@ def _run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_file_system_that_is_full_leaves_the_store_as_it_was(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     """A small tmpfs, in a mount namespace of its own."""
     mount = tmp_path / "small"
@@ -218,7 +207,7 @@ cp -r {mount}/s {tmp_path}/after
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("StoreStateError"), done.stdout
     assert "CREATE_MAPPED_FILE_FAILED" in done.stdout
-    assert data_state(tmp_path / "after") == data_state(golden_store("basic"))
+    assert files_of(tmp_path / "after", *DATA) == files_of(golden_store("basic"), *DATA)
     assert rows(tmp_path / "after") == rows(golden_store("basic"))
 
 
@@ -251,7 +240,7 @@ with rmqstore.open(sys.argv[1]) as store:
 
 @pytest.mark.parametrize("step", tiers.sampled(7, 1))
 def test_no_size_of_a_small_disk_kills_a_process_that_uses_sparse_files(
-    golden_store: Callable[[str], Path], tmp_path: Path, step: int
+    golden_store: Golden, tmp_path: Path, step: int
 ) -> None:
     """Reading a hole of a tmpfs through a mapping takes a page; SIGBUS kills if there is none."""
     mount, sparse = tmp_path / "small", golden_store("default-sizes")
@@ -281,12 +270,12 @@ done
     assert any("CREATE_MAPPED_FILE_FAILED" in line for line in lines)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Callable[[str], Path]) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Golden) -> None:
     with tempfile.TemporaryDirectory() as folder:  # one that others may enter
         Path(folder).chmod(0o755)
         root = Path(shutil.copytree(golden_store("basic"), Path(folder, "s")))
         (root / "lock").unlink(missing_ok=True)
-        before = data_state(root)
+        before = files_of(root, *DATA)
         for path in (root, *root.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
         done = _run(sys.executable, "-c", APPEND, str(root), "5", "as nobody")
@@ -294,6 +283,6 @@ def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Callable[[s
             done.stdout,
             done.stderr,
         )
-        assert data_state(root) == before
+        assert files_of(root, *DATA) == before
         for path in (root, *(path for path in root.rglob("*") if path.is_dir())):
             path.chmod(0o755)

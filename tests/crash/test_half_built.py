@@ -14,6 +14,7 @@ import pytest
 
 import goldens
 from crash.faults import Cut, FaultyDisk
+from goldens import Golden
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.broker.broker_run import read_checkpoint
@@ -28,7 +29,6 @@ from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 FIRST_BODY = 88  # bytes from the start of a record without IPv6 hosts
 SAMPLED = 4
 
@@ -87,7 +87,7 @@ class CountingDisk(FaultyDisk):
 
 @pytest.mark.parametrize("name", ["crash", "crash3", "crash4"])
 def test_a_broker_rebuilds_what_a_repair_left_half_built(
-    golden_store: GoldenStore, tmp_path: Path, name: str
+    golden_store: Golden, tmp_path: Path, name: str
 ) -> None:
     disk = CountingDisk()
     repair(copy(golden_store(name), tmp_path / "count"), disk)
@@ -101,7 +101,7 @@ def test_a_broker_rebuilds_what_a_repair_left_half_built(
 
 @pytest.mark.parametrize(("name", "verb"), [("crash", repair), ("crash", rebuild)])
 def test_a_broker_keeps_the_log_though_it_is_damaged_before_what_was_half_built(
-    golden_store: GoldenStore, tmp_path: Path, name: str, verb: Callable[[Path, FaultyDisk], None]
+    golden_store: Golden, tmp_path: Path, name: str, verb: Callable[[Path, FaultyDisk], None]
 ) -> None:
     whole = copy(golden_store(name), tmp_path / "count")
     damage_first_record(whole)
@@ -118,7 +118,7 @@ def test_a_broker_keeps_the_log_though_it_is_damaged_before_what_was_half_built(
 
 @pytest.mark.parametrize("name", ["crash", "edges"])
 def test_a_repair_and_a_rebuild_scan_no_file_of_the_log_twice(
-    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     root, scan, scanned = copy(golden_store(name), tmp_path), log_end._scan, []
 
@@ -155,7 +155,7 @@ def test_a_queue_that_does_not_begin_at_0_has_its_filler_and_unit_from_the_start
 
 
 def test_a_unit_that_is_half_cleared_points_at_no_record(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     root, disk = copy(golden_store("crash"), tmp_path / "count"), CountingDisk()
     repair(root, disk)

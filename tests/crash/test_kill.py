@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import rmqstore
 import tiers
 from crash.test_append import by_log, rows
-from rmqstore.inspect.verify import verify
+from goldens import Golden
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
+from written import require_valid
 
 pytestmark = pytest.mark.crash
 
@@ -58,10 +56,8 @@ def append_and_kill(root: Path, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(8), 3))
-def test_a_killed_writer_leaves_whole_flushes(
-    golden_store: Callable[[str], Path], tmp_path: Path, seed: int
-) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+def test_a_killed_writer_leaves_whole_flushes(copied: Golden, seed: int) -> None:
+    root = copied("basic")
     before = by_log(root)
     done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))
     assert (root / "abort").exists()
@@ -73,5 +69,4 @@ def test_a_killed_writer_leaves_whole_flushes(
     assert rows(root) == found  # a reader sees in queues what the log has
     StoreWriter(find_store(root), StoreConfig()).close()
     assert by_log(root) == rows(root) == found
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
+    require_valid(root)

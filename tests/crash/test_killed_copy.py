@@ -20,14 +20,7 @@ from test_copy import contents
 
 pytestmark = pytest.mark.crash
 
-SIZES = StoreConfig().updated(
-    {
-        "mappedFileSizeCommitLog": 1 << 20,
-        "mappedFileSizeConsumeQueue": 2000,
-        "maxHashSlotNum": 100,
-        "maxIndexNum": 1000,
-    }
-)
+SIZES = StoreConfig(1 << 20, 2000, max_hash_slot_num=100, max_index_num=1000)
 
 
 def n_files(folder: Path) -> int:

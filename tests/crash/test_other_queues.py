@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,18 +13,16 @@ import pytest
 import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
+from goldens import Golden
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.disk import Disk
-from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
+from written import stage
 
 pytestmark = pytest.mark.crash
 
-GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"
 N_CUTS = 8
 
@@ -57,7 +54,7 @@ def rows(root: Path) -> list[tuple[object, ...]]:
 
 def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
     """Append, or rebuild, as a process does that may die anywhere in it."""
-    parts = [stage(root, name)] if way == "staged" else []
+    parts = stage(root, messages(name)[0]) if way == "staged" else []
     writer = None
     try:
         writer = StoreWriter(find_store(root), config(name), disk)
@@ -74,20 +71,11 @@ def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
         disk.close()
 
 
-def stage(root: Path, name: str) -> StagedTask:
-    """Leave the rows as a task of a job does."""
-    folder = root / ".rmqstore" / "staging" / "job"
-    folder.mkdir(parents=True)
-    with PartWriter(Disk(), folder / "part-0", 65536) as part:
-        part.write(MessageMaker(WriteSpec()).make(messages(name)[0]))
-        return part.part()
-
-
 @pytest.mark.parametrize("way", ["append", "staged", "rebuild"])
 @pytest.mark.parametrize("power", [None, 1], ids=["killed", "power cut"])
 @pytest.mark.parametrize("name", ["batch-cq", "lmq"])
 def test_a_change_that_is_cut_is_whole_or_absent(
-    golden_store: GoldenStore, tmp_path: Path, name: str, power: int | None, way: str
+    golden_store: Golden, tmp_path: Path, name: str, power: int | None, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / "whole"))
     before = rows(root)

@@ -21,38 +21,16 @@ VALUES = (
     "1" + "0" * 350 + "e-350", "x\x00y",
 )  # fmt: skip
 _INTEGERS = (
-    "0",
-    "1",
-    "5",
-    "5L",
-    "7l",
-    "2147483647",
-    "2147483648",
-    "9223372036854775807",
+    "0", "1", "5", "5L", "7l", "2147483647", "2147483648", "9223372036854775807",
     "9007199254740993",
-)
+)  # fmt: skip
 _FLOATS = (
-    "1.5",
-    "5.",
-    ".5",
-    "5E0",
-    "5e-1",
-    "1E+3",
-    "9007199254740992.0",
-    "4.9E-324",
+    "1.5", "5.", ".5", "5E0", "5e-1", "1E+3", "9007199254740992.0", "4.9E-324",
     "1.7976931348623157E308",
-)
+)  # fmt: skip
 _WRONG_NUMBERS = (
-    "0.0",
-    "1e400",
-    "9223372036854775808",
-    "0L",
-    "007",
-    "1e-400",
-    "5d",
-    "0x10",
-    "1.5.5",
-)
+    "0.0", "1e400", "9223372036854775808", "0L", "007", "1e-400", "5d", "0x10", "1.5.5",
+)  # fmt: skip
 _STRINGS = (
     "''", "'x'", "'5'", "'1.5'", "'true'", "'TRUE'", "'it''s'", "'a''b'", "'\u00e4\u00f6'",
     "'\U0001f600'", "'y'",
@@ -114,13 +92,9 @@ def _comparison(rng: random.Random, depth: int) -> list[str]:
         return [*left, rng.choice(("<", "<=", ">", ">=")), *_number(rng)]
     if kind <= 7:
         return [
-            *left,
-            *negation,
-            _keyword(rng, "BETWEEN"),
+            *left, *negation, _keyword(rng, "BETWEEN"), *_number(rng), _keyword(rng, "AND"),
             *_number(rng),
-            _keyword(rng, "AND"),
-            *_number(rng),
-        ]
+        ]  # fmt: skip
     if kind == 8:
         texts = _chain([[rng.choice(_STRINGS)] for _ in range(rng.choice((1, 2, 7)))], ",")
         return [rng.choice(NAMES[:4]), *negation, _keyword(rng, "IN"), "(", *texts, ")"]

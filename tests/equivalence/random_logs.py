@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
+
 import store_builder as build
+from rmqstore.format.columns.walk import StopKind, walk_each, walk_plainly
+from rmqstore.format.framing import Framing
 
 NAMES = (
     b"TAGS",
@@ -19,17 +23,9 @@ NAMES = (
     b"",
 )
 VALUES = (
-    b"a",
-    b"",
-    b"value with blanks",
-    b"\x00\x00",
-    "тег".encode(),
-    b"\xe2\x82",
-    b"\xc0\x80",
-    b"x" * 300,
-    b"1",
-    b"\xed\xa0\x80",
-)
+    b"a", b"", b"value with blanks", b"\x00\x00", "тег".encode(), b"\xe2\x82", b"\xc0\x80",
+    b"x" * 300, b"1", b"\xed\xa0\x80",
+)  # fmt: skip
 
 
 def random_properties(rng: random.Random) -> bytes:
@@ -45,16 +41,10 @@ def random_properties(rng: random.Random) -> bytes:
     if kind == 2:
         return rng.choice(
             (
-                b"\x02",
-                b"\x01",
-                b"\x01\x02",
-                b"\x02\x02\x02",
-                b"TAGS",
-                b"TAGS\x01",
-                b"\x01a\x02",
+                b"\x02", b"\x01", b"\x01\x02", b"\x02\x02\x02", b"TAGS", b"TAGS\x01", b"\x01a\x02",
                 b"a\x01b\x01c\x02",
             )
-        )
+        )  # fmt: skip
     count = rng.randrange(1, 8) if kind < 7 else 80  # more names than a row's bit set holds
     pairs = [
         (rng.choice(NAMES) if kind < 7 else f"n{rng.randrange(100)}".encode())
@@ -142,3 +132,27 @@ def random_log(seed: int, n_records: int, base: int = 0) -> tuple[bytes, list[in
         packed += build.pack(record, base + len(packed))
     packed += rng.choice((b"", bytes(30), build.pack_blank(8)))
     return bytes(packed), starts
+
+
+def assert_walked_alike(
+    parts: dict[int, bytes], is_damaged: dict[int, bool], framing: Framing
+) -> None:
+    """Compare a walk over ranges side by side with one over each of them, by where they begin."""
+    buf = np.frombuffer(b"".join(parts.values()) + bytes(64), np.uint8).copy()
+    lengths = np.array([len(part) for part in parts.values()])
+    ends = np.cumsum(lengths)
+    bases = np.array([*parts]) - (ends - lengths)
+    walks = walk_each(buf, ends - lengths, ends, ends, bases, framing)
+    first = 0
+    for number, (base, part) in enumerate(parts.items()):
+        plain = walk_plainly(np.frombuffer(part, np.uint8), 0, len(part), base, framing)
+        rows = slice(first, first + int(walks.counts[number]))
+        first = rows.stop
+        if walks.is_valid[number]:
+            start = int(ends[number] - lengths[number])
+            assert (walks.starts[rows] - start).tolist() == plain.starts.tolist()
+            assert walks.sizes[rows].tolist() == plain.sizes().tolist()
+            assert plain.kind in (StopKind.END, StopKind.BLANK)
+            assert plain.position <= len(part)
+        else:
+            assert is_damaged[base]

@@ -114,12 +114,9 @@ def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check
     if rng.random() < 0.4:
         del damaged[rng.randrange(len(damaged)) :]
     places = [
-        *starts,
-        *(rng.randrange(-5, len(data) + 5) for _ in range(20)),
-        -1,
-        len(damaged),
+        *starts, *(rng.randrange(-5, len(data) + 5) for _ in range(20)), -1, len(damaged),
         len(damaged) - 91,
-    ]
+    ]  # fmt: skip
     damaged = bytes(damaged)
     buf = as_array(damaged)
     headers, whole = read_headers(buf, np.array(places, np.int64))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +11,10 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from rmqstore.format.columns.decode import pack_host, pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties
-from rmqstore.format.columns.encode import (
-    RecordColumns,
-    TopicColumn,
-    encode_records,
-    stamp,
-)
+from rmqstore.format.columns.encode import RecordColumns, TopicColumn, encode_records, stamp
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.record import encode_record
@@ -28,12 +22,9 @@ from rmqstore.write.messages import UniqueKeys
 from rmqstore.write.verbatim import verbatim_columns
 
 HOSTS = [
-    "10.0.0.1:1",
-    "192.168.7.9:10911",
-    "[2001:db8:0:0:0:0:0:20]:63789",
-    "[0:0:0:0:0:0:0:1]:0",
+    "10.0.0.1:1", "192.168.7.9:10911", "[2001:db8:0:0:0:0:0:20]:63789", "[0:0:0:0:0:0:0:1]:0",
     "255.255.255.255:99",
-]
+]  # fmt: skip
 CRC = b"__CRC32#\x010000000000\x02"
 
 
@@ -101,9 +92,7 @@ def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_encoding_what_was_decoded_gives_the_stored_bytes(
-    golden_store: Callable[[str], Path], name: str
-) -> None:
+def test_encoding_what_was_decoded_gives_the_stored_bytes(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root, broker_name="b") as store:
         for batch in store.scan(scan="commitlog", verbatim=True):

@@ -10,8 +10,9 @@ import pytest
 
 import store_builder as build
 import tiers
+from equivalence.random_logs import assert_walked_alike
 from rmqstore.format.columns.search import find_next_record
-from rmqstore.format.columns.walk import walk, walk_each, walk_plainly
+from rmqstore.format.columns.walk import walk, walk_plainly
 from rmqstore.format.framing import ENTRIES, FrameNumbers, StopKind
 
 BASE = 1 << 30
@@ -127,38 +128,19 @@ def test_every_byte_of_a_head_counts_but_channel_and_crcs(byte: int) -> None:
 @pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
     rng = random.Random(seed)
-    parts, bases, is_damaged = [], [], []
-    n_done = 0
+    parts, is_damaged = {}, {}
     for number in range(rng.choice((2, 5, 40))):
         base = BASE + (number << 24)
         n_bytes = rng.choice((0, 300, 600_000 if number < 2 else 3_000))
         packed, frames = _log(rng, n_bytes, base, with_fakes=False)
         if not packed or rng.random() < 0.8:
             packed += build.pack_entry_blank(100).ljust(100, b"\0")
-        is_damaged.append(rng.random() < 0.3)
-        if is_damaged[-1]:
+        is_damaged[base] = rng.random() < 0.3
+        if is_damaged[base]:
             at = rng.choice([*frames, rng.randrange(len(packed))]) + rng.randrange(HEAD)
             packed[at % len(packed)] ^= rng.randrange(1, 256)
-        parts.append(bytes(packed))
-        bases.append(base - n_done)
-        n_done += len(packed)
-    buf = np.frombuffer(b"".join(parts) + bytes(64), np.uint8).copy()
-    lengths = np.array([len(part) for part in parts])
-    ends = np.cumsum(lengths)
-    walks = walk_each(buf, ends - lengths, ends, ends, np.array(bases), ENTRIES)
-    first = 0
-    for number, part in enumerate(parts):
-        base = BASE + (number << 24)
-        plain = walk_plainly(np.frombuffer(part, np.uint8), 0, len(part), base, ENTRIES)
-        rows = slice(first, first + int(walks.counts[number]))
-        first = rows.stop
-        if walks.is_valid[number]:
-            start = int(ends[number] - lengths[number])
-            assert (walks.starts[rows] - start).tolist() == plain.starts.tolist()
-            assert walks.sizes[rows].tolist() == plain.sizes().tolist()
-            assert plain.kind in (StopKind.END, StopKind.BLANK)
-        else:
-            assert is_damaged[number]
+        parts[base] = bytes(packed)
+    assert_walked_alike(parts, is_damaged, ENTRIES)
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(15))

@@ -18,16 +18,12 @@ from rmqstore.exchange.json_rows import json_lines, jsonable, write_json_lines
 
 SCHEMA = pa.schema(
     [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("body", pa.binary()),
-        ("extra", pa.binary()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("storeTimestamp", pa.timestamp("us", tz="UTC")),
-        ("isFirst", pa.bool_()),
+        ("topic", pa.string()), ("queueId", pa.int32()), ("body", pa.binary()),
+        ("extra", pa.binary()), ("properties", pa.map_(pa.string(), pa.string())),
+        ("storeTimestamp", pa.timestamp("us", tz="UTC")), ("isFirst", pa.bool_()),
         ("places", pa.list_(pa.int64())),
     ]
-)
+)  # fmt: skip
 TEXTS = ["", "a", "é\u2028\U0001f600", 'quo"te\\', "\n\x00\x1f", "x" * 300]
 
 

@@ -9,9 +9,11 @@ import pytest
 
 import store_builder as build
 import tiers
+from equivalence.random_logs import assert_walked_alike
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.search import find_next_record
-from rmqstore.format.columns.walk import StopKind, walk, walk_each, walk_plainly
+from rmqstore.format.columns.walk import walk, walk_plainly
+from rmqstore.format.framing import RECORDS
 from rmqstore.format.record import split_record
 
 BASE = 1 << 30
@@ -85,8 +87,7 @@ def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
 @pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
     rng = random.Random(seed)
-    parts, bases, is_damaged = [], [], []
-    n_done = 0
+    parts, is_damaged = {}, {}
     for number in range(rng.choice((2, 5, 40))):
         base = BASE + (number << 24)
         packed = bytearray()
@@ -96,31 +97,12 @@ def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
             packed += build.pack(record, base + len(packed))
         if not packed or rng.random() < 0.8:
             packed += build.pack_blank(100).ljust(100, b"\0")
-        is_damaged.append(rng.random() < 0.2)
-        if is_damaged[-1]:
+        is_damaged[base] = rng.random() < 0.2
+        if is_damaged[base]:
             at = rng.randrange(len(packed))
             packed[at : at + 4] = rng.randbytes(4)[: len(packed) - at]
-        parts.append(bytes(packed))
-        bases.append(base - n_done)
-        n_done += len(packed)
-    buf = np.frombuffer(b"".join(parts) + bytes(64), np.uint8).copy()
-    lengths = np.array([len(part) for part in parts])
-    ends = np.cumsum(lengths)
-    walks = walk_each(buf, ends - lengths, ends, ends, np.array(bases))
-    first = 0
-    for number, part in enumerate(parts):
-        plain = walk_plainly(np.frombuffer(part, np.uint8), 0, len(part))
-        rows = slice(first, first + int(walks.counts[number]))
-        first = rows.stop
-        if walks.is_valid[number]:
-            start = int(ends[number] - lengths[number])
-            assert (walks.starts[rows] - start).tolist() == plain.starts.tolist()
-            sizes = np.diff(plain.starts, append=plain.position)
-            assert walks.sizes[rows].tolist() == sizes.tolist()
-            assert plain.kind in (StopKind.END, StopKind.BLANK)
-            assert plain.position <= len(part)
-        else:
-            assert is_damaged[number]
+        parts[base] = bytes(packed)
+    assert_walked_alike(parts, is_damaged, RECORDS)
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(15))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from goldens import Golden
 from rmqstore.format.hashing import _as_int, bit_positions, has_bits, may_match
 
 # Of a broker with 32 expected consumers at 20 % error: CGSQL#Normal has the bits 10, 70, 93.
@@ -23,7 +22,7 @@ def test_halves_of_a_hash_are_ints_of_java() -> None:
     assert [_as_int(number) for number in numbers] == [0, (1 << 31) - 1, -(1 << 31), -1, 0]
 
 
-def test_positions_are_those_of_the_live_store(golden_store: Callable[[str], Path]) -> None:
+def test_positions_are_those_of_the_live_store(golden_store: Golden) -> None:
     table = json.loads(
         (golden_store("live") / "config/consumerFilter.json").read_text(encoding="utf-8")
     )

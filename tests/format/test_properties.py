@@ -139,14 +139,10 @@ def test_message_id_of_both_widths_is_parsed() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "7F",
-        "x" * 32,
-        "7F00000100002A9F000000000000067",
-        "7F 00000100002A9F00000000000677",
+        "", "7F", "x" * 32, "7F00000100002A9F000000000000067", "7F 00000100002A9F00000000000677",
         "é" * 32,
     ],
-)
+)  # fmt: skip
 def test_message_id_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="message id"):
         parse_message_id(text)

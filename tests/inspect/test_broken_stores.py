@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ import broken_stores
 import goldens
 import rmqstore
 from broken_stores import Case, lost_of, unserved
+from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.inspect.cures import kind_of
 from rmqstore.inspect.verify import verify
 
-GoldenStore = Callable[[str], Path]
 TRUTH = broken_stores.truth("live", "crash")
 # A first file that is gone looks as if retention had deleted it. What a broker reads of a file with
 # the name of another place, and of two files of one name, is as its arithmetic has it.
@@ -45,7 +44,7 @@ def in_damaged_part(case: Case, queue: str, offset: int) -> bool:
 @pytest.mark.parametrize("part", broken_stores.PARTS)
 @pytest.mark.parametrize("state", broken_stores.STATES)
 def test_it_says_what_the_real_broker_does(
-    golden_store: GoldenStore, tmp_path: Path, state: str, part: str
+    golden_store: Golden, tmp_path: Path, state: str, part: str
 ) -> None:
     for number, (case, real) in enumerate(TRUTH.items()):
         if (case.store, case.state, case.part) != ("live", state, part):
@@ -68,7 +67,7 @@ def test_it_says_what_the_real_broker_does(
 
 
 def test_what_saves_it_comes_in_the_order_of_what_is_lost(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     case = Case("live", "closed", "commitlog", "newest", "missing")
     first = findings(golden_store("live"), case, tmp_path / "s")[0]
@@ -85,7 +84,7 @@ def test_what_saves_it_comes_in_the_order_of_what_is_lost(
 
 
 def test_of_a_crashed_store_it_says_which_units_a_broker_does_not_build(
-    golden_store: GoldenStore,
+    golden_store: Golden,
 ) -> None:
     """The real store has 609 of 699 messages after its recovery."""
     with rmqstore.open(golden_store("crash")) as store:
@@ -100,7 +99,7 @@ def test_of_a_crashed_store_it_says_which_units_a_broker_does_not_build(
 @pytest.mark.parametrize("state", broken_stores.STATES)
 @pytest.mark.parametrize("damage", ["page", "cut", "long", "empty"])
 def test_a_rebuild_leaves_a_store_of_which_verify_blames_no_unit(
-    golden_store: GoldenStore, tmp_path: Path, state: str, damage: str
+    golden_store: Golden, tmp_path: Path, state: str, damage: str
 ) -> None:
     case = Case("live", state, "commitlog", "middle", damage)
     root = tmp_path / "s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,11 +11,11 @@ import pytest
 import broken_stores
 import rmqstore
 from broken_stores import Case
+from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.verify import verify
 
-GoldenStore = Callable[[str], Path]
 TRUTH = broken_stores.truth("timers")
 UNDELIVERED = re.compile(r"never delivers queue offsets? ([\d, to]+)$")
 
@@ -40,7 +39,7 @@ def undelivered(found: list[Finding]) -> list[list[int]]:
 
 @pytest.mark.parametrize("state", broken_stores.STATES)
 def test_it_says_what_the_real_broker_does(
-    golden_store: GoldenStore, tmp_path: Path, state: str
+    golden_store: Golden, tmp_path: Path, state: str
 ) -> None:
     cases = [case for case in TRUTH if case.state == state]
     for number, case in enumerate(cases):
@@ -61,14 +60,14 @@ def test_it_says_what_the_real_broker_does(
         assert not real["lost"] or {one.part for one in found} == {"timer"}, case
 
 
-def test_a_whole_one_has_no_findings(golden_store: GoldenStore) -> None:
+def test_a_whole_one_has_no_findings(golden_store: Golden) -> None:
     for name in ("timers", "live", "v55-live-lite", "v55-live-rocksdb"):
         with rmqstore.open(golden_store(name)) as store:
             assert [one for one in verify(store) if one.part == "timer"] == []
 
 
 def test_the_second_is_named_from_which_on_a_broker_reads_in_a_circle(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     case = Case("timers", "closed", "timerlog", "newest", "missing")
     (found,) = findings(golden_store("timers"), case, tmp_path / "s")
@@ -82,7 +81,7 @@ def test_the_second_is_named_from_which_on_a_broker_reads_in_a_circle(
 
 
 def test_a_message_that_was_delivered_at_once_needs_no_slot(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     case, root = Case("timers", "closed", "timerlog", "first", "missing"), tmp_path / "s"
     broken_stores.make(golden_store("timers"), case, root)

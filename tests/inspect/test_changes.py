@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
 import goldens
 import rmqstore
-from rmqstore.cli import main
+from command_line import run
+from goldens import Golden
 from rmqstore.errors import (
     CorruptRecordError,
     IllegalMessageError,
@@ -29,39 +26,25 @@ from rmqstore.storage.files.lock import StoreLock
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.repairer import plan_rebuild
 from rmqstore.write.truncation import CLEARED
+from written import files_of
 
-Golden = Callable[[str], Path]
 QUEUE = ("LivePlain", 1)
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def contents(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
-
-
 @pytest.mark.parametrize("name", ["basic", "live", "empty", "batch-cq", *goldens.CRASHED])
-def test_a_dry_run_says_what_the_rebuild_then_changes(
-    golden_store: Golden, tmp_path: Path, name: str
-) -> None:
-    root = shutil.copytree(golden_store(name), tmp_path / "store")
-    before = contents(root)
+def test_a_dry_run_says_what_the_rebuild_then_changes(copied: Golden, name: str) -> None:
+    root = copied(name)
+    before = files_of(root)
     plan = plan_rebuild(find_store(root), truncate=True)
     said = run("rebuild", root, "--truncate", "--dry-run")
     assert said.exit_code == 0
     with rmqstore.open(root) as store:
         n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
     assert said.stdout.splitlines() == plan._replace(n_queues=n_queues).lines()
-    assert contents(root) == before, "a dry run changes nothing"
+    assert files_of(root) == before, "a dry run changes nothing"
     log_before = {name for name in before if name.startswith("commitlog/")}
     assert run("rebuild", root, "--truncate").exit_code in (0, 1)
-    after = contents(root)
+    after = files_of(root)
     changed = {name for name in log_before if after.get(name) != before[name]}
     assert changed == {f"commitlog/{change.path.name}" for change in plan.log_changes}
     for change in plan.log_changes:
@@ -70,14 +53,14 @@ def test_a_dry_run_says_what_the_rebuild_then_changes(
         assert store.view("stores").read_all()["maxOffset"].to_pylist() == [plan.log_end]
 
 
-def test_a_dry_run_meets_what_would_stop_the_rebuild(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("basic"), tmp_path / "store")
+def test_a_dry_run_meets_what_would_stop_the_rebuild(copied: Golden) -> None:
+    root = copied("basic")
     (root / "abort").touch()
     file = min((root / "commitlog").iterdir())
     data = bytearray(file.read_bytes())
     data[200:260] = bytes(60)
     file.write_bytes(data)
-    before = contents(root)
+    before = files_of(root)
     with pytest.raises(CorruptRecordError, match="good records follow"):
         planned_rebuild(root)
     assert run("rebuild", root, "--dry-run").exit_code == 1
@@ -88,16 +71,16 @@ def test_a_dry_run_meets_what_would_stop_the_rebuild(golden_store: Golden, tmp_p
             planned_rebuild(root, truncate=True)
     finally:
         lock.release()
-    assert {**contents(root), "lock": ""} == {**before, "lock": ""}
+    assert {**files_of(root), "lock": ""} == {**before, "lock": ""}
 
 
 def rows(*topics: str) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pydict({"topic": list(topics), "body": [b"x"] * len(topics)})]
 
 
-def test_an_append_is_planned_by_topic(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
-    before = contents(root)
+def test_an_append_is_planned_by_topic(copied: Golden) -> None:
+    root = copied("live")
+    before = files_of(root)
     lines = planned_append(root, rows("LivePlain", "New", "New"), WriteSpec())
     assert lines == [
         f"{root}: rows are appended after physical offset 232,925",
@@ -107,17 +90,17 @@ def test_an_append_is_planned_by_topic(golden_store: Golden, tmp_path: Path) -> 
     ]
     with pytest.raises(IllegalMessageError, match="row 2, counted from 1: "):
         planned_append(root, rows("LivePlain", "no/topic"), WriteSpec())
-    assert contents(root) == before
+    assert files_of(root) == before
 
 
-def test_a_dry_import_counts_what_the_import_appends(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_dry_import_counts_what_the_import_appends(copied: Golden, tmp_path: Path) -> None:
+    root = copied("live")
     source = tmp_path / "rows.parquet"
     assert run("export", root, source, "-t", "LivePlain", "-t", "LiveTx").exit_code == 0
-    before = contents(root)
+    before = files_of(root)
     said = run("import", root, source, "--dry-run")
     assert said.exit_code == 0, said.output
-    assert contents(root) == before
+    assert files_of(root) == before
     lines = said.stdout.splitlines()
     counts = {line.split(":")[0]: int(line.split()[1].replace(",", "")) for line in lines[1:-1]}
     with rmqstore.open(root) as store:
@@ -132,8 +115,8 @@ def test_a_dry_import_counts_what_the_import_appends(golden_store: Golden, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-def test_an_import_says_what_it_did(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_an_import_says_what_it_did(copied: Golden, tmp_path: Path) -> None:
+    root = copied("live")
     source = tmp_path / "rows.jsonl"
     source.write_text(
         '{"topic": "LivePlain", "queueId": 1, "body": "x"}\n'
@@ -171,31 +154,29 @@ def person(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("person")
-def test_a_person_is_asked_and_may_refuse(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_person_is_asked_and_may_refuse(copied: Golden, tmp_path: Path) -> None:
+    root = copied("live")
     source = tmp_path / "rows.jsonl"
     source.write_text('{"topic": "New", "body": "x"}\n')
-    before = contents(root)
+    before = files_of(root)
     for words in (["rebuild", root], ["import", root, source]):
-        refused = CliRunner().invoke(main, list(map(str, words)), input="n\n")
+        refused = run(*words, stdin="n\n")
         assert refused.exit_code == 4
         assert "[y/N]" in refused.stderr
         assert str(root) in refused.stderr
-        assert contents(root) == before
+        assert files_of(root) == before
     for words in (["rebuild", root], ["import", root, source]):
-        assert CliRunner().invoke(main, list(map(str, words)), input="y\n").exit_code == 0
+        assert run(*words, stdin="y\n").exit_code == 0
         assert "[y/N]" not in run(*words, "--yes").stderr
 
 
-def test_a_script_is_not_asked(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_script_is_not_asked(copied: Golden) -> None:
+    root = copied("live")
     assert "[y/N]" not in run("rebuild", root).output
 
 
-def test_a_dry_rebuild_warns_of_nothing_and_counts_what_the_rebuild_builds(
-    golden_store: Golden, tmp_path: Path
-) -> None:
-    root = shutil.copytree(golden_store("crash"), tmp_path / "store")
+def test_a_dry_rebuild_warns_of_nothing_and_counts_what_the_rebuild_builds(copied: Golden) -> None:
+    root = copied("crash")
     planned = run("rebuild", root, "--truncate", "--dry-run")
     assert planned.stderr == ""
     n_queues = planned.stdout.split(" files of ")[1].split()[0]
@@ -228,10 +209,10 @@ def test_delayed_rows_are_planned_by_the_table_of_the_broker(tmp_path: Path) -> 
 
 
 def test_a_dry_import_of_delayed_rows_is_refused_where_the_table_is_not_known(
-    golden_store: Golden, tmp_path: Path
+    copied: Golden,
 ) -> None:
     """The times of the delayed messages of the store show that it is not the usual one."""
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    root = copied("live")
     for file in (root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").glob("*/*"):
         data = np.frombuffer(file.read_bytes(), QUEUE_UNIT).copy()
         data["tags_code"][data["size"] > 0] += 7000

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from click.testing import CliRunner
 
 import rmqstore
 import store_builder as build
-from rmqstore.cli import main
+from command_line import refusal, rows
+from goldens import Golden
 from rmqstore.inspect.counts import count_by_time
 from rmqstore.query.times import time_zone
 
@@ -85,26 +84,18 @@ def test_a_message_whose_time_cannot_be_read_has_none(
 
 
 def test_the_edge_of_the_calendar_has_an_hour_and_a_day(tmp_path: Path) -> None:
-    made = build.Store()
-    made.append(build.Record(store_timestamp=253_402_300_799_999))
+    made = build.filled([build.Record(store_timestamp=253_402_300_799_999)])
     with rmqstore.open(made.write(tmp_path / "s")) as store, time_zone("+08:00"):
         for unit in ("hour", "day"):
             assert count_by_time([store], unit, {}).column("messages").to_pylist() == [1]
 
 
-def test_stat_counts_what_is_chosen(golden_store: Callable[[str], Path]) -> None:
-    def run(*arguments: str) -> list[dict[str, object]]:
-        done = CliRunner().invoke(main, ["stat", str(golden_store("live")), "--json", *arguments])
-        assert done.exit_code == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    assert run("--per", "hour", "-t", "LivePlain") == [
+def test_stat_counts_what_is_chosen(golden_store: Golden) -> None:
+    stat = partial(rows, "stat", golden_store("live"))
+    assert stat("--per", "hour", "-t", "LivePlain") == [
         {"topic": "LivePlain", "time": "2026-11-21T02:00:00.000+00:00", "messages": 210}
     ]
-    (row,) = run("--per", "day", "-t", "LivePlain", "-i", "0", "--tz", "Asia/Shanghai")
+    (row,) = stat("--per", "day", "-t", "LivePlain", "-i", "0", "--tz", "Asia/Shanghai")
     assert (row["time"], row["messages"]) == ("2026-11-21T00:00:00.000+08:00", 53)
-    assert len(run("--where", "messages > 50 AND topic = 'LivePlain'")) == 4
-    refused = CliRunner().invoke(
-        main, ["stat", str(golden_store("live")), "--per", "day", "--where", "messages > 1"]
-    )
-    assert refused.exit_code == 2
+    assert len(stat("--where", "messages > 50 AND topic = 'LivePlain'")) == 4
+    assert refusal("stat", golden_store("live"), "--per", "day", "--where", "messages > 1")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+import command_line
 import goldens
 import rmqstore
+from goldens import Golden
 from memory_storage import MemoryStorage
-from rmqstore.cli import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.inspect.describe import DESCRIPTION, describe, select_described
 from rmqstore.storage.files.lock import StoreLock
-
-Golden = Callable[[str], Path]
 
 
 def row_of(root: Path, **how: Any) -> dict[str, Any]:
@@ -62,8 +57,8 @@ def test_every_golden_store_is_described(golden_store: Golden, name: str) -> Non
             assert row[key] == int(conf[key]), key
 
 
-def test_a_store_is_closed_open_or_neither(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_store_is_closed_open_or_neither(copied: Golden) -> None:
+    root = copied("live")
     assert row_of(root)["state"] == "closed"
     (root / "abort").touch()
     assert row_of(root)["state"] == "not closed"
@@ -95,8 +90,8 @@ def test_parts_and_configuration_are_named(golden_store: Golden, tmp_path: Path)
     assert "messages in tiered storage" in text
 
 
-def test_damage_leaves_a_hole_and_a_reason(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_damage_leaves_a_hole_and_a_reason(copied: Golden) -> None:
+    root = copied("live")
     (root / "config" / "consumerOffset.json").write_text("{")
     (root / "config" / "consumerOffset.json.bak").unlink()
     row = row_of(root)
@@ -127,19 +122,17 @@ def test_columns_are_chosen_by_name() -> None:
 
 def test_the_verb_gives_a_row_for_each_store_or_a_column_in_a_table(golden_store: Golden) -> None:
     roots = [str(golden_store("live")), str(golden_store("crash"))]
-    shown = CliRunner().invoke(main, ["describe", *roots, "--json"])
-    assert shown.exit_code == 0, shown.output
-    rows = [json.loads(line) for line in shown.stdout.splitlines()]
-    assert [(row["path"], row["state"]) for row in rows] == [
+    found = command_line.rows("describe", *roots)
+    assert [(row["path"], row["state"]) for row in found] == [
         (roots[0], "closed"),
         (roots[1], "not closed"),
     ]
-    assert list(rows[0]) == DESCRIPTION.names
-    table = CliRunner().invoke(main, ["describe", *roots, "--columns", "state,maxOffset"]).stdout
+    assert list(found[0]) == DESCRIPTION.names
+    table = command_line.run("describe", *roots, "--columns", "state,maxOffset").stdout
     cells = [line.strip("│┃ ").split("│") for line in table.splitlines() if line[0] == "│"]
     assert [[cell.strip() for cell in row] for row in cells] == [
         ["state", "closed", "not closed"],
         ["maxOffset", "232925", "254104"],
     ]
-    refused = CliRunner().invoke(main, ["describe", roots[0], "--columns", "x"])
+    refused = command_line.run("describe", roots[0], "--columns", "x")
     assert "error: --columns: unknown x" in refused.output

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from rmqstore.cli import main
+from command_line import rows, run
+from goldens import Golden
 from rmqstore.inspect import doctor
 from rmqstore.inspect.doctor import MISSING, OK, WRONG, Check, examine
 
@@ -34,7 +32,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_computer_that_runs_the_tests_is_well(
-    golden_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     root = golden_store("live")
@@ -42,9 +40,7 @@ def test_a_computer_that_runs_the_tests_is_well(
     assert {check.state for check in checks.values()} == {OK}
     assert checks["Python"].found.endswith(sys.executable)
     assert checks[str(root)].found == "CommitLog, queues in files, RocketMQ 5.0 or later"
-    shown = CliRunner().invoke(main, ["doctor", str(root), "--json"])
-    assert shown.exit_code == 0
-    assert [json.loads(line)["what"] for line in shown.stdout.splitlines()] == list(checks)
+    assert [row["what"] for row in rows("doctor", root)] == list(checks)
 
 
 def test_what_is_not_a_store_is_wrong(tmp_path: Path) -> None:
@@ -52,7 +48,7 @@ def test_what_is_not_a_store_is_wrong(tmp_path: Path) -> None:
     assert check.state == WRONG
     assert "is not a RocketMQ store" in check.found
     assert check.cure.startswith("name the folder that holds commitlog/; executors must see it")
-    assert CliRunner().invoke(main, ["doctor", str(tmp_path)]).exit_code == 2
+    assert run("doctor", tmp_path).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -138,7 +134,7 @@ def test_spark_finds_nothing_with_a_python_that_lacks_the_package(
 
 @pytest.mark.parametrize(("name", "state"), [("crash", OK), ("crash2", WRONG)])
 def test_what_follows_the_end_of_a_log_is_named(
-    golden_store: Callable[[str], Path], name: str, state: str
+    golden_store: Golden, name: str, state: str
 ) -> None:
     root = golden_store(name)
     check = found(str(root), root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from rmqstore.inspect.trace import find_messages
 from tiers import split
-
-Golden = Callable[[str], Path]
 
 IDS = ("msgId", "offsetMsgId", "commitLogOffset")
 OTHERS = [name for name in goldens.EVERY if name not in ("live", "lmq", "batch-cq", "crash")]

@@ -6,29 +6,27 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import goldens
 import missing
 import rmqstore
 import store_builder as build
+from command_line import refusal, run
+from goldens import Golden
 from reading import state
-from rmqstore.cli import main
 from rmqstore.errors import Finding
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect import cures
 from rmqstore.inspect.charts import OTHER_TOPICS, SYSTEM_TOPICS
 from rmqstore.inspect.facts import StoreFacts
 from rmqstore.inspect.report import gather, render, size, span, time
-
-GoldenStore = Callable[[str], Path]
 
 MADE_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHARTS = {  # what each draws
@@ -43,16 +41,12 @@ def facts_of(path: Path, **options: Any) -> StoreFacts:
         return gather(store, **options)
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 # ---- the numbers
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
 def test_topics_have_the_messages_and_bytes_of_the_real_store(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     facts = facts_of(golden_store(name), with_verify=False)
     rows = goldens.lines(name, "expected")
@@ -70,7 +64,7 @@ def test_topics_have_the_messages_and_bytes_of_the_real_store(
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_rates_hold_every_message_once(golden_store: GoldenStore, name: str) -> None:
+def test_rates_hold_every_message_once(golden_store: Golden, name: str) -> None:
     rates = facts_of(golden_store(name), with_verify=False).rates
     rows = goldens.lines(name, "expected")
     if not rows:
@@ -86,7 +80,7 @@ def test_rates_hold_every_message_once(golden_store: GoldenStore, name: str) -> 
 
 @pytest.mark.parametrize("name", ["basic", "live", "crash"])
 def test_rates_of_queues_whose_every_message_is_sampled_are_exact(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     """No queue of these has more messages than are looked at."""
     rates = facts_of(golden_store(name), with_verify=False).rates
@@ -102,7 +96,7 @@ def test_rates_of_queues_whose_every_message_is_sampled_are_exact(
     assert checked
 
 
-def test_many_topics_are_summed_up(golden_store: GoldenStore) -> None:
+def test_many_topics_are_summed_up(golden_store: Golden) -> None:
     rates = facts_of(golden_store("live"), with_verify=False).rates
     assert rates is not None
     counts = goldens.summary("live")["counts"]["perTopic"]
@@ -135,7 +129,7 @@ def test_bytes_of_large_stores_are_estimated(
     assert "≈" in render([facts], MADE_AT)
 
 
-def test_groups_show_how_far_they_are_behind(golden_store: GoldenStore) -> None:
+def test_groups_show_how_far_they_are_behind(golden_store: Golden) -> None:
     offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
     assert offsets is not None
     committed = {
@@ -148,12 +142,10 @@ def test_groups_show_how_far_they_are_behind(golden_store: GoldenStore) -> None:
     }
     expected = sum(ends[queue] - at for queue, at in committed.items())
     worst = facts_of(golden_store("live"), with_verify=False).groups[0]
-    assert (worst.group, worst.topic, worst.queues, worst.lag) == (
-        "CG_part",
-        "LivePlain",
-        len(committed),
-        expected,
-    )
+    assert worst.group == "CG_part"
+    assert worst.topic == "LivePlain"
+    assert worst.queues == len(committed)
+    assert worst.lag == expected
 
 
 @pytest.mark.parametrize(
@@ -166,9 +158,7 @@ def test_groups_show_how_far_they_are_behind(golden_store: GoldenStore) -> None:
 def test_a_lag_is_judged_by_its_size_and_by_progress(
     tmp_path: Path, committed: int, earlier: int | None, level: str, consumed: int | None
 ) -> None:
-    store = build.Store()
-    for number in range(2000):
-        store.append(build.Record(topic="T", queue_offset=number))
+    store = build.filled(build.Record(topic="T", queue_offset=number) for number in range(2000))
     root = store.write(tmp_path / "s")
     (root / "config").mkdir(exist_ok=True)
     for name, offset in (("", committed), (".bak", earlier)):
@@ -185,9 +175,7 @@ def test_a_short_lag_of_long_ago_is_late(tmp_path: Path) -> None:
         time_of = build.T0 + 600_000 * number
         store.append(build.Record(topic="T", queue_offset=number, store_timestamp=time_of))
     root = store.write(tmp_path / "s")
-    (root / "config").mkdir(exist_ok=True)
-    table = {"offsetTable": {"T@G": {"0": 1}}}
-    (root / "config" / "consumerOffset.json").write_text(json.dumps(table))
+    build.write_offsets(root, {"T@G": {0: 1}})
     (group,) = facts_of(root, with_verify=False).groups
     assert (group.lag, group.lag_millis, group.level) == (2, 600_000, "late")
 
@@ -196,7 +184,7 @@ def _text(root: Path) -> str:
     return (root / "config" / "consumerOffset.json").read_text()
 
 
-def test_the_check_finds_what_verify_finds(golden_store: GoldenStore) -> None:
+def test_the_check_finds_what_verify_finds(golden_store: Golden) -> None:
     assert facts_of(golden_store("live")).findings == []
     found = facts_of(golden_store("crash")).findings
     shown = run("verify", golden_store("crash"), "--json")
@@ -207,7 +195,7 @@ def test_the_check_finds_what_verify_finds(golden_store: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize("name", goldens.EVERY)
-def test_every_store_has_a_page_and_stays_as_it_is(golden_store: GoldenStore, name: str) -> None:
+def test_every_store_has_a_page_and_stays_as_it_is(golden_store: Golden, name: str) -> None:
     before = state(golden_store(name))
     page = render([facts_of(golden_store(name))], MADE_AT)
     assert page.startswith("<!DOCTYPE html>")
@@ -234,16 +222,13 @@ def test_numbers_are_written_as_people_read_them(found: str, expected: str) -> N
 def hostile_store(folder: Path) -> Path:
     """Return a store whose topic, group and broker are called what would be markup in a page."""
     topic = "</script><b onmouseover=alert(1)>T"
-    store = build.Store()
-    for number in range(40):
-        store.append(
-            build.Record(topic="T", queue_offset=number, store_timestamp=build.T0 + 1000 * number)
-        )
+    store = build.filled(
+        build.Record(topic="T", queue_offset=number, store_timestamp=build.T0 + 1000 * number)
+        for number in range(40)
+    )
     root = store.write(folder)
     (root / "consumequeue" / "T").rename(root / "consumequeue" / topic.replace("/", "|"))
-    (root / "config").mkdir(exist_ok=True)
-    table = {f"{topic.replace('/', '|')}@{HOSTILE}": {"0": 3}}
-    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    build.write_offsets(root, {f"{topic.replace('/', '|')}@{HOSTILE}": {0: 3}})
     (root / "brokerIdentity").write_text("cluster#<img src=x onerror=alert(2)>#0")
     return root
 
@@ -257,7 +242,7 @@ def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
     assert page.count("<script") == 1
 
 
-def test_findings_come_with_what_cures_them_the_worst_first(golden_store: GoldenStore) -> None:
+def test_findings_come_with_what_cures_them_the_worst_first(golden_store: Golden) -> None:
     facts = facts_of(golden_store("crash"))
     facts.path = "/data/a store"
     facts.findings = [*(facts.findings or ()), Finding("log", "1", "damaged")]
@@ -270,7 +255,7 @@ def test_findings_come_with_what_cures_them_the_worst_first(golden_store: Golden
 
 
 def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
-    golden_store: GoldenStore,
+    golden_store: Golden,
 ) -> None:
     page = render([facts_of(golden_store("crash2"))], MADE_AT)
     assert "54 records of 18.9 KiB follow, which a broker that starts loses" in page
@@ -282,7 +267,7 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     }
 
 
-def test_each_part_that_verify_names_has_a_cure(golden_store: GoldenStore) -> None:
+def test_each_part_that_verify_names_has_a_cure(golden_store: Golden) -> None:
     facts = facts_of(golden_store("one"))
     parts = ("log", "end", "queue", "index", "config")
     facts.findings = [Finding(part, "place", "text") for part in parts]
@@ -290,7 +275,7 @@ def test_each_part_that_verify_names_has_a_cure(golden_store: GoldenStore) -> No
     assert all(cures._CURES[part].effect in page for part in parts)
 
 
-def test_a_page_of_large_stores_is_small(golden_store: GoldenStore) -> None:
+def test_a_page_of_large_stores_is_small(golden_store: Golden) -> None:
     facts = facts_of(golden_store("live"), with_verify=False)
     facts.queues *= 400
     page = render([facts], MADE_AT)
@@ -298,7 +283,7 @@ def test_a_page_of_large_stores_is_small(golden_store: GoldenStore) -> None:
     assert len(page) < 1_200_000
 
 
-def test_several_stores_are_shown_on_one_page(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_several_stores_are_shown_on_one_page(golden_store: Golden, tmp_path: Path) -> None:
     page = tmp_path / "both.html"
     stores = golden_store("live"), golden_store("basic")
     assert run("report", *stores, "-o", page, "--no-verify").exit_code == 0
@@ -309,7 +294,7 @@ def test_several_stores_are_shown_on_one_page(golden_store: GoldenStore, tmp_pat
     assert set(re.findall(r'href="#([^"]*)"', text)) <= set(ids)
 
 
-def test_the_page_names_nothing_of_the_network(golden_store: GoldenStore) -> None:
+def test_the_page_names_nothing_of_the_network(golden_store: Golden) -> None:
     page = render([facts_of(golden_store("live"))], MADE_AT)
     assert not re.findall(r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=", page)
     assert "default-src 'none'" in page
@@ -319,7 +304,7 @@ def test_the_page_names_nothing_of_the_network(golden_store: GoldenStore) -> Non
 
 
 def test_report_writes_a_page_and_its_exit_code_says_what_verify_found(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     clean, damaged = tmp_path / "clean.html", tmp_path / "damaged.html"
     shown = run("report", golden_store("live"), "-o", clean)
@@ -334,22 +319,21 @@ def test_report_writes_a_page_and_its_exit_code_says_what_verify_found(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.html", "damaged.html"]
 
 
-def test_report_replaces_nothing_without_the_option_and_writes_nothing_into_the_store(
-    golden_store: GoldenStore, tmp_path: Path
+def test_report_refuses_a_file_that_is_there_or_in_the_store_or_in_no_folder(
+    golden_store: Golden, tmp_path: Path
 ) -> None:
+    root = golden_store("one")
     (tmp_path / "there.html").write_text("mine")
-    shown = run("report", golden_store("one"), "-o", tmp_path / "there.html")
-    assert shown.exit_code == 2
-    assert "--overwrite" in shown.stderr
+    for page, reason in (
+        (tmp_path / "there.html", "--overwrite"),
+        (root / "report.html", "lies in the store"),
+        (tmp_path / "none" / "r.html", "there is no folder"),
+    ):
+        assert reason in refusal("report", root, "-o", page)
     assert (tmp_path / "there.html").read_text() == "mine"
-    inside = run("report", golden_store("one"), "-o", golden_store("one") / "report.html")
-    assert inside.exit_code == 2
-    assert "lies in the store" in inside.stderr
 
 
-def test_report_of_a_log_with_a_missing_file_says_so(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_report_of_a_log_with_a_missing_file_says_so(golden_store: Golden, tmp_path: Path) -> None:
     for name, lost in (("basic", 1), ("crash2", 1), ("crash2", -1)):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{name}{lost}"))
         sorted((root / "commitlog").iterdir())[lost].unlink()
@@ -360,7 +344,7 @@ def test_report_of_a_log_with_a_missing_file_says_so(
 
 
 def test_report_of_queues_in_rocksdb_says_what_it_lacks(
-    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     assert run("report", golden_store("rocksdb-cq"), "-o", tmp_path / "r.html").exit_code == 0
@@ -369,21 +353,12 @@ def test_report_of_queues_in_rocksdb_says_what_it_lacks(
     assert "RocksDB" not in (tmp_path / "l.html").read_text(encoding="utf-8")
 
 
-def test_report_into_a_folder_that_is_not_there_reads_nothing(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    shown = run("report", golden_store("one"), "-o", tmp_path / "none" / "r.html")
-    assert shown.exit_code == 2
-    assert "there is no folder" in shown.stderr
-
-
 def test_report_says_what_to_install_where_a_library_is_missing(
-    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    shown = run("report", golden_store("one"), "-o", tmp_path / "r.html")
-    assert shown.exit_code == 2
-    assert "pip install 'pyspark-rmqstore[report]'" in shown.stderr
+    said = refusal("report", golden_store("one"), "-o", tmp_path / "r.html")
+    assert "pip install 'pyspark-rmqstore[report]'" in said
     assert not (tmp_path / "r.html").exists()
 
 
@@ -450,7 +425,7 @@ def _number(text: str) -> int:
 
 @pytest.mark.browser
 def test_a_browser_draws_the_charts_without_errors_or_network(
-    browser: Any, golden_store: GoldenStore, tmp_path: Path
+    browser: Any, golden_store: Golden, tmp_path: Path
 ) -> None:
     page = tmp_path / "live.html"
     assert run("report", golden_store("live"), "-o", page).exit_code == 0
@@ -502,7 +477,7 @@ return found;
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 900, 390])
 def test_nothing_runs_out_of_its_card(
-    browser: Any, golden_store: GoldenStore, tmp_path: Path, width: int, scheme: str
+    browser: Any, golden_store: Golden, tmp_path: Path, width: int, scheme: str
 ) -> None:
     page, stores = tmp_path / "both.html", (golden_store("live"), golden_store("crash"))
     assert run("report", *stores, "-o", page).exit_code == 1
@@ -528,7 +503,7 @@ def test_nothing_runs_out_of_its_card(
 
 @pytest.mark.browser
 def test_a_table_is_sorted_filtered_and_printed_whole(
-    browser: Any, golden_store: GoldenStore, tmp_path: Path
+    browser: Any, golden_store: Golden, tmp_path: Path
 ) -> None:
     page = tmp_path / "live.html"
     assert run("report", golden_store("live"), "-o", page, "--no-verify").exit_code == 0
@@ -583,7 +558,7 @@ def test_bars_are_linear_until_the_other_scale_is_asked_for(browser: Any, tmp_pa
 
 @pytest.mark.browser
 def test_a_browser_shows_the_numbers_of_the_real_store(
-    browser: Any, golden_store: GoldenStore, tmp_path: Path
+    browser: Any, golden_store: Golden, tmp_path: Path
 ) -> None:
     page, name = tmp_path / "live.html", "live"
     assert run("report", golden_store(name), "-o", page).exit_code == 0

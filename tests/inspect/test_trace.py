@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import goldens
 import rmqstore
 import store_builder as build
-from rmqstore.cli import main
+from command_line import refusal, rows_of, run
+from goldens import Golden
 from rmqstore.errors import MessageNotFoundError
 from rmqstore.inspect.trace import COLUMNS, trace
 from tiers import split
 
-Golden = Callable[[str], Path]
-
 LIVE = ["live", "v55-live-lite", "v55-live-rocksdb"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def rows(root: Path, message_id: object) -> list[dict[str, Any]]:
@@ -72,9 +65,8 @@ def test_an_offset_after_the_log_names_its_end(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         last = store.scan(scan="commitlog", columns="commitLogOffset,storeSize").to_arrow()
     end = max(row["commitLogOffset"] + row["storeSize"] for row in last.to_pylist())
-    shown = run("trace", golden_store("live"), "99999999999")
-    assert shown.exit_code == 2
-    assert f"the log ends at {end}: nothing is stored" in shown.stderr
+    said = refusal("trace", golden_store("live"), "99999999999")
+    assert f"the log ends at {end}: nothing is stored" in said
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -113,7 +105,7 @@ def test_a_dead_letter_leads_through_its_attempts(golden_store: Golden) -> None:
     dead = json.loads(run("dump", root, "-t", "%DLQ%CG_retry", "-n", 1).stdout)
     shown = run("trace", root, dead["offsetMsgId"] if "offsetMsgId" in dead else dead["msgId"],
                 "--columns", "kind,topic,reconsumeTimes,consumerGroup,state", "--json")  # fmt: skip
-    assert [json.loads(line) for line in shown.stdout.splitlines()] == [
+    assert rows_of(shown) == [
         dict(zip(("kind", "topic", "reconsumeTimes", "consumerGroup", "state"), row, strict=True))
         for row in (
             ("message", "LiveRetry", 0, "CG_retry", "consumed"),
@@ -180,7 +172,5 @@ def test_an_id_of_no_message_is_said(golden_store: Golden) -> None:
     root = golden_store("live")
     with rmqstore.open(root) as store, pytest.raises(MessageNotFoundError, match="no-such"):
         trace(store, "no-such-id")
-    refused = run("trace", root, "no-such-id")
-    assert refused.exit_code == 2
-    assert "no message has this id" in refused.stderr
+    assert "no message has this id" in refusal("trace", root, "no-such-id")
     assert "there are kind, topic" in run("trace", root, 496, "--columns", "nope").stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,16 +12,10 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.local import LocalStorage
-
-GoldenStore = Callable[[str], Path]
-
-
-@pytest.fixture
-def copied(golden_store: GoldenStore, tmp_path: Path) -> GoldenStore:
-    return lambda name: Path(shutil.copytree(golden_store(name), tmp_path / name))
 
 
 def findings(root: Path) -> list[Finding]:
@@ -40,17 +33,15 @@ def change(path: Path, position: int, data: bytes) -> None:
     "name",
     [
         *(name for name in goldens.PLAIN if name != "default-sizes"),
-        *(*goldens.NEWEST, "v55-lmq", *goldens.OF_GROUPS),
+        *(*goldens.NEWEST, *goldens.OTHER_QUEUES, "v55-lmq", *goldens.OF_GROUPS),
     ],
 )
-def test_nothing_is_found_in_a_store_that_rocketmq_closed(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_nothing_is_found_in_a_store_that_rocketmq_closed(golden_store: Golden, name: str) -> None:
     assert findings(golden_store(name)) == []
 
 
 @pytest.mark.parametrize("name", goldens.CRASHED)
-def test_nothing_is_left_to_find_after_a_repair(copied: GoldenStore, name: str) -> None:
+def test_nothing_is_left_to_find_after_a_repair(copied: Golden, name: str) -> None:
     root = copied(name)
     broken = findings(root)
     with rmqstore.open(root, mode="a", truncate=True):
@@ -60,7 +51,7 @@ def test_nothing_is_left_to_find_after_a_repair(copied: GoldenStore, name: str) 
         assert broken
 
 
-def test_progress_rises_up_to_its_total(golden_store: GoldenStore) -> None:
+def test_progress_rises_up_to_its_total(golden_store: Golden) -> None:
     seen: list[tuple[int, int]] = []
     with rmqstore.open(golden_store("edges")) as store:
         assert not list(verify(store, lambda done, total: seen.append((done, total))))
@@ -71,7 +62,7 @@ def test_progress_rises_up_to_its_total(golden_store: GoldenStore) -> None:
     assert done[-1] == totals[0]
 
 
-def test_missing_units_are_counted(copied: GoldenStore) -> None:
+def test_missing_units_are_counted(copied: Golden) -> None:
     root = copied("basic")
     newest = max((root / "consumequeue/TopicA/2").iterdir())
     n_units = -(-len(newest.read_bytes().rstrip(b"\0")) // 20)
@@ -82,31 +73,27 @@ def test_missing_units_are_counted(copied: GoldenStore) -> None:
     assert "a broker that starts does not serve queue offset" in found.text
 
 
-def test_a_wrong_unit_is_named(copied: GoldenStore) -> None:
+def test_a_wrong_unit_is_named(copied: Golden) -> None:
     root = copied("basic")
     path = root / "consumequeue/TopicA/2" / f"{0:020d}"
     change(path, 3 * 20 + 8, b"\x00\x00\x01\x01")
     (found,) = findings(root)
-    assert (found.place, found.text) == (
-        "TopicA-2",
-        "1 unit differs from its record, the first at queue offset 3",
-    )
+    assert found.place == "TopicA-2"
+    assert found.text == "1 unit differs from its record, the first at queue offset 3"
 
 
-def test_units_of_no_record_are_counted(copied: GoldenStore) -> None:
+def test_units_of_no_record_are_counted(copied: Golden) -> None:
     root = copied("basic")
     path = max((root / "consumequeue/TopicA/2").iterdir())
     data = path.read_bytes()
     end = -(-len(data.rstrip(b"\0")) // 20) * 20
     change(path, end, (0).to_bytes(8) + (200).to_bytes(4) + bytes(8))
     (found,) = findings(root)
-    assert (found.place, found.text) == (
-        "TopicA-2",
-        "1 unit does not point to a record of the queue",
-    )
+    assert found.place == "TopicA-2"
+    assert found.text == "1 unit does not point to a record of the queue"
 
 
-def test_damaged_records_are_named(copied: GoldenStore) -> None:
+def test_damaged_records_are_named(copied: Golden) -> None:
     root = copied("basic")
     victim = next(row for row in goldens.lines("basic", "expected") if row["bodyBase64"])
     change(root / "commitlog" / f"{0:020d}", victim["physicalOffset"] + 90, b"\xff\xfe")
@@ -115,7 +102,7 @@ def test_damaged_records_are_named(copied: GoldenStore) -> None:
     assert str(victim["physicalOffset"]) in found[0].place
 
 
-def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: GoldenStore) -> None:
+def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Golden) -> None:
     """A broker serves it and finds it by key; only its time, which a column cannot hold, counts."""
     root = copied("basic")
     with rmqstore.open(root) as store:
@@ -134,7 +121,7 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Gold
     assert [found.part for found in findings(root)] == ["log"]
 
 
-def test_keys_that_cannot_be_found_are_counted(copied: GoldenStore) -> None:
+def test_keys_that_cannot_be_found_are_counted(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
     items_at = 40 + 4 * 100
@@ -147,7 +134,7 @@ def test_keys_that_cannot_be_found_are_counted(copied: GoldenStore) -> None:
     assert findings(root) == []  # older files go with retention; what they held is not missed
 
 
-def test_a_cut_chain_is_counted(copied: GoldenStore) -> None:
+def test_a_cut_chain_is_counted(copied: Golden) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
     data = newest.read_bytes()
@@ -162,7 +149,7 @@ def test_a_cut_chain_is_counted(copied: GoldenStore) -> None:
     assert (found.part, found.text) == ("index", f"{count} keys are not in the chain of their slot")
 
 
-def test_an_item_that_was_put_twice_may_be_hidden_once(copied: GoldenStore) -> None:
+def test_an_item_that_was_put_twice_may_be_hidden_once(copied: Golden) -> None:
     """A put was cut before it wrote its slots, and the recovery put the keys again."""
     root = copied("basic")
     newest = max((root / "index").iterdir())
@@ -177,7 +164,7 @@ def test_an_item_that_was_put_twice_may_be_hidden_once(copied: GoldenStore) -> N
     assert findings(root) == []
 
 
-def test_a_chain_that_leads_in_a_circle_ends(copied: GoldenStore) -> None:
+def test_a_chain_that_leads_in_a_circle_ends(copied: Golden) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
     data, items_at = newest.read_bytes(), 40 + 4 * 100
@@ -192,7 +179,7 @@ def test_a_chain_that_leads_in_a_circle_ends(copied: GoldenStore) -> None:
     assert "not in the chain of their slot" in found.text
 
 
-def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: GoldenStore) -> None:
+def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden) -> None:
     root = copied("basic")
     second = sorted((root / "commitlog").iterdir())[1]
     end = 2 * int(second.name)
@@ -204,7 +191,7 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden
     assert any("do not point to a record" in one.text for one in found)
 
 
-def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: GoldenStore) -> None:
+def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
     change(files[-1], 40, bytes(400))  # its slots
@@ -221,7 +208,7 @@ def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: GoldenStor
 @pytest.mark.parametrize("length", [0, 30, 100, 1 << 20])
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_the_length_of_an_index_file_without_items_does_not_matter(
-    copied: GoldenStore, length: int, is_alone: bool
+    copied: Golden, length: int, is_alone: bool
 ) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
@@ -233,14 +220,14 @@ def test_the_length_of_an_index_file_without_items_does_not_matter(
     assert findings(root) == before == []
 
 
-def test_a_part_of_the_header_of_an_index_file_is_named(copied: GoldenStore) -> None:
+def test_a_part_of_the_header_of_an_index_file_is_named(copied: Golden) -> None:
     root = copied("basic")
     first = min((root / "index").iterdir())
     first.write_bytes(first.read_bytes()[:30])
     assert [one.place for one in findings(root)] == [str(first)]
 
 
-def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: GoldenStore) -> None:
+def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
     files[2].write_bytes(files[2].read_bytes()[:1000])
@@ -250,7 +237,7 @@ def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: Gol
 
 
 def test_records_of_a_deleted_topic_are_no_damage(
-    copied: GoldenStore, caplog: pytest.LogCaptureFixture
+    copied: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = copied("live")
     shutil.rmtree(root / "consumequeue" / "LivePlain")
@@ -286,7 +273,7 @@ def forget_topic(root: Path, topic: str) -> None:
             file.write_text(json.dumps(table), encoding="utf-8")
 
 
-def test_records_after_the_end_of_a_log_are_a_finding(copied: GoldenStore) -> None:
+def test_records_after_the_end_of_a_log_are_a_finding(copied: Golden) -> None:
     root = copied("crash2")
     first = next(one for one in findings(root) if one.part == "end")
     assert first.place.endswith(", 235158")

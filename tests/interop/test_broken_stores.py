@@ -104,7 +104,7 @@ def observe(rocketmq: RocketMQ, case: Case, root: Path) -> Row:
     return {"starts": True, "lost": lost, "next": following}
 
 
-def check(rocketmq: RocketMQ, golden_store: goldens.Unpacked, case: Case, root: Path) -> None:
+def check(rocketmq: RocketMQ, golden_store: goldens.Golden, case: Case, root: Path) -> None:
     broken_stores.make(golden_store(case.store), case, root)
     known = {name: value for name, value in TRUTH[case].items() if name != "keys"}
     assert observe(rocketmq, case, root) == known
@@ -114,7 +114,7 @@ def check(rocketmq: RocketMQ, golden_store: goldens.Unpacked, case: Case, root: 
 @pytest.mark.interop
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_the_real_store_does_what_is_recorded(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, case: Case
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, case: Case
 ) -> None:
     check(rocketmq, golden_store, case, tmp_path / "s")
 
@@ -122,7 +122,7 @@ def test_the_real_store_does_what_is_recorded(
 @pytest.mark.interop
 @pytest.mark.slow
 def test_the_real_store_does_what_is_recorded_of_every_case(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     for case in TRUTH:
         check(rocketmq, golden_store, case, tmp_path / "s")
@@ -132,7 +132,7 @@ def test_the_real_store_does_what_is_recorded_of_every_case(
 @pytest.mark.parametrize("state", broken_stores.STATES)
 @pytest.mark.parametrize("damage", ["cut", "long"])
 def test_the_real_store_starts_after_a_rebuild(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, state: str, damage: str
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, state: str, damage: str
 ) -> None:
     """It loads a log whose file got its length back, and serves all that is left of it."""
     case, root = Case("live", state, "commitlog", "newest", damage), tmp_path / "s"
@@ -152,7 +152,7 @@ def keys_of(properties: dict[str, str]) -> list[str]:
 
 @pytest.mark.interop
 def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     """Of 96 items, which `verify` counts, 77 are of messages that the real store still serves."""
     case, root = Case("crash", "crashed", "index", "first", "long"), tmp_path / "s"
@@ -175,7 +175,7 @@ def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
 
 @pytest.mark.interop
 def test_the_real_store_serves_all_of_a_crashed_store_that_was_rebuilt_first(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     case, root = Case("crash", "crashed", "index", "first", "long"), tmp_path / "s"
     shutil.copytree(golden_store("crash"), root)

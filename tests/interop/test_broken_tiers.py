@@ -146,7 +146,7 @@ def ask(real: Any, topic: str, queue_id: int, at: int) -> bytes | None:
 
 @pytest.fixture(scope="module")
 def observer(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path_factory: pytest.TempPathFactory
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path_factory: pytest.TempPathFactory
 ) -> Observer:
     return Observer(rocketmq, golden_store("tiered"), tmp_path_factory.mktemp("tiers"))
 

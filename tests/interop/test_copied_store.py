@@ -43,7 +43,7 @@ def test_a_store_is_copied_while_its_broker_appends(real_mq: RocketMQ, tmp_path:
 @VERSIONS
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash3"])
 def test_the_copy_of_a_crashed_store_is_served(
-    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
+    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
     source = Path(shutil.copytree(golden_store(name), tmp_path / name))
     config = StoreConfig().updated(goldens.summary(name)["conf"])

@@ -40,7 +40,7 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
 )
 def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     request: pytest.FixtureRequest,
-    golden_store: goldens.Unpacked,
+    golden_store: goldens.Golden,
     tmp_path: Path,
     version: str,
     power: int | None,
@@ -89,7 +89,7 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", range(3))
 def test_the_real_store_sees_whole_flushes_of_a_killed_process(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, seed: int
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, seed: int
 ) -> None:
     sizes = goldens.sizes("basic")
     queues = {*goldens.queues("basic"), *(("Fresh", queue_id) for queue_id in range(4))}
@@ -111,7 +111,7 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
 def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     """Its messages are as long as the dead ones, so they end where a dead one may begin."""
     sizes = goldens.sizes("basic")
@@ -175,7 +175,7 @@ def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
 @pytest.mark.interop
 @pytest.mark.crash
 def test_the_real_store_completes_a_rebuild_that_was_cut(
-    rocketmq_55: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    rocketmq_55: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     """With its accelerated recovery, which reads from the last record of all queues on."""
     name = "v55-basic"

@@ -133,7 +133,7 @@ def case_id(value: object) -> str:
 
 @pytest.mark.parametrize(("name", "verb"), [CASES[0], CASES[6]], ids=case_id)
 def test_the_real_store_goes_on_where_a_writer_was_killed(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str, verb: killed.Verb
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str, verb: killed.Verb
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
     in_queues = [
@@ -146,7 +146,7 @@ def test_the_real_store_goes_on_where_a_writer_was_killed(
 
 
 def test_the_real_store_goes_on_where_a_writer_was_killed_that_made_the_file_of_a_queue(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     trial = Trial(rocketmq, golden_store("expired2"), tmp_path, killed.rebuild)
     made = [
@@ -162,7 +162,7 @@ def test_the_real_store_goes_on_where_a_writer_was_killed_that_made_the_file_of_
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "verb"), CASES, ids=case_id)
 def test_the_real_store_goes_on_wherever_a_writer_was_killed(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str, verb: killed.Verb
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str, verb: killed.Verb
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
     trial.judge_all(

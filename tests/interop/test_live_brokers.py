@@ -54,7 +54,7 @@ def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str
     "name", ["basic", "edges", "compressed", "ipv6", "expired", "batch-cq", "crash"]
 )
 def test_a_broker_serves_what_its_store_holds(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     judged = goldens.queues(name)

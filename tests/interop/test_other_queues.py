@@ -115,7 +115,7 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
     ],
 )  # fmt: skip
 def test_the_real_store_serves_batch_queues_and_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, way: str
+    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
     config, sizes = configured("batch-cq")
@@ -162,7 +162,7 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
     ],
 )  # fmt: skip
 def test_the_real_store_serves_light_queues_and_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, way: str
+    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
     config, sizes = configured("lmq")

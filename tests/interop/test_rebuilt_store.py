@@ -15,7 +15,7 @@ from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
 
 @pytest.mark.interop
 def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
-    rocketmq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path
+    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
     sizes = goldens.sizes("basic")

@@ -141,7 +141,7 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     ],
 )
 def test_we_append_to_what_the_real_store_wrote(
-    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
+    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     sizes = goldens.sizes(name)
@@ -167,7 +167,7 @@ def test_we_append_to_what_the_real_store_wrote(
     ],
 )
 def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
-    real_mq: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
+    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     sizes = goldens.sizes(name)
@@ -202,7 +202,7 @@ def find_by_tags(real: RealStore) -> None:
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
 def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
-    rocketmq_55: RocketMQ, golden_store: goldens.Unpacked, tmp_path: Path, name: str
+    rocketmq_55: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     sizes = goldens.sizes(name)

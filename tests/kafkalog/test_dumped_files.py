@@ -46,7 +46,7 @@ DECODERS = {
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, kafka_store: golden.Unpacked) -> Path:
+def store(request: pytest.FixtureRequest, kafka_store: golden.Golden) -> Path:
     return kafka_store(request.param)
 
 

@@ -110,7 +110,7 @@ def test_messages_become_the_same_records(seed: int) -> None:
     assert as_records(as_messages(rows).slice(first)).to_pylist() == part.to_pylist()
 
 
-def test_golden_records_of_every_sort_come_back(kafka_store: kafka_logs.Unpacked) -> None:
+def test_golden_records_of_every_sort_come_back(kafka_store: kafka_logs.Golden) -> None:
     with kafkalog.open(kafka_store("plain")) as logs:
         for rows in logs.scan(columns=RECORDS.names):
             assert as_records(as_messages(rows)).to_pylist() == rows.to_pylist()
@@ -118,7 +118,7 @@ def test_golden_records_of_every_sort_come_back(kafka_store: kafka_logs.Unpacked
 
 @pytest.mark.parametrize("name", ["old", "txn"])
 def test_golden_records_come_back_from_a_store(
-    name: str, kafka_store: kafka_logs.Unpacked, tmp_path: Path
+    name: str, kafka_store: kafka_logs.Golden, tmp_path: Path
 ) -> None:
     (first, *_) = kafka_logs.log_dirs(name, kafka_store(name))
     with kafkalog.open(*first) as logs:

@@ -27,7 +27,7 @@ FIELDS_OF_V2 = {
 
 
 @pytest.mark.parametrize("name", [*build.CLEAN, "damaged"])
-def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: build.Unpacked) -> None:
+def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: build.Golden) -> None:
     root = kafka_store(name)
     shown = build.segments(name)
     compared = 0
@@ -59,7 +59,7 @@ def without(value: object) -> object:
 
 
 @pytest.mark.parametrize("name", build.EVERY)
-def test_verify_finds_what_was_damaged(name: str, kafka_store: build.Unpacked) -> None:
+def test_verify_finds_what_was_damaged(name: str, kafka_store: build.Golden) -> None:
     found = [
         finding
         for dirs in build.log_dirs(name, kafka_store(name))

@@ -19,7 +19,7 @@ from s3_server import S3Server
 
 @pytest.mark.parametrize("name", ["txn", "swap", "old"])
 def test_a_store_in_memory(
-    name: str, kafka_store: golden.Unpacked, monkeypatch: pytest.MonkeyPatch
+    name: str, kafka_store: golden.Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = MemoryStorage(kafka_store(name))
     refuse_direct_looks(monkeypatch)
@@ -35,7 +35,7 @@ def test_a_store_in_memory(
     assert not list(verify(opened.partitions.values()))
 
 
-def test_a_partition_folder_in_memory(kafka_store: golden.Unpacked) -> None:
+def test_a_partition_folder_in_memory(kafka_store: golden.Golden) -> None:
     storage = MemoryStorage(kafka_store("txn"))
     opened = kafkalog.open(storage.root / "Tx-0", storage=storage)
     partition = opened.partition("Tx", 0)
@@ -45,7 +45,7 @@ def test_a_partition_folder_in_memory(kafka_store: golden.Unpacked) -> None:
 
 @pytest.mark.parametrize("as_filesystem", [True, False])
 def test_log_directories_in_object_storage(
-    s3: S3Server, kafka_store: golden.Unpacked, as_filesystem: bool
+    s3: S3Server, kafka_store: golden.Golden, as_filesystem: bool
 ) -> None:
     _, dirs = golden.log_dirs("epochs", kafka_store("epochs"))
     uris = [s3.upload(folder, f"kafka-{folder.name}") for folder in dirs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from reading import by_queue, offsets, read
 from rmqstore import OffsetOutOfRangeError, OptionError
 from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags
@@ -45,91 +45,64 @@ def _numbers(root: Path, **options: Any) -> dict[str, list[int]]:
 ALL = list(range(12))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        pytest.param({}, {"A-0": ALL, "A-1": ALL, "B-0": ALL}, id="all user topics"),
-        pytest.param({"subscribe": "B"}, {"B-0": ALL}, id="a topic"),
-        pytest.param(
-            {"subscribe": " B , %RETRY%g"},
-            {"B-0": ALL, "%RETRY%g-0": ALL},
-            id="topics, also the system's",
-        ),
-        pytest.param({"subscribe": ["B", "B"]}, {"B-0": ALL}, id="twice is once"),
-        pytest.param({"subscribe": "NoQueues"}, {}, id="a topic without queues"),
-        pytest.param(
-            {"subscribe_pattern": "A|.*"},
-            {"A-0": ALL, "A-1": ALL, "B-0": ALL, "%RETRY%g-0": ALL},
-            id="any",
-        ),
-        pytest.param({"subscribe_pattern": "RETRY"}, {}, id="a pattern must match the whole"),
-        pytest.param({"assign": '{"A":[1],"B":[0]}'}, {"A-1": ALL, "B-0": ALL}, id="queues"),
-        pytest.param({"assign": {"A": range(1)}}, {"A-0": ALL}, id="queues as Python"),
-        pytest.param(
-            {
-                "starting_offsets": '{"A":{"0":3,"1":-2}}',
-                "ending_offsets": '{"A":{"0":5,"1":-1}}',
-                "subscribe": "A",
-            },
-            {"A-0": [3, 4], "A-1": ALL},
-            id="offsets",
-        ),
-        pytest.param(
-            {"starting_offsets": {"A": {"s": {"0": 9}, "other": {"1": 9}}}, "subscribe": "A"},
-            {"A-0": [9, 10, 11], "A-1": ALL},
-            id="offsets by broker",
-        ),
-        pytest.param({"starting_offsets": {"B": {0: 12}}, "subscribe": "B"}, {}, id="from the end"),
-        pytest.param(
-            {"starting_offsets": "group:g", "subscribe": "A"}, {"A-0": ALL[5:]}, id="of a group"
-        ),
-        pytest.param(
-            {"starting_offsets": "group:h", "subscribe": "B,A"},
-            {"A-0": ALL, "A-1": ALL, "B-0": ALL[3:]},
-            id="of a group that has not begun all queues",
-        ),
-        pytest.param(
-            {
-                "starting_timestamp": build.T0 + 11,
-                "ending_timestamp": build.T0 + 40,
-                "subscribe": "B",
-            },
-            {"B-0": [2, 3]},
-            id="times",
-        ),
-        pytest.param(
-            {
-                "starting_offsets_by_timestamp": {"B": {"0": build.T0 + 95}},
-                "starting_offsets": {"B": {"0": 1}},
-                "subscribe": "B",
-            },
-            {"B-0": [10, 11]},
-            id="by-timestamp before offsets",
-        ),
-        pytest.param(
-            {
-                "starting_timestamp": build.T0 + 110,
-                "starting_offsets_by_timestamp": {"B": {"0": build.T0}},
-                "subscribe": "B",
-            },
-            {"B-0": [11]},
-            id="timestamp before by-timestamp",
-        ),
-        pytest.param(
-            {"starting_timestamp": build.T0 + 111, "subscribe": "B"}, {}, id="later than all"
-        ),
-        pytest.param({"ending_timestamp": 0, "subscribe": "B"}, {}, id="earlier than all"),
-        pytest.param(
-            {
-                "starting_offsets": {"B": {"0": 5}},
-                "ending_offsets": {"B": {"0": 5}},
-                "subscribe": "B",
-            },
-            {},
-            id="from where it ends",
-        ),
-    ],
-)
+SELECTIONS = {
+    "all user topics": ({}, {"A-0": ALL, "A-1": ALL, "B-0": ALL}),
+    "a topic": ({"subscribe": "B"}, {"B-0": ALL}),
+    "topics, also the system's": ({"subscribe": " B , %RETRY%g"}, {"B-0": ALL, "%RETRY%g-0": ALL}),
+    "twice is once": ({"subscribe": ["B", "B"]}, {"B-0": ALL}),
+    "a topic without queues": ({"subscribe": "NoQueues"}, {}),
+    "any": ({"subscribe_pattern": "A|.*"}, {"A-0": ALL, "A-1": ALL, "B-0": ALL, "%RETRY%g-0": ALL}),
+    "a pattern must match the whole": ({"subscribe_pattern": "RETRY"}, {}),
+    "queues": ({"assign": '{"A":[1],"B":[0]}'}, {"A-1": ALL, "B-0": ALL}),
+    "queues as Python": ({"assign": {"A": range(1)}}, {"A-0": ALL}),
+    "offsets": (
+        {
+            "starting_offsets": '{"A":{"0":3,"1":-2}}',
+            "ending_offsets": '{"A":{"0":5,"1":-1}}',
+            "subscribe": "A",
+        },
+        {"A-0": [3, 4], "A-1": ALL},
+    ),
+    "offsets by broker": (
+        {"starting_offsets": {"A": {"s": {"0": 9}, "other": {"1": 9}}}, "subscribe": "A"},
+        {"A-0": [9, 10, 11], "A-1": ALL},
+    ),
+    "from the end": ({"starting_offsets": {"B": {0: 12}}, "subscribe": "B"}, {}),
+    "of a group": ({"starting_offsets": "group:g", "subscribe": "A"}, {"A-0": ALL[5:]}),
+    "of a group that has not begun all queues": (
+        {"starting_offsets": "group:h", "subscribe": "B,A"},
+        {"A-0": ALL, "A-1": ALL, "B-0": ALL[3:]},
+    ),
+    "times": (
+        {"starting_timestamp": build.T0 + 11, "ending_timestamp": build.T0 + 40, "subscribe": "B"},
+        {"B-0": [2, 3]},
+    ),
+    "by-timestamp before offsets": (
+        {
+            "starting_offsets_by_timestamp": {"B": {"0": build.T0 + 95}},
+            "starting_offsets": {"B": {"0": 1}},
+            "subscribe": "B",
+        },
+        {"B-0": [10, 11]},
+    ),
+    "timestamp before by-timestamp": (
+        {
+            "starting_timestamp": build.T0 + 110,
+            "starting_offsets_by_timestamp": {"B": {"0": build.T0}},
+            "subscribe": "B",
+        },
+        {"B-0": [11]},
+    ),
+    "later than all": ({"starting_timestamp": build.T0 + 111, "subscribe": "B"}, {}),
+    "earlier than all": ({"ending_timestamp": 0, "subscribe": "B"}, {}),
+    "from where it ends": (
+        {"starting_offsets": {"B": {"0": 5}}, "ending_offsets": {"B": {"0": 5}}, "subscribe": "B"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), SELECTIONS.values(), ids=SELECTIONS)
 def test_selection_chooses_queues_and_bounds(
     root: Path, options: dict[str, Any], expected: dict[str, list[int]]
 ) -> None:
@@ -162,99 +135,67 @@ def test_scan_by_log_is_filtered_by_topics_and_times(
     assert (len(found), found) == (count, sorted(found))
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        pytest.param(
-            {"subscribe": "A", "assign": {"A": [0]}}, "subscribe and assign", id="two selections"
-        ),
-        pytest.param(
-            {"subscribe": "A", "subscribe_pattern": "A"},
-            "subscribe and subscribe_pattern",
-            id="two others",
-        ),
-        pytest.param({"subscribe": "A,,B"}, "subscribe", id="empty topic"),
-        pytest.param({"subscribe": []}, "subscribe", id="no topic"),
-        pytest.param({"subscribe_pattern": "("}, "subscribe_pattern", id="no pattern"),
-        pytest.param({"assign": "A"}, "assign", id="no JSON"),
-        pytest.param({"assign": '["A"]'}, "assign", id="no table"),
-        pytest.param({"assign": '{"A":0}'}, "assign", id="no list"),
-        pytest.param({"assign": '{"A":["x"]}'}, "assign", id="no queue id"),
-        pytest.param({"assign": '{"A":[true]}'}, "assign", id="a truth for a queue id"),
-        pytest.param({"assign": '{"A":[1.5]}'}, "assign", id="half a queue id"),
-        pytest.param(
-            {"starting_offsets": "latest"}, "starting_offsets", id="nothing to read from latest"
-        ),
-        pytest.param(
-            {"ending_offsets": "earliest"}, "ending_offsets", id="nothing to read to earliest"
-        ),
-        pytest.param({"starting_offsets": "newest"}, "starting_offsets", id="unknown word"),
-        pytest.param(
-            {"starting_offsets": '{"A":{"0":-1}}'}, "starting_offsets", id="latest for a queue"
-        ),
-        pytest.param(
-            {"ending_offsets": '{"A":{"0":-2}}'}, "ending_offsets", id="earliest for a queue"
-        ),
-        pytest.param({"ending_offsets": '{"A":{"0":-3}}'}, "ending_offsets", id="negative"),
-        pytest.param({"ending_offsets": '{"A":{"0":null}}'}, "ending_offsets", id="null"),
-        pytest.param({"ending_offsets": '{"A":{"x":1}}'}, "ending_offsets", id="no queue"),
-        pytest.param({"ending_offsets": '{"A":7}'}, "ending_offsets", id="no table of queues"),
-        pytest.param({"starting_timestamp": "soon"}, "starting_timestamp", id="no time"),
-        pytest.param({"ending_timestamp": "2024-13-01"}, "ending_timestamp", id="no month"),
-        pytest.param(
-            {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'},
-            "starting_offsets_by_timestamp",
-            id="no time by queue",
-        ),
-        pytest.param(
-            {"ending_offsets_by_timestamp": "1"},
-            "ending_offsets_by_timestamp",
-            id="no table of times",
-        ),
-        pytest.param(
-            {"starting_offsets_by_timestamp_strategy": "guess"},
-            "starting_offsets_by_timestamp_strategy",
-            id="no strategy",
-        ),
-    ],
-)
+REFUSED = {
+    "two selections": ({"subscribe": "A", "assign": {"A": [0]}}, "subscribe and assign"),
+    "two others": ({"subscribe": "A", "subscribe_pattern": "A"}, "subscribe and subscribe_pattern"),
+    "empty topic": ({"subscribe": "A,,B"}, "subscribe"),
+    "no topic": ({"subscribe": []}, "subscribe"),
+    "no pattern": ({"subscribe_pattern": "("}, "subscribe_pattern"),
+    "no JSON": ({"assign": "A"}, "assign"),
+    "no table": ({"assign": '["A"]'}, "assign"),
+    "no list": ({"assign": '{"A":0}'}, "assign"),
+    "no queue id": ({"assign": '{"A":["x"]}'}, "assign"),
+    "a truth for a queue id": ({"assign": '{"A":[true]}'}, "assign"),
+    "half a queue id": ({"assign": '{"A":[1.5]}'}, "assign"),
+    "nothing to read from latest": ({"starting_offsets": "latest"}, "starting_offsets"),
+    "nothing to read to earliest": ({"ending_offsets": "earliest"}, "ending_offsets"),
+    "unknown word": ({"starting_offsets": "newest"}, "starting_offsets"),
+    "latest for a queue": ({"starting_offsets": '{"A":{"0":-1}}'}, "starting_offsets"),
+    "earliest for a queue": ({"ending_offsets": '{"A":{"0":-2}}'}, "ending_offsets"),
+    "negative": ({"ending_offsets": '{"A":{"0":-3}}'}, "ending_offsets"),
+    "null": ({"ending_offsets": '{"A":{"0":null}}'}, "ending_offsets"),
+    "no queue": ({"ending_offsets": '{"A":{"x":1}}'}, "ending_offsets"),
+    "no table of queues": ({"ending_offsets": '{"A":7}'}, "ending_offsets"),
+    "no time": ({"starting_timestamp": "soon"}, "starting_timestamp"),
+    "no month": ({"ending_timestamp": "2024-13-01"}, "ending_timestamp"),
+    "no time by queue": (
+        {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'},
+        "starting_offsets_by_timestamp",
+    ),
+    "no table of times": ({"ending_offsets_by_timestamp": "1"}, "ending_offsets_by_timestamp"),
+    "no strategy": (
+        {"starting_offsets_by_timestamp_strategy": "guess"},
+        "starting_offsets_by_timestamp_strategy",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "name"), REFUSED.values(), ids=REFUSED)
 def test_refusal_names_the_option(options: dict[str, Any], name: str) -> None:
     with pytest.raises(OptionError, match=rf"^{name}\b"):
         parse_selection(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        pytest.param({"subscribe": "Nope"}, "no topic Nope", id="unknown topic"),
-        pytest.param({"assign": {"A": [0, 7]}}, r"A has no queue \[7\]", id="unknown queue"),
-        pytest.param({"starting_offsets": "group:nope"}, "'nope'", id="unknown group"),
-        pytest.param({"columns": "topic,nope"}, "columns.*nope", id="unknown column"),
-        pytest.param({"columns": "kafka"}, "columns: kafka .* in reads of Spark", id="kafka"),
-        pytest.param({"columns": "topic,topic"}, "columns", id="column twice"),
-        pytest.param({"columns": []}, "columns", id="no column"),
-        pytest.param({"mode": "LENIENT"}, "mode", id="unknown mode"),
-        pytest.param({"scan": "index"}, "scan", id="unknown scan"),
-        pytest.param(
-            {"scan": "commitlog", "starting_offsets": {"A": {"0": 1}}},
-            "commitlog",
-            id="offsets by log",
-        ),
-        pytest.param(
-            {"scan": "commitlog", "ending_offsets": {"A": {"0": 1}}}, "commitlog", id="ends by log"
-        ),
-        pytest.param(
-            {"scan": "commitlog", "starting_offsets": "group:g"}, "commitlog", id="group by log"
-        ),
-        pytest.param(
-            {"scan": "commitlog", "ending_offsets": "group:g"}, "commitlog", id="end group by log"
-        ),
-        pytest.param(
-            {"scan": "commitlog", "columns": "tagsCode"}, "tagsCode", id="queue's column by log"
-        ),
-        pytest.param({"tags": "||"}, "tags", id="no tag"),
-    ],
-)
+LACKING = {
+    "unknown topic": ({"subscribe": "Nope"}, "no topic Nope"),
+    "unknown queue": ({"assign": {"A": [0, 7]}}, r"A has no queue \[7\]"),
+    "unknown group": ({"starting_offsets": "group:nope"}, "'nope'"),
+    "unknown column": ({"columns": "topic,nope"}, "columns.*nope"),
+    "kafka": ({"columns": "kafka"}, "columns: kafka .* in reads of Spark"),
+    "column twice": ({"columns": "topic,topic"}, "columns"),
+    "no column": ({"columns": []}, "columns"),
+    "unknown mode": ({"mode": "LENIENT"}, "mode"),
+    "unknown scan": ({"scan": "index"}, "scan"),
+    "offsets by log": ({"scan": "commitlog", "starting_offsets": {"A": {"0": 1}}}, "commitlog"),
+    "ends by log": ({"scan": "commitlog", "ending_offsets": {"A": {"0": 1}}}, "commitlog"),
+    "group by log": ({"scan": "commitlog", "starting_offsets": "group:g"}, "commitlog"),
+    "end group by log": ({"scan": "commitlog", "ending_offsets": "group:g"}, "commitlog"),
+    "queue's column by log": ({"scan": "commitlog", "columns": "tagsCode"}, "tagsCode"),
+    "no tag": ({"tags": "||"}, "tags"),
+}
+
+
+@pytest.mark.parametrize(("options", "text"), LACKING.values(), ids=LACKING)
 def test_scan_refuses_what_the_store_or_the_scan_does_not_have(
     root: Path, options: dict[str, Any], text: str
 ) -> None:
@@ -312,9 +253,7 @@ def test_numbers_for_earliest_and_latest_are_those_of_spark() -> None:
     assert (EARLIEST, LATEST) == (-2, -1)
 
 
-def test_a_queue_in_a_table_of_offsets_has_to_exist(
-    golden_store: Callable[[str], Path],
-) -> None:
+def test_a_queue_in_a_table_of_offsets_has_to_exist(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         for bounds in (
             {"starting_offsets": {"LivePlain": {"90": 1}}},

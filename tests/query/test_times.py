@@ -43,15 +43,10 @@ def test_times_are_epoch_ms_or_iso_and_utc_by_default(value: Any, expected: int)
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("now", 0),
-        ("-1h", -3600),
-        ("now-90m", -5400),
-        ("now - 2 d", -2 * 86400),
-        ("-1W", -7 * 86400),
-        ("now+30s", 30),
-        ("-1500ms", -1.5),
+        ("now", 0), ("-1h", -3600), ("now-90m", -5400), ("now - 2 d", -2 * 86400),
+        ("-1W", -7 * 86400), ("now+30s", 30), ("-1500ms", -1.5),
     ],
-)
+)  # fmt: skip
 def test_times_relative_to_now(text: str, seconds: float) -> None:
     now = datetime.now(UTC).timestamp()
     assert parse_timestamp("begin", text) / 1000 - now == pytest.approx(seconds, abs=5)
@@ -83,18 +78,10 @@ def test_a_number_that_is_hardly_ever_meant_as_ms_is_refused(value: Any, hint: s
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "soon",
-        "-1y",
-        "now-",
-        "-99999999999999999w",
-        "2024-13-01",
-        "1.5",
-        "ms:",
-        "ms:x",
+        "", "soon", "-1y", "now-", "-99999999999999999w", "2024-13-01", "1.5", "ms:", "ms:x",
         "9" * 50,
     ],
-)
+)  # fmt: skip
 def test_what_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises(
         OptionError, match=r"^begin .*: must be epoch milliseconds, an ISO-8601 time"

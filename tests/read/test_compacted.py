@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,16 @@ import rmqstore
 from connector.engine import Engine
 from connector.sparkreads import load
 from connector.streams import delivered, drain
+from goldens import Golden
 from rmqstore.errors import CorruptQueueError, OptionError, UnsupportedFeatureError
 from rmqstore.inspect.counts import count_by_time
 from rmqstore.inspect.verify import verify
 
-GoldenStore = Callable[[str], Path]
 UNIT = struct.Struct(">qiqqqhii")
 
 
 @pytest.fixture
-def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store of the real 5.3.3; of its topic Prices it serves what served.json has."""
     return Path(shutil.copytree(golden_store("compacted"), tmp_path / "s"))
 

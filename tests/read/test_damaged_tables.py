@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.inspect.verify import verify
 
-GoldenStore = Callable[[str], Path]
 TABLES = ("topics", "consumerOffset", "delayOffset", "subscriptionGroup", "consumerFilter")
 
 
 @pytest.fixture
-def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store all of whose tables, and their backups, a power cut has left full of zeros."""
     root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
     for name in TABLES:
@@ -27,7 +27,7 @@ def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
 
 
 def test_messages_are_read_and_looked_up_with_one_warning(
-    root: Path, golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+    root: Path, golden_store: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["topic", "queueId", "queueOffset", "body"]
     with rmqstore.open(golden_store("live")) as valid:
@@ -59,6 +59,9 @@ def test_views_of_topics_say_what_is_not_known(
         rows = store.view("topics").read_all().to_pylist()
         (route,) = store.view("routes").read_all().to_pylist()
     assert {row["perm"] for row in rows} == {None}
+    counts = goldens.summary("live")["counts"]["perTopic"]
+    messages = {row["topic"]: row["messages"] for row in rows}
+    assert messages["LiveTx"] == counts["LiveTx"]
     assert "topics.json" in caplog.text
     assert "topics.json" in route["reason"]
 
@@ -110,9 +113,9 @@ def test_a_broken_identity_is_said(root: Path, caplog: pytest.LogCaptureFixture)
     ("name", "table"), [("topics", "topicConfigTable"), ("consumerOffset", "offsetTable")]
 )
 def test_the_backup_is_read_for_a_table_of_another_type(
-    golden_store: GoldenStore, tmp_path: Path, name: str, table: str
+    copied: Golden, name: str, table: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    root = copied("live")
     path = root / "config" / f"{name}.json"
     path.with_name(path.name + ".bak").write_bytes(path.read_bytes())
     with rmqstore.open(root) as store:

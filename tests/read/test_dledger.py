@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
-from reading import offsets, read, rows, state
+from goldens import Golden
+from reading import column, offsets, read, rows, state
 from rmqstore import (
     CorruptRecordError,
     MessageNotFoundError,
@@ -24,13 +25,15 @@ from rmqstore import (
     RmqStoreError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
-from rmqstore.query.selection import parse_selection
+from rmqstore.query.selection import parse_lookup_keys, parse_selection
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_log
+from rmqstore.read.record_filter import log_filter
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 
-GoldenStore = Callable[[str], Path]
 SEGMENT = 4096
 DIVIDE = 131072  # of the golden store dledger-mixed
 
@@ -63,12 +66,12 @@ def change(root: Path, store: build.Store, physical_offset: int, data: bytes) ->
 
 def by_log(root: Path, **options: Any) -> list[int]:
     with rmqstore.open(root) as store:
-        return offsets(read(store, scan="commitlog", columns="commitLogOffset", **options))
+        return column(store, "commitLogOffset", scan="commitlog", **options)
 
 
 def by_queue(root: Path, **options: Any) -> list[int]:
     with rmqstore.open(root) as store:
-        return sorted(offsets(read(store, columns="commitLogOffset", **options)))
+        return sorted(column(store, "commitLogOffset", **options))
 
 
 # ---- torn records
@@ -76,7 +79,7 @@ def by_queue(root: Path, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("name", goldens.TORN)
 def test_a_torn_record_is_damage_of_one_record_and_not_the_end(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     root = golden_store(name)
     valid = [row["physicalOffset"] for row in goldens.records(name)]
@@ -97,7 +100,7 @@ def test_a_torn_record_is_damage_of_one_record_and_not_the_end(
 
 @pytest.mark.parametrize("name", goldens.TORN)
 def test_queues_get_what_they_lack_from_the_log_but_no_torn_record(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     root = golden_store(name)
     expected = [row for row in goldens.lines(name, "expected") if row["bodyCRCOk"]]
@@ -124,7 +127,7 @@ def test_a_torn_newest_record_of_a_closed_store_is_in_no_queue(tmp_path: Path) -
     store = a_store(10)
     store.append(build.Record(queue_offset=5, body=b"x" * 90, body_crc=1), queued=False)
     root = store.write(tmp_path / "s")
-    assert by_queue(root) == [at.physical_offset for at in store.placed[:-1]]
+    assert by_queue(root) == store.places[:-1]
 
 
 # ---- the end of the log
@@ -145,7 +148,7 @@ def test_entries_that_were_cut_off_are_not_messages(
     for _ in range(3):
         store.append(build.Record(body=b"stale"), queued=False)
     root = store.write(tmp_path / "s", abort=abort)
-    kept = [at.physical_offset for at in store.placed[:first]]
+    kept = store.places[:first]
     assert by_log(root) == kept
     assert by_queue(root) == kept
     with rmqstore.open(root) as opened:
@@ -196,7 +199,7 @@ def test_damaged_numbers_of_one_entry_are_damage_without_queues_too(
     shutil.rmtree(root / "consumequeue")
     row = len(store.placed) - 4
     change(root, store, frame_of(store.placed[row]) + field, struct.pack(">q", number))
-    every = [at.physical_offset for at in store.placed]
+    every = store.places
     with pytest.raises(CorruptRecordError, match=r"entry (index|term)"):
         by_log(root)
     assert by_log(root, mode="DROPMALFORMED") == every[:row] + every[row + 1 :]
@@ -209,14 +212,14 @@ def test_queues_that_lack_the_newest_units_get_them_from_the_log(tmp_path: Path)
         shutil.rmtree(root / "consumequeue" / "T" / "1", ignore_errors=True)
         if abort:
             (root / "abort").touch()
-        assert by_queue(root) == [at.physical_offset for at in store.placed]
+        assert by_queue(root) == store.places
 
 
 # ---- both kinds of files
 
 
 def test_a_log_goes_on_in_entries_where_dledger_was_enabled(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     root = golden_store("dledger-mixed")
     with open_parts(root) as store:
@@ -267,6 +270,8 @@ def test_headers_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> No
     root = store.write(tmp_path / "s")
     plain = {at.physical_offset for at in store.placed if at.physical_offset < 2 * SEGMENT}
     entries = {frame_of(at) for at in store.placed if at.physical_offset >= 2 * SEGMENT}
+    spec, columns = ReadSpec(select_columns(["commitLogOffset"])), ["commitLogOffset"]
+    everything = log_filter(parse_selection(), columns, parse_lookup_keys(None, None))
     with open_parts(root) as parts:
         headers = parts.sampler.log_headers()
         assert {*headers} <= plain | entries
@@ -277,7 +282,7 @@ def test_headers_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> No
             piece = whole._replace(start=low, end=high)
             part = offsets(
                 row
-                for batch in read_log(parts, piece, rmqstore_spec(), everything())
+                for batch in read_log(parts, piece, spec, everything)
                 for row in batch.to_pylist()
             )
             assert part == [
@@ -285,24 +290,10 @@ def test_headers_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> No
             ]
 
 
-def rmqstore_spec() -> Any:
-    from rmqstore.format.schema import select_columns
-    from rmqstore.read.read_spec import ReadSpec
-
-    return ReadSpec(select_columns(["commitLogOffset"]))
-
-
-def everything() -> Any:
-    from rmqstore.query.selection import parse_lookup_keys
-    from rmqstore.read.record_filter import log_filter
-
-    return log_filter(parse_selection(), ["commitLogOffset"], parse_lookup_keys(None, None))
-
-
 # ---- which log, and where
 
 
-def test_the_logs_of_several_nodes_need_a_choice(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_the_logs_of_several_nodes_need_a_choice(golden_store: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
     shutil.copytree(root / "dledger-n0", root / "dledger-n1")
     for mode in ("r", "a"):
@@ -319,15 +310,15 @@ def test_the_logs_of_several_nodes_need_a_choice(golden_store: GoldenStore, tmp_
     assert len(by_log(root)) == 600
 
 
-def test_a_log_outside_of_the_root_is_named(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("dledger"), tmp_path / "s"))
+def test_a_log_outside_of_the_root_is_named(copied: Golden, tmp_path: Path) -> None:
+    root = copied("dledger")
     shutil.move(root / "dledger-n0" / "data", tmp_path / "elsewhere")
     with pytest.raises(NotAStoreError, match="commitlog"):
         rmqstore.open(root)
     (root / "commitlog").mkdir()
     assert by_log(root) == []  # its commitlog/ is there, and empty
     with rmqstore.open(root, dledger_logs=[str(tmp_path / "elsewhere")]) as store:
-        found = offsets(read(store, scan="commitlog", columns="commitLogOffset"))
+        found = column(store, "commitLogOffset", scan="commitlog")
         kinds = {row["kind"] for row in store.view("files").read_all().to_pylist()}
     assert found == [row["physicalOffset"] for row in goldens.records("dledger")]
     assert "dledger/data" in kinds
@@ -336,10 +327,8 @@ def test_a_log_outside_of_the_root_is_named(golden_store: GoldenStore, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "dangling", "fifo"])
-def test_what_is_no_folder_is_no_log(golden_store: GoldenStore, tmp_path: Path, kind: str) -> None:
-    import os
-
-    root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
+def test_what_is_no_folder_is_no_log(copied: Golden, tmp_path: Path, kind: str) -> None:
+    root = copied("dledger-mixed")
     data = root / "dledger-n0" / "data"
     if kind == "link":
         shutil.move(data, tmp_path / "real")
@@ -356,10 +345,8 @@ def test_what_is_no_folder_is_no_log(golden_store: GoldenStore, tmp_path: Path, 
     assert len(by_log(root)) == 300
 
 
-def test_nothing_is_written_into_a_log_of_a_quorum(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("dledger"), tmp_path / "s"))
+def test_nothing_is_written_into_a_log_of_a_quorum(golden_store: Golden, copied: Golden) -> None:
+    root = copied("dledger")
     (root / "lock").unlink()  # its time changes
     before = state(root)
     with pytest.raises(UnsupportedFeatureError, match="quorum"):
@@ -373,7 +360,7 @@ def test_nothing_is_written_into_a_log_of_a_quorum(
 # ---- views, look-ups, streams
 
 
-def test_files_are_shown_with_their_kinds(golden_store: GoldenStore) -> None:
+def test_files_are_shown_with_their_kinds(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("dledger-expired")) as store:
         found = [row for row in rows(store.view("files")) if "dledger" in row["path"]]
     kinds = {row["kind"] for row in found}
@@ -394,10 +381,8 @@ def test_a_message_is_found_by_its_record_and_not_by_its_entry(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["dledger", "dledger-mixed"])
-def test_keys_are_found_without_an_index(
-    golden_store: GoldenStore, tmp_path: Path, name: str
-) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+def test_keys_are_found_without_an_index(copied: Golden, name: str) -> None:
+    root = copied(name)
     keyed = goldens.lines(name, "keys")[::40]
     with rmqstore.open(root) as store:
         indexed = [len(store.query(row["topic"], row["key"])) for row in keyed]
@@ -434,7 +419,7 @@ def test_any_byte_of_a_head_may_be_wrong(tmp_path: Path, byte: int, *, abort: bo
     store = a_store(30, divide=SEGMENT)
     root = store.write(tmp_path / "s", abort=abort)
     entries = [at for at in store.placed if at.physical_offset >= SEGMENT]
-    every = [at.physical_offset for at in store.placed]
+    every = store.places
     for at in (entries[0], entries[7], entries[-1]):
         place = frame_of(at) + byte
         start = place - place % SEGMENT
@@ -460,7 +445,7 @@ def test_any_size_may_be_wrong(tmp_path: Path, number: int, *, are_both: bool) -
     change(root, store, frame_of(at) + 4, struct.pack(">i", number))
     if are_both:
         change(root, store, frame_of(at) + 44, struct.pack(">i", max(number - 48, -(1 << 31))))
-    every = [placed.physical_offset for placed in store.placed]
+    every = store.places
     assert by_queue(root) == every
     assert {*by_log(root, mode="DROPMALFORMED")} <= {*every}
     assert {*every[:17], *every[19:]} <= {*by_log(root, mode="DROPMALFORMED")}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +12,10 @@ import goldens
 import rmqstore
 from connector.engine import Engine
 from connector.sparkreads import read
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.query.times import time_zone
 
-Golden = Callable[[str], Path]
 TOPIC = "LivePlain"
 ROWS = goldens.lines("live", "expected")
 TIMES = [row["storeTimestamp"] for row in ROWS if row["topic"] == TOPIC]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import pytest
 
 import goldens
 import rmqstore
-from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, offsets, plain, read, state
+from goldens import Golden
+from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, column, offsets, plain, read, state
 from rmqstore import MessageNotFoundError, OptionError, UnsupportedFeatureError
 from rmqstore.errors import install
 from rmqstore.format.record import from_millis
-
-GoldenStore = Callable[[str], Path]
 
 # The real store keeps a minimum here that points at no record (golden/README.md, facts 11 and 13).
 STALE_MINIMUM = ("expired2", "preblank", "v55-preblank")
@@ -40,7 +38,7 @@ def _columns_of(row: dict[str, object], *names: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         found = read(store)
@@ -49,18 +47,13 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
         for queue, rows in goldens.queues(name).items()
     }
     assert by_queue(found) == {queue: rows for queue, rows in expected.items() if rows}
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_scan_by_queue_comes_in_the_order_of_the_log(golden_store: GoldenStore, name: str) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        found = offsets(read(store, columns="commitLogOffset"))
-    assert found == sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
+    places = [row["physicalOffset"] for row in goldens.lines(name, "expected")]
+    assert offsets(found) == sorted(places), "in the order of the log"
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_scan_of_the_log_gives_exactly_its_records_in_order(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = read(store, scan="commitlog")
@@ -80,7 +73,7 @@ def test_scan_of_the_log_gives_exactly_its_records_in_order(
     "name", [name for name in EVERY if name not in ("lmq", "v55-lmq", "batch-cq")]
 )
 def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         found = {row["commitLogOffset"]: row for row in read(store, scan="commitlog")}
@@ -89,9 +82,7 @@ def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
 
 
 @pytest.mark.parametrize("name", BY_QUEUE)
-def test_topics_and_queues_are_those_of_the_real_store(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_topics_and_queues_are_those_of_the_real_store(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = {
             (info.topic, info.queue_id) for topic in store.topics() for info in store.queues(topic)
@@ -100,7 +91,7 @@ def test_topics_and_queues_are_those_of_the_real_store(
 
 
 @pytest.mark.parametrize("name", BY_QUEUE)
-def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
+def test_queue_range_is_that_of_the_real_store(golden_store: Golden, name: str) -> None:
     expected = {}
     rows = goldens.queues(name)
     for queue in goldens.summary(name)["queues"]:
@@ -114,9 +105,7 @@ def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: 
 
 
 @pytest.mark.parametrize("name", BY_QUEUE)
-def test_queue_info_has_times_and_bytes_of_the_messages(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_queue_info_has_times_and_bytes_of_the_messages(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for (topic, queue_id), rows in goldens.queues(name).items():
             info = store.queues(topic)[store.queue_ids(topic).index(queue_id)]
@@ -132,7 +121,7 @@ def test_queue_info_has_times_and_bytes_of_the_messages(
 @pytest.mark.parametrize("name", [name for name in BY_QUEUE if name not in STALE_MINIMUM])
 @pytest.mark.parametrize("boundary", ["LOWER", "UPPER"])
 def test_offset_at_answers_time_queries_as_the_real_store_does(
-    golden_store: GoldenStore, name: str, boundary: str
+    golden_store: Golden, name: str, boundary: str
 ) -> None:
     queries = [row for row in goldens.summary(name)["timeQueries"] if row["boundary"] == boundary]
     assert queries or name == "empty"
@@ -147,9 +136,7 @@ def test_offset_at_answers_time_queries_as_the_real_store_does(
 
 
 @pytest.mark.parametrize("name", STALE_MINIMUM)
-def test_offset_at_skips_dead_entries_in_front_of_a_queue(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_offset_at_skips_dead_entries_in_front_of_a_queue(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for (topic, queue_id), rows in goldens.queues(name).items():
             first, last = store.queue_range(topic, queue_id)
@@ -166,7 +153,7 @@ def test_offset_at_skips_dead_entries_in_front_of_a_queue(
 
 @pytest.mark.parametrize("name", [*PLAIN, *CRASHED])
 def test_get_finds_each_message_by_physical_offset_and_by_offset_message_id(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         for row in goldens.lines(name, "expected"):
@@ -177,7 +164,7 @@ def test_get_finds_each_message_by_physical_offset_and_by_offset_message_id(
 
 
 @pytest.mark.parametrize("name", ["basic", "ipv6", "crash2", "dledger"])
-def test_get_between_records_finds_no_message(golden_store: GoldenStore, name: str) -> None:
+def test_get_between_records_finds_no_message(golden_store: Golden, name: str) -> None:
     starts = {row["physicalOffset"] for row in goldens.records(name)}
     with rmqstore.open(golden_store(name)) as store:
         for at in [at + 1 for at in sorted(starts)[:50]]:
@@ -187,7 +174,7 @@ def test_get_between_records_finds_no_message(golden_store: GoldenStore, name: s
 
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
 def test_get_after_the_end_of_a_crashed_log_finds_no_message(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     end = goldens.summary(name)["maxPhyOffset"]
     with rmqstore.open(golden_store(name)) as store:
@@ -200,7 +187,7 @@ def test_get_after_the_end_of_a_crashed_log_finds_no_message(
     "name", ["crash", "crash2", "crash3", "crash5", "dledger-crash", "dledger-crash2"]
 )
 def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
         assert store.log_end is not None
@@ -209,7 +196,7 @@ def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(
 
 @pytest.mark.parametrize("name", CRASHED)
 def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     """The real store serves less after its recovery: facts 27 and 28 of golden/README.md."""
     expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -235,7 +222,7 @@ def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
     assert served <= {(key, row["queueOffset"]) for key, rows in found.items() for row in rows}
 
 
-def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: GoldenStore) -> None:
+def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: Golden) -> None:
     on_disk = {
         (row["topic"], row["queueId"]): row["onDiskBefore"]
         for row in goldens.summary("crash2")["queues"]
@@ -251,7 +238,7 @@ def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: Gol
 @pytest.mark.parametrize("name", CRASHED)
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
 def test_the_end_of_a_crashed_log_is_not_damage_in_any_mode(
-    golden_store: GoldenStore, name: str, mode: str
+    golden_store: Golden, name: str, mode: str
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = read(store, scan="commitlog", mode=mode, columns="commitLogOffset")
@@ -260,19 +247,17 @@ def test_the_end_of_a_crashed_log_is_not_damage_in_any_mode(
     ]
 
 
-def test_checked_crc_does_not_move_the_end_of_a_crashed_log(golden_store: GoldenStore) -> None:
+def test_checked_crc_does_not_move_the_end_of_a_crashed_log(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("crash2")) as store:
         found = read(store, scan="commitlog", columns="commitLogOffset", check_crc=False)
     assert offsets(found) == [row["physicalOffset"] for row in goldens.records("crash2")]
 
 
-def test_ignore_log_end_reads_on_after_the_damage(golden_store: GoldenStore) -> None:
+def test_ignore_log_end_reads_on_after_the_damage(golden_store: Golden) -> None:
     """The flipped body byte of crash2 costs one record if the scan goes on: good ones follow it."""
     end = goldens.summary("crash2")["maxPhyOffset"]
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
-        found = offsets(
-            read(store, scan="commitlog", mode="DROPMALFORMED", columns="commitLogOffset")
-        )
+        found = column(store, "commitLogOffset", scan="commitlog", mode="DROPMALFORMED")
     kept = [row["physicalOffset"] for row in goldens.records("crash2")]
     assert found[: len(kept)] == kept
     assert len(found) > len(kept)
@@ -280,7 +265,7 @@ def test_ignore_log_end_reads_on_after_the_damage(golden_store: GoldenStore) -> 
 
 
 def test_rocksdb_queues_are_refused_without_the_library_with_the_way_round(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
@@ -292,9 +277,7 @@ def test_rocksdb_queues_are_refused_without_the_library_with_the_way_round(
 
 
 @pytest.mark.parametrize("name", ["basic", "cq-ext", "live", "v2"])
-def test_tags_choose_exactly_the_messages_of_these_tags(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_tags_choose_exactly_the_messages_of_these_tags(golden_store: Golden, name: str) -> None:
     tags = sorted(
         {
             row["tags"]
@@ -314,9 +297,7 @@ def test_tags_choose_exactly_the_messages_of_these_tags(
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "edges", "expired"])
-def test_each_column_alone_equals_the_column_among_all(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_each_column_alone_equals_the_column_among_all(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         expected = [goldens.message(row, "b") for row in goldens.lines(name, "expected")]
         expected.sort(key=lambda row: row["commitLogOffset"])
@@ -327,7 +308,7 @@ def test_each_column_alone_equals_the_column_among_all(
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "default-sizes"])
-def test_properties_as_text_are_the_stored_string(golden_store: GoldenStore, name: str) -> None:
+def test_properties_as_text_are_the_stored_string(golden_store: Golden, name: str) -> None:
     import pyarrow as pa
 
     schema = pa.schema([("commitLogOffset", pa.int64()), ("properties", pa.string())])
@@ -340,7 +321,7 @@ def test_properties_as_text_are_the_stored_string(golden_store: GoldenStore, nam
         } == expected
 
 
-def test_offsets_and_times_bound_each_queue(golden_store: GoldenStore) -> None:
+def test_offsets_and_times_bound_each_queue(golden_store: Golden) -> None:
     rows = goldens.queues("basic")["TopicA", 0]
     lines = goldens.lines("basic", "expected")
     middle = sorted(row["storeTimestamp"] for row in lines)[len(lines) // 2]
@@ -367,17 +348,11 @@ def test_offsets_and_times_bound_each_queue(golden_store: GoldenStore) -> None:
     assert set(offsets(early)) == {row["physicalOffset"] for row in lines} - expected_late
 
 
-def test_system_topics_are_left_out_unless_requested(golden_store: GoldenStore) -> None:
+def test_system_topics_are_left_out_unless_requested(golden_store: Golden) -> None:
     user = {
-        "LiveAutoCreated",
-        "LiveBatch",
-        "LiveDelay",
-        "LiveOrder",
-        "LivePlain",
-        "LivePop",
-        "LiveRetry",
-        "LiveTimer",
-    }
+        "LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop",
+        "LiveRetry", "LiveTimer",
+    }  # fmt: skip
     with rmqstore.open(golden_store("live")) as store:
         found = {row["topic"] for row in read(store, columns="topic", include_system_topics=False)}
         by_pattern = {
@@ -390,7 +365,7 @@ def test_system_topics_are_left_out_unless_requested(golden_store: GoldenStore) 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_reading_changes_nothing_in_the_folder(
-    golden_store: GoldenStore, tmp_path: Path, name: str
+    golden_store: Golden, tmp_path: Path, name: str
 ) -> None:
     root = golden_store(name)
     if name != "default-sizes":  # copying would fill its holes
@@ -410,7 +385,7 @@ def test_reading_changes_nothing_in_the_folder(
     assert state(root) == before
 
 
-def test_broker_name_is_that_of_the_live_broker(golden_store: GoldenStore) -> None:
+def test_broker_name_is_that_of_the_live_broker(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         names = {
             topic
@@ -420,7 +395,7 @@ def test_broker_name_is_that_of_the_live_broker(golden_store: GoldenStore) -> No
         assert names == {f"rmq_sys_SYNC_BROKER_MEMBER_{store.broker_name}"}
 
 
-def test_messages_outlive_the_store_they_were_read_from(golden_store: GoldenStore) -> None:
+def test_messages_outlive_the_store_they_were_read_from(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("one"), broker_name="b") as store:
         table = store.scan(columns=TOLD_COLUMNS).read_all()
     expected = [goldens.message(row, "b") for row in goldens.lines("one", "expected")]

@@ -400,8 +400,7 @@ def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["99999999999999999999", "09223372036854775800"])
 def test_a_file_whose_name_no_offset_has_is_none_of_the_log(tmp_path: Path, name: str) -> None:
-    store = build.Store()
-    store.append(build.Record())
+    store = build.filled([build.Record()])
     root = store.write(tmp_path / "s")
     (root / "commitlog" / name).write_bytes(bytes(4096))
     with rmqstore.open(root) as opened:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,10 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import offsets, read, state
 from rmqstore import CorruptRecordError, OffsetOutOfRangeError
 
-GoldenStore = Callable[[str], Path]
 Damage = Callable[[build.Store, build.Placed], None]
 
 QUEUES = (("A", 0), ("A", 1), ("B", 0))
@@ -114,9 +113,9 @@ def test_a_read_by_queue_reports_damage_as_a_read_by_log(
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE"])
 @pytest.mark.parametrize("row", [10, 300, -2])
 def test_a_flipped_byte_of_a_store_whose_queues_are_gone(
-    golden_store: GoldenStore, tmp_path: Path, row: int, mode: str, scan: str
+    copied: Golden, row: int, mode: str, scan: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("crash4"), tmp_path / "s"))
+    root = copied("crash4")
     records = [record for record in goldens.records("crash4") if record["size"] > 300]
     hurt = records[row]["physicalOffset"]
     file = root / "commitlog" / f"{hurt - hurt % 65536:020d}"
@@ -163,14 +162,16 @@ def test_tags_do_not_hide_what_is_lost(tmp_path: Path) -> None:
         read(opened, tags="x")
 
 
+@pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("abort", [False, True])
-def test_a_missing_file_is_data_loss_of_queues_that_are_gone(
-    tmp_path: Path, *, abort: bool
+def test_a_missing_file_is_data_loss_of_queues_that_are_gone_or_short(
+    tmp_path: Path, kept: int, *, abort: bool
 ) -> None:
     store = made(200)
-    keep_units(store, 0)
+    keep_units(store, kept)
     root = store.write(tmp_path / "s", abort=abort)
-    (root / "checkpoint").unlink()
+    if not kept:
+        (root / "checkpoint").unlink()
     (root / "commitlog" / f"{4096:020d}").unlink()
     left = [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
     with rmqstore.open(root) as opened:
@@ -221,10 +222,8 @@ def test_what_a_recovery_cut_of_a_store_that_was_closed_since_does_not_come_back
     damage(store, end)
     keep_units(store, 27)
     with rmqstore.open(store.write(tmp_path / "s")) as opened, caplog.at_level(logging.WARNING):
-        assert offsets(read(opened)) == [at.physical_offset for at in store.placed[:81]]
-    warnings = [
-        record.getMessage() for record in caplog.records if "scan=commitlog" in record.getMessage()
-    ]
+        assert offsets(read(opened)) == store.places[:81]
+    warnings = [text for text in caplog.messages if "scan=commitlog" in text]
     assert len(warnings) == 1
     assert "bytes that follow" in warnings[0]
 
@@ -243,7 +242,7 @@ def test_a_record_out_of_line_keeps_its_place_and_is_no_end_of_its_queue(tmp_pat
             read(opened)
         assert caught.value.offset == hurt.physical_offset
         found = read(opened, mode="DROPMALFORMED")
-        assert offsets(found) == [at.physical_offset for at in store.placed]
+        assert offsets(found) == store.places
 
 
 def test_a_crashed_queue_that_lost_its_first_file_is_taken_from_the_log(tmp_path: Path) -> None:
@@ -254,7 +253,7 @@ def test_a_crashed_queue_that_lost_its_first_file_is_taken_from_the_log(tmp_path
     min((root / "consumequeue/A/0").iterdir()).unlink()
     with rmqstore.open(root) as opened:
         assert opened.queue_range("A", 0) == (0, 30)
-        assert offsets(read(opened)) == [at.physical_offset for at in store.placed]
+        assert offsets(read(opened)) == store.places
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -268,11 +267,7 @@ def test_records_after_the_end_of_a_crashed_log_are_counted(
     n_bytes = sum(at.size for at in store.placed[51:])
     with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
         assert len(read(opened)) == 50
-    warnings = [
-        record.getMessage()
-        for record in caplog.records
-        if "ignore_log_end=True" in record.getMessage()
-    ]
+    warnings = [text for text in caplog.messages if "ignore_log_end=True" in text]
     assert len(warnings) == 1
     assert f"39 records of {n_bytes} bytes" in warnings[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import OptionError
 from rmqstore.storage.recovery.log_end import n_written
 from tiers import spread
-
-Golden = Callable[[str], Path]
 
 CONDITIONS: list[dict[str, Any]] = [
     {},

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import base64
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.inspect.describe import describe
 from rmqstore.inspect.verify import verify
 
-GoldenStore = Callable[[str], Path]
 OLD = ("3.2.6-clean", "4.5.2-killed")
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_every_message_is_what_its_own_release_returns(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_every_message_is_what_its_own_release_returns(golden_store: Golden, name: str) -> None:
     expected = {
         (row["topic"], row["queueId"], row["queueOffset"]): base64.b64decode(row["bodyBase64"])
         for row in goldens.lines(name, "expected")
@@ -37,22 +32,18 @@ def test_every_message_is_what_its_own_release_returns(
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_a_valid_store_of_an_old_release_gives_no_finding(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_a_valid_store_of_an_old_release_gives_no_finding(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         assert list(verify(store)) == []
 
 
-def test_the_release_of_a_store_without_marks_is_the_oldest(golden_store: GoldenStore) -> None:
+def test_the_release_of_a_store_without_marks_is_the_oldest(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("3.2.6-clean")) as store:
         assert describe([store]).column("version").to_pylist() == ["3.2 or later"]
 
 
-def test_index_files_after_one_that_is_built_again_are_built_again_too(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("4.5.2-killed"), tmp_path / "s"))
+def test_index_files_after_one_that_is_built_again_are_built_again_too(copied: Golden) -> None:
+    root = copied("4.5.2-killed")
     rmqstore.open(root, "a").close()
     with rmqstore.open(root) as store:
         assert list(verify(store)) == []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +13,13 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from reading import by_queue, offsets, read
 from rmqstore import UnsupportedFeatureError
 from rmqstore.inspect.report import gather
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
-
-GoldenStore = Callable[[str], Path]
 
 IN_BOTH = ("v55-combine-cq", "v55-combine-lmq", "v55-cq-separate")
 LIGHT_APART = ("v55-combine-lmq", "v55-cq-separate")
@@ -48,7 +45,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("name", IN_BOTH)
 def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
-    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = {
         queue: [goldens.asked(row, "b") for row in rows]
@@ -69,7 +66,7 @@ def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
 @pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("name", LIGHT_APART)
 def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
-    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = light_counts(name)
     n_messages = sum(counts.values())
@@ -105,7 +102,7 @@ def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
 @pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("name", IN_BOTH)
 def test_verify_leaves_out_what_is_in_rocksdb_and_says_so(
-    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with rmqstore.open(golden_store(name)) as store, caplog.at_level(logging.WARNING):
         assert list(verify(store)) == []
@@ -114,7 +111,7 @@ def test_verify_leaves_out_what_is_in_rocksdb_and_says_so(
 
 @pytest.mark.parametrize("name", [*IN_BOTH, *goldens.IN_ROCKSDB])
 def test_all_queues_are_read_and_compared_with_the_log(
-    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = {
         queue: [goldens.asked(row, "b") for row in rows]
@@ -140,10 +137,8 @@ def test_all_queues_are_read_and_compared_with_the_log(
 
 
 @pytest.mark.parametrize("name", [*IN_BOTH, "rocksdb-cq"])
-def test_a_store_with_queues_in_rocksdb_is_not_written_to(
-    golden_store: GoldenStore, tmp_path: Path, name: str
-) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+def test_a_store_with_queues_in_rocksdb_is_not_written_to(copied: Golden, name: str) -> None:
+    root = copied(name)
     with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
         rmqstore.open(root, mode="a")
 
@@ -151,9 +146,7 @@ def test_a_store_with_queues_in_rocksdb_is_not_written_to(
 @pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("step", tiers.sampled(9, 1))
 @pytest.mark.parametrize("name", IN_BOTH)
-def test_look_ups_find_every_key_beside_rocksdb(
-    golden_store: GoldenStore, name: str, step: int
-) -> None:
+def test_look_ups_find_every_key_beside_rocksdb(golden_store: Golden, name: str, step: int) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for keyed in goldens.lines(name, "keys")[::step]:
             found = {
@@ -165,7 +158,7 @@ def test_look_ups_find_every_key_beside_rocksdb(
 
 @pytest.mark.usefixtures("without_rocksdb")
 def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(
-    golden_store: GoldenStore,
+    golden_store: Golden,
 ) -> None:
     record = goldens.records("rocksdb-cq")[0]
     key = record["uniqKey"] or record["keys"].split(" ")[0]

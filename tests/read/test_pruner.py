@@ -14,6 +14,7 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import read, rows
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.conditions import Between, LogSpans, Pruning, StoreTimes, parts_stored_within
@@ -25,7 +26,6 @@ from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import Span
 
-GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
 STORES = [
     "basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49",
@@ -87,7 +87,7 @@ def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
 @pytest.mark.parametrize("count", tiers.sampled(10, 60))
 @pytest.mark.parametrize("name", STORES)
 def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
-    name: str, golden_store: GoldenStore, count: int
+    name: str, golden_store: Golden, count: int
 ) -> None:
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
@@ -117,7 +117,7 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
 @pytest.mark.parametrize("count", tiers.sampled(6, 30))
 @pytest.mark.parametrize("name", STORES)
 def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
-    name: str, golden_store: GoldenStore, count: int
+    name: str, golden_store: Golden, count: int
 ) -> None:
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
@@ -185,7 +185,7 @@ def test_conditions_are_named_in_a_line() -> None:
     assert str(several) == "topics a, b; queue_offsets 3..; keys 100 of them"
 
 
-def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) -> None:
+def test_one_key_reads_its_messages_and_nothing_else(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
         slices = [*store.parts.ranges.resolve(parse_selection(include_system_topics=True), spec)]
@@ -201,7 +201,7 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
                 )
 
 
-def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> None:
+def test_a_narrow_time_leaves_little_of_the_log(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         whole = store.parts.log_slice()
         times = log_points(store.parts).store_timestamps.tolist()

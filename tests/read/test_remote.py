@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +11,10 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from remote_reads import ASKED, Ask, answer
 from rmqstore.errors import OptionError
 
-GoldenStore = Callable[[str], Path]
 NAMES = tuple(
     dict.fromkeys(
         (
@@ -28,7 +27,7 @@ NAMES = tuple(
 
 @pytest.mark.parametrize(("name", "ask"), tiers.spread(7, NAMES, ASKED))
 def test_a_file_system_of_pyarrow_gives_what_the_disk_gives(
-    golden_store: GoldenStore, name: str, ask: Ask
+    golden_store: Golden, name: str, ask: Ask
 ) -> None:
     root = golden_store(name)
     expected = answer(lambda: rmqstore.open(root), ask, root)

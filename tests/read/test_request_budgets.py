@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -11,6 +10,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import RemoteReadError
 from rmqstore.storage.files.remote_requests import Counts
 from rmqstore.store.message_store import MessageStore
@@ -99,7 +99,7 @@ def test_a_file_system_of_fsspec_gives_the_same(root: Path) -> None:
 
 
 def test_what_a_file_system_of_the_caller_raises_is_an_error_with_the_file(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     """fsspec's blockcache reads no files of its own memory file system."""
     memory = fsspec.filesystem("memory")

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from tiers import spread
 
-Golden = Callable[[str], Path]
-
 SCANS: list[dict[str, Any]] = [
-    {},
-    {"scan": "commitlog"},
-    {"tags": "TagA"},
-    {"where": "storeSize > 300"},
-    {"where": "queueId = 1", "scan": "commitlog"},
-    {"last": 2},
-    {"last": 2, "scan": "commitlog"},
-    {"msg_tags": "TagA"},
-    {"mode": "PERMISSIVE", "filter": "a > 5"},
-]
+    {}, {"scan": "commitlog"}, {"tags": "TagA"}, {"where": "storeSize > 300"},
+    {"where": "queueId = 1", "scan": "commitlog"}, {"last": 2}, {"last": 2, "scan": "commitlog"},
+    {"msg_tags": "TagA"}, {"mode": "PERMISSIVE", "filter": "a > 5"},
+]  # fmt: skip
 STORES = [*goldens.EVERY, *goldens.OF_GROUPS]
 
 

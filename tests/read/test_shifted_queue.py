@@ -22,9 +22,7 @@ LOST, N = 3, 12
 @pytest.fixture
 def store() -> build.Store:
     """Return twelve messages of one queue, of which the fourth was not dispatched."""
-    made = build.Store()
-    for number in range(N):
-        made.append(build.Record(body=b"m%02d" % number))
+    made = build.filled(build.Record(body=b"m%02d" % number) for number in range(N))
     lost = made.placed[LOST]
     made.put(lost.physical_offset + lost.size - 2, b"\x80\x00")  # the length of its properties
     del made.queues["T", 0][LOST]
@@ -82,9 +80,7 @@ def test_a_tail_sees_what_is_appended_to_the_queue(store: build.Store, tmp_path:
 
 
 def test_a_unit_that_fills_a_gap_is_read_as_it_is_served_whatever_the_cut(tmp_path: Path) -> None:
-    made = build.Store()
-    for number in range(4):
-        made.append(build.Record(body=b"m%d" % number))
+    made = build.filled(build.Record(body=b"m%d" % number) for number in range(4))
     made.queues["T", 0][1] = made.queues["T", 0][2]
     root = made.write(tmp_path / "s")
     served = [(0, b"m0"), (1, b"m2"), (2, b"m2"), (3, b"m3")]
@@ -97,9 +93,7 @@ def test_a_unit_that_fills_a_gap_is_read_as_it_is_served_whatever_the_cut(tmp_pa
 
 
 def test_a_unit_of_an_earlier_message_is_damage(tmp_path: Path) -> None:
-    made = build.Store()
-    for number in range(4):
-        made.append(build.Record(body=b"m%d" % number))
+    made = build.filled(build.Record(body=b"m%d" % number) for number in range(4))
     made.queues["T", 0][2] = made.queues["T", 0][1]
     root = made.write(tmp_path / "s")
     with pytest.raises(rmqstore.CorruptRecordError, match="queue offset is 1, not 2"):

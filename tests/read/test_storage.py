@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,59 +12,34 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from memory_storage import NOWHERE, MemoryStorage, refuse_direct_looks, serve
-from reading import read
+from remote_reads import Ask, by_log, by_queue, findings, look_ups, times
 from rmqstore import MessageStore, UnsupportedFeatureError
 from rmqstore.format.layout import FRAME_HEAD
-from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
-GoldenStore = Callable[[str], Path]
 NAMES = ["basic", "batch-cq", "cq-ext", "crash", "edges", "expired", "lmq", "controller"]
-Ask = Callable[[MessageStore], Any]
-
-
-def _by_queue(store: MessageStore) -> Any:
-    return read(store)
-
-
-def _by_log(store: MessageStore) -> Any:
-    return read(store, scan="commitlog", mode="PERMISSIVE")
 
 
 def _queues(store: MessageStore) -> Any:
     return [store.queues(topic) for topic in store.topics()]
 
 
-def _look_ups(store: MessageStore) -> Any:
-    keys = [row["keys"].split()[0] for row in read(store, scan="commitlog") if row["keys"]]
-    return [read(store, scan="commitlog", msg_key=key) for key in sorted({*keys[:2], *keys[-2:]})]
-
-
-def _times(store: MessageStore) -> Any:
-    found = read(store, columns=["storeTimestamp"])
-    middle = found[len(found) // 2]["storeTimestamp"] if found else 0
-    return [store.offsets_at(topic, middle) for topic in store.topics()]
-
-
 def _views(store: MessageStore) -> Any:
     return {name: store.view(name).read_all().to_pylist() for name in VIEWS}
-
-
-def _findings(store: MessageStore) -> Any:
-    return list(verify(store))
 
 
 def _without_root(answer: Any) -> str:
     return repr(answer).replace(str(NOWHERE), "")
 
 
-ASKED = [_by_queue, _by_log, _queues, _look_ups, _times, _views, _findings]
+ASKED = [by_queue, by_log, _queues, look_ups, times, _views, findings]
 
 
 @pytest.mark.parametrize(("name", "ask"), tiers.spread(2, NAMES, ASKED))
 def test_any_storage_gives_what_the_disk_gives(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
 ) -> None:
     root = golden_store(name)
     with rmqstore.open(root) as store:
@@ -81,16 +55,12 @@ def test_any_storage_gives_what_the_disk_gives(
 @pytest.mark.parametrize("ask", ASKED)
 @pytest.mark.parametrize("name", ["dledger-mixed", "dledger-crash3"])
 def test_any_storage_gives_what_the_disk_gives_of_a_dledger_log(
-    golden_store: GoldenStore,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    name: str,
-    ask: Ask,
+    copied: Golden, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     shutil.rmtree(root / "dledger-n0" / "index")  # sparse, and never read
     if name == "dledger-crash3":  # its torn record is an error in a read by queue
-        ask = _by_log if ask in (_by_queue, _look_ups, _times) else ask
+        ask = by_log if ask in (by_queue, times) else ask
     test_any_storage_gives_what_the_disk_gives(lambda _: root, monkeypatch, name, ask)
 
 
@@ -104,7 +74,7 @@ def test_direct_looks_at_a_served_path_fail_a_test(
             look(NOWHERE / "store")  # type: ignore[operator]
 
 
-def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> None:
+def test_a_look_up_reads_few_bytes_of_the_index(golden_store: Golden) -> None:
     """Slots and items that the chains lead to are read one by one, not the files that hold them."""
     root = golden_store("basic")
     storage = MemoryStorage(root)
@@ -120,7 +90,7 @@ def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> No
         assert 0 < storage.n_read[path] < storage.size(path) // 4
 
 
-def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: GoldenStore) -> None:
+def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: Golden) -> None:
     storage = MemoryStorage(golden_store("basic"))
     row = goldens.lines("basic", "expected")[-1]
     with rmqstore.open(storage.root, storage=storage) as store:
@@ -130,7 +100,7 @@ def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: GoldenS
     assert in_log == {"commitlog": message.storeSize + FRAME_HEAD.itemsize}
 
 
-def test_a_store_that_is_not_on_the_disk_is_not_written_to(golden_store: GoldenStore) -> None:
+def test_a_store_that_is_not_on_the_disk_is_not_written_to(golden_store: Golden) -> None:
     storage = MemoryStorage(golden_store("one"))
     with pytest.raises(UnsupportedFeatureError, match="not on a local disk"):
         rmqstore.open(storage.root, mode="a", storage=storage)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import rmqstore
+from goldens import Golden
 from reading import read
 from rmqstore.read.store_parts import store_kind
 from rmqstore.storage.broker.folders import find_store
-
-GoldenStore = Callable[[str], Path]
 
 
 @pytest.mark.parametrize(
@@ -29,23 +25,23 @@ GoldenStore = Callable[[str], Path]
         ("dledger-mixed", "CommitLog and DLedger log, queues in files, RocketMQ 5.0 or later"),
     ],
 )
-def test_the_files_tell_the_kind(golden_store: GoldenStore, name: str, expected: str) -> None:
+def test_the_files_tell_the_kind(golden_store: Golden, name: str, expected: str) -> None:
     kind = store_kind(find_store(golden_store(name)))
     assert str(kind) == expected
     assert kind.not_read == ()
 
 
 def test_messages_that_are_elsewhere_are_named_by_the_first_read_by_queue(
-    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copied: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    root = copied("basic")
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "tieredStoreMetadata.json").write_text("{}")
     (root / "compaction" / "compactionLog" / "T").mkdir(parents=True)
     with rmqstore.open(root) as store, caplog.at_level(logging.WARNING):
         read(store)
         read(store)
-    texts = [record.getMessage() for record in caplog.records]
+    texts = caplog.messages
     assert len([text for text in texts if "not read: messages in tiered storage" in text]) == 1
     assert len([text for text in texts if "not read: compacted logs of topics" in text]) == 1
     assert len(store_kind(find_store(root)).not_read) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import rmqstore
 import rmqstore.read.tail as tail_module
 import store_builder as build
+from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.log_mark import LogMark
@@ -27,14 +27,7 @@ from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import create, open_for
 from rmqstore.write.writer import StoreWriter
 
-SIZES = StoreConfig().updated(
-    {
-        "mappedFileSizeCommitLog": 16384,
-        "mappedFileSizeConsumeQueue": 400,
-        "maxHashSlotNum": 50,
-        "maxIndexNum": 200,
-    }
-)
+SIZES = StoreConfig(16384, 400, max_hash_slot_num=50, max_index_num=200)
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, n: int = 1) -> None:
@@ -87,9 +80,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "name", ["basic", "edges", "live", "one", "empty", "expired", "crash", "crash2", "crash5"]
 )
-def test_the_first_look_finds_what_a_batch_read_finds(
-    golden_store: Callable[[str], Path], name: str
-) -> None:
+def test_the_first_look_finds_what_a_batch_read_finds(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         expected = {key: end for key, end in ends(store).items() if end}
     tail = follow(golden_store(name), include_system_topics=True)
@@ -139,9 +130,7 @@ def test_only_queues_that_new_records_name_are_read(tmp_path: Path, asked: list[
 def test_a_unit_that_is_built_while_its_queue_is_read_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = build.Store()
-    for _ in range(10):
-        store.append(build.Record(topic="T"))
+    store = build.filled(build.Record(topic="T") for _ in range(10))
     units = store.queues["T", 0]
     store.queues["T", 0] = units[:-1]
     root = store.write(tmp_path / "s", abort=True)
@@ -161,9 +150,7 @@ def test_a_unit_that_is_built_while_its_queue_is_read_counts(
 def test_a_queue_that_is_behind_the_log_is_read_until_it_has_caught_up(
     tmp_path: Path, asked: list[str]
 ) -> None:
-    store = build.Store()
-    for _ in range(10):
-        store.append(build.Record(topic="T"))
+    store = build.filled(build.Record(topic="T") for _ in range(10))
     root = store.write(tmp_path / "s", abort=True)
     tail = follow(root)
     tail.poll()
@@ -190,9 +177,7 @@ def test_a_queue_that_is_behind_the_log_is_read_until_it_has_caught_up(
 def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_them(
     tmp_path: Path,
 ) -> None:
-    store = build.Store()
-    for _ in range(10):
-        store.append(build.Record(topic="T"))
+    store = build.filled(build.Record(topic="T") for _ in range(10))
     units = store.queues["T", 0]
     store.queues["T", 0] = units[:6]
     root = store.write(tmp_path / "s", abort=True)
@@ -213,44 +198,27 @@ def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_t
 @pytest.fixture
 def begun(tmp_path: Path) -> tuple[build.Store, Path, StoreTail]:
     """Return a store of five records that its broker writes, its folder, and who has read them."""
-    store = build.Store()
-    for _ in range(5):
-        store.append(build.Record(topic="T", body=b"y" * 50))
+    store = build.filled(build.Record(topic="T", body=b"y" * 50) for _ in range(5))
     root = store.write(tmp_path / "s", abort=True)
     tail = follow(root)
     tail.poll()
     return store, root, tail
 
 
-@pytest.mark.parametrize("n_bytes", [8, 30, 90, 130])
-def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
-    begun: tuple[build.Store, Path, StoreTail], n_bytes: int
+@pytest.mark.parametrize("n_bytes", [8, 30, 90, 130, None], ids=str)
+def test_a_record_that_is_not_there_whole_is_left_for_the_next_look(
+    begun: tuple[build.Store, Path, StoreTail], n_bytes: int | None
 ) -> None:
+    """Its end is missing, or it is an old one in a file that is used again, of another place."""
     store, root, tail = begun
     log = root / "commitlog" / f"{0:020d}"
-    placed = store.append(build.Record(topic="Other", body=b"y" * 50))
-    half = bytearray(store.segments[0])
-    half[placed.physical_offset + n_bytes :] = bytes(len(half) - placed.physical_offset - n_bytes)
-    log.write_bytes(half)
-    tail.poll()
-    assert tail.ends == {("T", 0): 5}
-    log.write_bytes(store.segments[0])
-    build.write_queue(root / "consumequeue/Other/0", store.queues["Other", 0])
-    tail.poll()
-    assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
-
-
-def test_an_old_record_in_a_file_that_is_used_again_is_left_for_the_next_look(
-    begun: tuple[build.Store, Path, StoreTail],
-) -> None:
-    """It is whole and its CRC is right, but it says that it lies elsewhere."""
-    store, root, tail = begun
-    log = root / "commitlog" / f"{0:020d}"
-    placed = store.append(build.Record(topic="Other", body=b"y" * 50))
-    old = bytearray(store.segments[0])
-    at = placed.physical_offset + 28
-    old[at : at + 8] = (placed.physical_offset + 65536).to_bytes(8)
-    log.write_bytes(old)
+    at = store.append(build.Record(topic="Other", body=b"y" * 50)).physical_offset
+    data = bytearray(store.segments[0])
+    if n_bytes is None:
+        data[at + 28 : at + 36] = (at + 65536).to_bytes(8)
+    else:
+        data[at + n_bytes :] = bytes(len(data) - at - n_bytes)
+    log.write_bytes(data)
     tail.poll()
     assert tail.ends == {("T", 0): 5}
     log.write_bytes(store.segments[0])
@@ -306,21 +274,18 @@ def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path:
 
 
 def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(60):
-        store.append(build.Record(topic="T", store_timestamp=build.T0 + number))
+    times = [build.T0 + number for number in range(60)]
+    store = build.filled(build.Record(topic="T", store_timestamp=time) for time in times)
     root = store.write(tmp_path / "s")
-    at = store.placed[-1]
-    mark = LogMark(at.physical_offset, at.record.store_timestamp)
+    mark = LogMark(store.places[-1], times[-1])
     with open_for(root) as opened:
         assert mark.stands_in(opened.parts.log)
-        assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(
-            opened.parts.log
-        )
-        assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(
-            opened.parts.log
-        )
-        assert not mark._replace(physical_offset=1 << 40).stands_in(opened.parts.log)
+        for other in (
+            LogMark(mark.physical_offset, times[-1] + 1),
+            LogMark(mark.physical_offset + 1, times[-1]),
+            LogMark(1 << 40, times[-1]),
+        ):
+            assert not other.stands_in(opened.parts.log)
     (root / "commitlog" / f"{0:020d}").unlink()
     with open_for(root) as opened:
         assert LogMark(0, 7).stands_in(opened.parts.log), "what retention deleted was not cut off"
@@ -350,7 +315,7 @@ def test_retention_deletes_under_it(tmp_path: Path) -> None:
         assert tail.ends["B", 0] == 503
 
 
-def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Path]) -> None:
+def test_rows_within_bytes_are_counted_by_units(golden_store: Golden) -> None:
     with open_for(golden_store("basic")) as store:
         topic = next(topic for topic in store.topics() if store.queues(topic)[0].n_bytes)
         info = store.queues(topic)[0]

@@ -16,7 +16,9 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 import tiers
+from goldens import Golden
 from memory_storage import MemoryStorage
 from reading import by_queue, plain, read, rows
 from rmqstore.errors import (
@@ -39,7 +41,6 @@ from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import open_parts
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
-GoldenStore = Callable[[str], Path]
 _STORE_TIME = 56  # where a record with IPv4 hosts has it
 
 
@@ -53,7 +54,7 @@ def tier_of(root: Path) -> Path:
 
 
 def test_the_tier_has_the_messages_that_rocketmq_serves_from_it(
-    golden_store: GoldenStore, name: str
+    golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(tier_of(golden_store(name))) as store:
         assert store.broker_name == "oracle"
@@ -67,7 +68,7 @@ def test_the_tier_has_the_messages_that_rocketmq_serves_from_it(
             assert span == (queue["minOffset"], queue["maxOffset"])
 
 
-def test_the_local_store_goes_on_where_it_begins(golden_store: GoldenStore, name: str) -> None:
+def test_the_local_store_goes_on_where_it_begins(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root, tiered=tier_of(root)) as store, rmqstore.open(root) as alone:
         local = by_queue(read(alone))
@@ -93,12 +94,9 @@ def test_the_local_store_goes_on_where_it_begins(golden_store: GoldenStore, name
                 assert {**mine, **{column: tiered[column] for column in moved}} == tiered
 
 
-def test_store_times_find_queue_offsets_in_both(golden_store: GoldenStore, name: str) -> None:
+def test_store_times_find_queue_offsets_in_both(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
-    with (
-        rmqstore.open(tier_of(root)) as tier,
-        rmqstore.open(root, tiered=tier_of(root)) as store,
-    ):
+    with rmqstore.open(tier_of(root)) as tier, rmqstore.open(root, tiered=tier_of(root)) as store:
         n_compared = 0
         for asked in goldens.summary(name)["timeQueries"]:
             # RocketMQ reads the times of messages with IPv6 hosts at a wrong position, and throws
@@ -127,9 +125,7 @@ def test_store_times_find_queue_offsets_in_both(golden_store: GoldenStore, name:
         }
 
 
-def test_a_condition_on_columns_keeps_the_same_messages(
-    golden_store: GoldenStore, name: str
-) -> None:
+def test_a_condition_on_columns_keeps_the_same_messages(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         every = read(store)
@@ -153,7 +149,7 @@ def test_a_condition_on_columns_keeps_the_same_messages(
         assert by_queue(tags) == by_queue(row for row in every if row["tags"] in ("TagA", "TagB"))
 
 
-def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name: str) -> None:
+def test_conditions_leave_most_of_a_tier_unread(golden_store: Golden, name: str) -> None:
     storage = MemoryStorage(golden_store(name))
     with rmqstore.open(tier_of(storage.root), storage=storage) as store:
         every = read(store)
@@ -186,9 +182,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
 
-def test_no_clock_hides_a_message_from_a_condition(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_no_clock_hides_a_message_from_a_condition(golden_store: Golden, tmp_path: Path) -> None:
     messages = next(
         stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
     )
@@ -210,7 +204,7 @@ def test_no_clock_hides_a_message_from_a_condition(
             assert found == sorted(time for time in times if low <= time <= high)
 
 
-def test_topics_queues_and_offsets_can_be_chosen(golden_store: GoldenStore, name: str) -> None:
+def test_topics_queues_and_offsets_can_be_chosen(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         chosen = {"TierA": {"0": 70, "1": 100}}
@@ -229,7 +223,7 @@ def test_topics_queues_and_offsets_can_be_chosen(golden_store: GoldenStore, name
         assert info[1].last_store_timestamp == from_millis(rows[-1]["storeTimestamp"])
 
 
-def test_any_storage_holds_a_tier(golden_store: GoldenStore, name: str) -> None:
+def test_any_storage_holds_a_tier(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     storage = MemoryStorage(root)
     with rmqstore.open(root, tiered=tier_of(root)) as store:
@@ -242,7 +236,7 @@ def test_any_storage_holds_a_tier(golden_store: GoldenStore, name: str) -> None:
         assert store.count() == goldens.summary(name)["counts"]["messages"]
 
 
-def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
+def test_what_needs_one_log_is_refused(golden_store: Golden) -> None:
     root = golden_store("tiered")
     for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
         with rmqstore.open(path, **options) as store:
@@ -258,28 +252,19 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
             ):
                 with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
                     ask()
-    with (
-        rmqstore.open(tier_of(root)) as store,
-        pytest.raises(UnsupportedFeatureError, match="include_pending"),
-    ):
-        store.scan(include_pending=True)
-    with (
-        rmqstore.open(tier_of(root)) as store,
-        pytest.raises(UnsupportedFeatureError, match="view groups"),
-    ):
-        store.view("groups")
-    with (
-        rmqstore.open(tier_of(root)) as store,
-        pytest.raises(UnsupportedFeatureError, match="view consumed"),
-    ):
-        store.view("consumed")
+    with rmqstore.open(tier_of(root)) as store:
+        with pytest.raises(UnsupportedFeatureError, match="include_pending"):
+            store.scan(include_pending=True)
+        for view in ("groups", "consumed"):
+            with pytest.raises(UnsupportedFeatureError, match=f"view {view}"):
+                store.view(view)
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         assert store.count(include_pending=True) == store.count()
     with pytest.raises(UnsupportedFeatureError, match="read only"):
         rmqstore.open(root, "a", tiered=tier_of(root))
 
 
-def test_views_count_messages_wherever_they_are(golden_store: GoldenStore, name: str) -> None:
+def test_views_count_messages_wherever_they_are(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
         with rmqstore.open(path, **options) as store:
@@ -306,13 +291,9 @@ def test_views_count_messages_wherever_they_are(golden_store: GoldenStore, name:
                 store.view("queues", subscribe="NoSuchTopic")
 
 
-def test_the_lag_of_groups_counts_messages_in_the_tier(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
-    offsets = {"offsetTable": {"TierA@g": {"0": 10, "1": 200}}}
-    (root / "config").mkdir(exist_ok=True)
-    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+def test_the_lag_of_groups_counts_messages_in_the_tier(copied: Golden) -> None:
+    root = copied("tiered")
+    build.write_offsets(root, {"TierA@g": {0: 10, 1: 200}})
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         messages = by_queue(read(store))
         found = {row["queueId"]: row for row in rows(store.view("groups"))}
@@ -328,14 +309,11 @@ def millis(time: datetime) -> int:
     return round(time.timestamp() * 1000)
 
 
-def test_look_ups_find_what_the_tier_has(golden_store: GoldenStore, name: str) -> None:
+def test_look_ups_find_what_the_tier_has(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     asked = [row for row in goldens.lines(name, "keys") if row["maxNum"] == 64]
     columns = "topic,queueId,queueOffset,commitLogOffset,msgId,offsetMsgId,keys,storeTimestamp"
-    with (
-        rmqstore.open(tier_of(root)) as tier,
-        rmqstore.open(root, tiered=tier_of(root)) as store,
-    ):
+    with rmqstore.open(tier_of(root)) as tier, rmqstore.open(root, tiered=tier_of(root)) as store:
         every = read(store, columns=columns)
         for row in random.Random(name).sample(asked, 40):
             key, topic = row["key"], row["topic"]
@@ -370,7 +348,7 @@ def test_look_ups_find_what_the_tier_has(golden_store: GoldenStore, name: str) -
 
 
 def test_a_read_without_the_tier_names_the_option(
-    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = golden_store("tiered")
     with rmqstore.open(root) as store:
@@ -388,7 +366,7 @@ def test_a_read_without_the_tier_names_the_option(
         assert str(store.parts.kind()).startswith("tiered storage in")
 
 
-def test_a_broker_is_found_from_each_folder(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_broker_is_found_from_each_folder(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("tiered")
     cluster = next(tier_of(root).iterdir())
     for folder in (tier_of(root), cluster, cluster / "oracle"):
@@ -419,7 +397,7 @@ def test_a_broker_is_found_from_each_folder(golden_store: GoldenStore, tmp_path:
         rmqstore.open(several, tiered=several)
 
 
-def made_tier(golden_store: GoldenStore, folder: Path, **options: int) -> Path:
+def made_tier(golden_store: Golden, folder: Path, **options: int) -> Path:
     """Write tiered storage of one queue of a golden store, and return the folder of the queue."""
     messages = next(
         stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
@@ -438,9 +416,7 @@ def _key_of(message: Stored) -> tuple[str, int]:
     return topic, struct.unpack_from(">i", message.record, 12)[0]
 
 
-def test_files_may_have_any_length_and_begin_anywhere(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_files_may_have_any_length_and_begin_anywhere(golden_store: Golden, tmp_path: Path) -> None:
     rng = random.Random(7)
     messages = {
         key: stored
@@ -470,9 +446,7 @@ def test_files_may_have_any_length_and_begin_anywhere(
             }
 
 
-def test_the_crc_of_a_whole_record_is_not_checked(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_the_crc_of_a_whole_record_is_not_checked(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("prop-crc")
     messages = {key: stored for key, stored in stored_messages(root).items() if stored}
     broker = write_tier(tmp_path, messages, log_start=40)
@@ -486,7 +460,7 @@ def test_the_crc_of_a_whole_record_is_not_checked(
 
 
 def test_overlap_is_read_once_and_a_gap_is_a_loss(
-    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = golden_store("expired")
     local = stored_messages(root)
@@ -537,7 +511,7 @@ def test_overlap_is_read_once_and_a_gap_is_a_loss(
     assert offsets(empty) == [*range(first, end)]
 
 
-def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_the_tier_of_another_store_is_refused(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("tiered")
     key = ("TierA", 0)
     with rmqstore.open(tier_of(root)) as store:
@@ -560,7 +534,7 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
 
 
 def test_damage_where_the_local_store_begins_is_not_taken_for_another_store(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     root = golden_store("tiered")
     start = 74  # of TierA-0 in the local store
@@ -579,10 +553,8 @@ def test_damage_where_the_local_store_begins_is_not_taken_for_another_store(
         read(store)
 
 
-def test_what_is_deleted_after_planning_comes_from_the_tier(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
+def test_what_is_deleted_after_planning_comes_from_the_tier(copied: Golden) -> None:
+    root = copied("tiered")
     schema = select_columns(["topic", "queueId", "queueOffset"])
     spec = ReadSpec(schema)
     with open_parts(root, tiered=tier_of(root)) as planned:
@@ -601,10 +573,8 @@ def test_what_is_deleted_after_planning_comes_from_the_tier(
             assert offsets == [*range(offsets[0], offsets[0] + count)]
 
 
-def test_what_is_deleted_while_a_tier_is_read_comes_from_the_tier(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
+def test_what_is_deleted_while_a_tier_is_read_comes_from_the_tier(copied: Golden) -> None:
+    root = copied("tiered")
     spec = ReadSpec(select_columns(["topic", "queueId", "queueOffset"]))
     with open_parts(root, tiered=tier_of(root)) as store:
         slices = [*store.ranges.resolve(parse_selection(), spec)]
@@ -620,7 +590,7 @@ def test_what_is_deleted_while_a_tier_is_read_comes_from_the_tier(
 
 
 def test_records_and_units_that_retention_deleted_are_left_out(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     queue = made_tier(golden_store, tmp_path)
     logs = files_of(queue, "COMMIT_LOG")
@@ -653,7 +623,7 @@ def damage_of(store: Path, mode: str) -> tuple[list[dict], Exception | None]:
 
 
 def test_a_damaged_record_is_named_with_its_own_offset(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     queue = made_tier(golden_store, tmp_path, log_start=1000)
     file = files_of(queue, "COMMIT_LOG")[1]
@@ -675,7 +645,7 @@ def test_a_damaged_record_is_named_with_its_own_offset(
 
 
 def test_a_cut_or_missing_file_is_an_error_with_its_path(
-    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = made_tier(golden_store, tmp_path / "good")
     units, logs = files_of(queue, "CONSUME_QUEUE"), files_of(queue, "COMMIT_LOG")
@@ -695,6 +665,9 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
     def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
         return lambda file: (file.unlink(), make(file))
 
+    def lost_link(file: Path) -> None:
+        file.symlink_to("nowhere")
+
     cases: dict[str, tuple[Callable[[Path], object], Path, type[Exception]]] = {
         "units cut inside of one": (cut(-7), units[1], CorruptQueueError),
         "last units cut inside of one": (cut(-7), units[-1], CorruptQueueError),
@@ -705,11 +678,7 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
         "units inside": (renamed(60), units[1], CorruptQueueError),
         "units in a folder": (replaced(Path.mkdir), units[1], CorruptQueueError),
         "units in a pipe": (replaced(os.mkfifo), units[1], CorruptQueueError),
-        "log in a lost link": (
-            replaced(lambda file: file.symlink_to("nowhere")),
-            logs[0],
-            CorruptQueueError,
-        ),
+        "log in a lost link": (replaced(lost_link), logs[0], CorruptQueueError),
         "log cut": (cut(-9), logs[1], CorruptRecordError),
         "log gone": (Path.unlink, logs[1], OffsetOutOfRangeError),
         "last log cut": (cut(-9), logs[-1], RmqStoreError),
@@ -729,7 +698,7 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
 
 
 def test_a_queue_without_a_valid_name_is_not_taken_for_an_empty_one(
-    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = made_tier(golden_store, tmp_path / "tier", units_per_file=1000)
     file = files_of(queue, "CONSUME_QUEUE")[0]
@@ -752,7 +721,7 @@ def test_a_queue_without_a_valid_name_is_not_taken_for_an_empty_one(
 
 @pytest.mark.parametrize("name", ["crash", "crash3"])
 def test_a_store_that_was_not_closed_is_continued_too(
-    golden_store: GoldenStore, tmp_path: Path, name: str
+    golden_store: Golden, tmp_path: Path, name: str
 ) -> None:
     root = golden_store(name)
     columns = "topic,queueId,queueOffset,body,commitLogOffset"
@@ -772,7 +741,7 @@ def test_a_store_that_was_not_closed_is_continued_too(
         assert by_queue(read(store, columns=columns, mode="DROPMALFORMED")) == expected
 
 
-def test_an_exact_copy_of_a_tier_is_a_store(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_an_exact_copy_of_a_tier_is_a_store(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("tiered")
     with rmqstore.open(tier_of(root)) as store:
         expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
@@ -786,7 +755,7 @@ def test_an_exact_copy_of_a_tier_is_a_store(golden_store: GoldenStore, tmp_path:
 
 
 def test_a_unit_that_a_broker_is_writing_is_waited_for(
-    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = made_tier(golden_store, tmp_path)
     newest = files_of(queue, "CONSUME_QUEUE")[-1]
@@ -800,7 +769,7 @@ def test_a_unit_that_a_broker_is_writing_is_waited_for(
 
 
 def test_other_names_are_passed_over(
-    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = made_tier(golden_store, tmp_path)
     for kind in ("COMMIT_LOG", "CONSUME_QUEUE"):
@@ -821,7 +790,7 @@ def test_other_names_are_passed_over(
 
 @pytest.mark.parametrize("seed", tiers.seeds(3))
 def test_hostile_bytes_end_in_an_error_or_in_rows(
-    golden_store: GoldenStore, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     rng = random.Random(seed)
@@ -855,9 +824,7 @@ def test_hostile_bytes_end_in_an_error_or_in_rows(
         shutil.rmtree(folder)
 
 
-def test_inner_batches_are_read_message_by_message(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_inner_batches_are_read_message_by_message(golden_store: Golden, tmp_path: Path) -> None:
     """A broker uploads a unit, and a copy of the whole record, for each message of a batch."""
     root = golden_store("batch-cq")
     messages = {key: stored for key, stored in stored_messages(root).items() if stored}
@@ -888,12 +855,10 @@ def test_inner_batches_are_read_message_by_message(
         read(store, columns=None, verbatim=True, subscribe=sorted(batch_topics))
 
 
-def test_assignments_count_messages_in_the_tier(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
-    offsets = {"offsetTable": {"TierA@g": {"0": 10}}}
+def test_assignments_count_messages_in_the_tier(copied: Golden) -> None:
+    root = copied("tiered")
     entries = {"TierA": {"topicName": "TierA", "readQueueNums": 2}}
-    (root / "config").mkdir(exist_ok=True)
-    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    build.write_offsets(root, {"TierA@g": {0: 10}})
     (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": entries}))
     sharing = {"consumer_group": "g", "clients": "c"}
     with rmqstore.open(root, tiered=tier_of(root)) as store:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rmqstore
 import tiers
+from goldens import Golden
 from mutations import damage
 from reading import by_queue, read, rows
 from rmqstore.errors import RmqStoreError
@@ -19,7 +19,6 @@ from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
 from rmqstore.read.tailing import tail_of
 
-GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"
 SCHEMA = scan_schema(COLUMNS, include_pending=False)
 
@@ -55,7 +54,7 @@ HARMS = (*[flip] * 7, delete, link_to_nothing, make_folder, rename, resize)
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(300), 10))
-def test_damage_never_makes_a_message(golden_store: GoldenStore, tmp_path: Path, seed: int) -> None:
+def test_damage_never_makes_a_message(golden_store: Golden, tmp_path: Path, seed: int) -> None:
     rng, original = random.Random(seed), golden_store("tiered")
     with rmqstore.open(original, tiered=original / "tieredstore") as store:
         valid = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pyarrow.fs import LocalFileSystem
 
 import rmqstore
 import tiers
+from goldens import Golden
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import Selection, parse_selection
@@ -26,7 +26,6 @@ from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.remote_location import locate
 from tier_builder import KEYS, Key, TieringBroker
 
-GoldenStore = Callable[[str], Path]
 SPEC = ReadSpec(scan_schema("topic,queueId,queueOffset,body", include_pending=False))
 
 
@@ -190,7 +189,7 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     assert after.start == reader.parts.queues.first(*KEYS[0])
 
 
-def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:
+def test_a_store_without_a_tier_has_a_plain_tail(golden_store: Golden) -> None:
     root = golden_store("tiered")
     with open_parts(root) as parts:
         assert isinstance(tail_of(parts, parse_selection()), StoreTail)

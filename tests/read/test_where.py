@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import operator
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -18,12 +17,12 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from memory_storage import MemoryStorage
 from reading import EVERY_COLUMN, LOG_COLUMNS, offsets, read
 from rmqstore import CorruptQueueError, CorruptRecordError, MessageStore, OptionError
 from rmqstore.read.rows import merge_by_physical_offset
 
-GoldenStore = Callable[[str], Path]
 STORES = ["basic", "expired2", "crash3", "live", "lmq", "batch-cq"]
 COLUMNS = (
     "topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys", "msgId",
@@ -87,7 +86,7 @@ def random_comparison(chance: random.Random, table: pa.Table) -> tuple[str, pc.E
 @pytest.mark.parametrize("by", ["queue", "commitlog"])
 @pytest.mark.parametrize("name", STORES)
 def test_rows_are_those_of_a_plain_scan_that_meet_the_condition(
-    name: str, by: str, golden_store: GoldenStore
+    name: str, by: str, golden_store: Golden
 ) -> None:
     chance = random.Random(f"{name} {by}")
     with rmqstore.open(golden_store(name)) as store:
@@ -108,13 +107,13 @@ def test_rows_are_those_of_a_plain_scan_that_meet_the_condition(
             )
 
 
-def test_an_empty_store_has_no_rows_that_meet_anything(golden_store: GoldenStore) -> None:
+def test_an_empty_store_has_no_rows_that_meet_anything(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("empty")) as store:
         assert store.count(where="queueOffset >= 0") == 0
 
 
 def test_a_condition_leaves_most_of_a_store_unread(
-    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "rmqstore.read.plan")
     with rmqstore.open(golden_store("basic")) as store:
@@ -135,7 +134,7 @@ def test_a_condition_leaves_most_of_a_store_unread(
     ],
 )
 def test_queues_that_a_condition_rules_out_are_not_opened(
-    condition: str, opened: set[str], golden_store: GoldenStore
+    condition: str, opened: set[str], golden_store: Golden
 ) -> None:
     storage = MemoryStorage(golden_store("basic"))
     with rmqstore.open(storage.root, storage=storage) as store:
@@ -163,7 +162,7 @@ def test_a_damaged_queue_that_a_condition_rules_out_is_not_reported(tmp_path: Pa
             opened.count(where="topic IN ('T0', 'T1')")
 
 
-def test_a_key_is_read_through_the_index_in_the_order_of_the_log(golden_store: GoldenStore) -> None:
+def test_a_key_is_read_through_the_index_in_the_order_of_the_log(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         every = store.scan().read_all()
         keys = [row["key"] for row in goldens.lines("live", "keys")]
@@ -225,7 +224,7 @@ def batches_of(chance: random.Random, places: list[int]) -> list[pa.RecordBatch]
     return batches
 
 
-def test_a_condition_meets_look_ups_filters_and_tags(golden_store: GoldenStore) -> None:
+def test_a_condition_meets_look_ups_filters_and_tags(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         rows = read(store, msg_key="order-25", columns=LOG_COLUMNS)
         assert rows
@@ -241,7 +240,7 @@ def test_a_condition_meets_look_ups_filters_and_tags(golden_store: GoldenStore) 
         assert read(store, tags="TagA", where="tags = 'TagB'") == []
 
 
-def test_a_condition_on_the_broker_reads_all_or_nothing(golden_store: GoldenStore) -> None:
+def test_a_condition_on_the_broker_reads_all_or_nothing(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic"), broker_name="b1") as store:
         assert store.count(where="brokerName = 'b1'") == store.count() > 0
         assert (
@@ -249,7 +248,7 @@ def test_a_condition_on_the_broker_reads_all_or_nothing(golden_store: GoldenStor
         )
 
 
-def test_a_condition_on_pending_messages(golden_store: GoldenStore) -> None:
+def test_a_condition_on_pending_messages(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         every = store.scan(include_pending=True).read_all()
         waiting = store.scan(include_pending=True, where="pending IS NOT NULL").read_all()
@@ -303,14 +302,14 @@ def test_columns_as_another_type_and_exact_copies(tmp_path: Path) -> None:
         assert copies.equals(opened.scan(verbatim=True).read_all().slice(3))
 
 
-def test_a_column_that_only_a_queue_has_is_refused_by_the_log(golden_store: GoldenStore) -> None:
+def test_a_column_that_only_a_queue_has_is_refused_by_the_log(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("one")) as store:
         assert store.count(where="tagsCode >= 0 OR tagsCode < 0") == 1
         with pytest.raises(OptionError, match="tagsCode stands in the ConsumeQueue"):
             store.count(where="tagsCode >= 0", scan="commitlog")
 
 
-def test_rows_of_a_view_meet_a_condition_on_its_columns(golden_store: GoldenStore) -> None:
+def test_rows_of_a_view_meet_a_condition_on_its_columns(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         every = store.view("queues").read_all()
         some = store.view(
@@ -328,8 +327,7 @@ def test_rows_of_a_view_meet_a_condition_on_its_columns(golden_store: GoldenStor
 
 
 def test_times_are_compared_to_the_microsecond(tmp_path: Path) -> None:
-    store = build.Store()
-    store.append(build.Record(store_timestamp=build.T0))
+    store = build.filled([build.Record(store_timestamp=build.T0)])
     at = datetime.fromtimestamp(build.T0 // 1000, UTC) + timedelta(milliseconds=build.T0 % 1000)
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         assert opened.count(where=f"storeTimestamp = {build.T0}") == 1

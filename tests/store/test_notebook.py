@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from live.fake_cluster import FakeCluster
 from rmqstore.notebook import table
 
-Golden = Callable[[str], Path]
 MARKUP = "<script>alert(1)</script>"
 
 
@@ -93,9 +92,7 @@ def test_queues_are_a_table_whose_times_are_times(tmp_path: Path) -> None:
 
 
 def test_a_topic_of_many_queues_shows_the_first(tmp_path: Path) -> None:
-    store = build.Store()
-    for queue_id in range(25):
-        store.append(build.Record(topic="T", queue_id=queue_id))
+    store = build.filled(build.Record(topic="T", queue_id=queue_id) for queue_id in range(25))
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         rows = rows_of(opened.queues("T")._repr_html_())
     assert [row[1] for row in rows[:-1]] == [str(queue_id) for queue_id in range(20)]

@@ -6,15 +6,15 @@ import datetime as dt
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import reduce
 from operator import or_
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError, install
 from rmqstore.format.schema import MESSAGE
 from rmqstore.polars import condition_of
@@ -23,7 +23,6 @@ from rmqstore.query.where import parse_where
 from rmqstore.read import parts
 from rmqstore.read.store_parts import StoreParts
 
-Golden = Callable[[str], Path]
 NOON = dt.datetime(2023, 11, 14, 23, 19, 6, tzinfo=dt.UTC)
 # later than any datetime of Python
 LATE = pl.lit(253_402_300_800_000).cast(pl.Datetime("ms", "UTC"))

@@ -6,7 +6,6 @@ import gc
 import re
 import sys
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.read import parts
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in goldens.FOLDER.glob("*.tar.xz"))
-Golden = Callable[[str], Path]
 
 
 def test_pandas_polars_and_duckdb_take_a_scan_any_number_of_times(golden_store: Golden) -> None:
@@ -240,10 +239,7 @@ def test_a_missing_library_is_named_with_what_installs_it(
 def test_bounds_by_physical_offset_that_leave_nothing_are_refused(
     golden_store: Golden, bounds: dict[str, int], complaint: str
 ) -> None:
-    with (
-        rmqstore.open(golden_store("basic")) as store,
-        pytest.raises(OptionError, match=complaint),
-    ):
+    with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=complaint):
         store.scan(**bounds)  # type: ignore[arg-type]
 
 
@@ -290,9 +286,7 @@ def test_a_scan_has_no_length_and_names_count(golden_store: Golden) -> None:
         assert scan
 
 
-def test_the_column_with_the_damage_may_be_named_in_its_place(
-    golden_store: Golden,
-) -> None:
+def test_the_column_with_the_damage_may_be_named_in_its_place(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
         options = {"scan": "commitlog", "mode": "PERMISSIVE"}
         table = store.scan(columns="topic, _corrupt_record,body", **options).read_all()

@@ -50,7 +50,7 @@ def python_of(version: str) -> Path:
 
 
 def test_a_cluster_reads_with_what_the_image_for_spark_has(
-    golden_store: goldens.Unpacked, tmp_path: Path
+    golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
     image = Image(ROOT / "examples" / "cluster" / "Dockerfile", tmp_path / "root")
     image.root.mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,21 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import BATCH_UNIT
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.disk import Disk
-from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter
+from written import files_of, require_valid, rows_of, stage
 
 CONFIG = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
 
 
 @pytest.fixture
-def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a copy of the golden store, with the topics.json that its broker had."""
     copy = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
     (copy / "config").mkdir(exist_ok=True)
     return copy
-
-
-def rows_of(root: Path) -> list[dict[str, Any]]:
-    with rmqstore.open(root, broker_name="b") as store:
-        return store.scan(include_system_topics=True).read_all().to_pylist()
-
-
-def files(root: Path, folder: str = "batchconsumequeue") -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted((root / folder).rglob("*"))
-        if path.is_file()
-    }
 
 
 def messages(n: int, *topics: str, **more: Any) -> pa.RecordBatch:
@@ -63,27 +47,22 @@ def units(root: Path, topic: str, queue_id: int) -> np.ndarray[Any, Any]:
     return stored[stored["size"] > 0]
 
 
-def require_valid(root: Path) -> None:
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
-
-
 def test_a_plain_topic_beside_batch_topics_is_appended_to(root: Path) -> None:
-    before, queues = rows_of(root), files(root)
+    before, queues = rows_of(root), files_of(root, "batchconsumequeue")
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(messages(10, "Plain", "New"))
     after = rows_of(root)
     assert len(after) == len(before) + 10
     assert [row for row in after if not row["body"].startswith(b"new")] == before
-    assert files(root) == queues
+    assert files_of(root, "batchconsumequeue") == queues
     require_valid(root)
 
 
 def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
-    before, queues = rows_of(root), files(root)
+    before, queues = rows_of(root), files_of(root, "batchconsumequeue")
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         assert not writer.rebuild()
-    assert files(root) == queues
+    assert files_of(root, "batchconsumequeue") == queues
     assert rows_of(root) == before
     require_valid(root)
 
@@ -98,7 +77,7 @@ def test_a_topic_that_has_batch_queues_is_entered_in_topics_json_as_such(root: P
 
 @pytest.mark.parametrize("state", ["closed", "crashed"])
 def test_a_repair_builds_the_units_that_batch_queues_lack(root: Path, state: str) -> None:
-    before, queues = rows_of(root), files(root)
+    before, queues = rows_of(root), files_of(root, "batchconsumequeue")
     for path in sorted((root / "batchconsumequeue" / "BatchA" / "0").iterdir())[-2:]:
         path.unlink()
     torn = root / "batchconsumequeue" / "BatchB" / "1" / f"{736:020}"
@@ -113,7 +92,7 @@ def test_a_repair_builds_the_units_that_batch_queues_lack(root: Path, state: str
     if state == "closed":  # what is missing before the last record is not looked for
         with rmqstore.open(root, "a", config=CONFIG) as writer:
             writer.rebuild()
-    assert files(root) == queues
+    assert files_of(root, "batchconsumequeue") == queues
     assert rows_of(root) == before
     require_valid(root)
 
@@ -181,10 +160,10 @@ def test_a_topic_that_only_topics_json_makes_a_batch_topic(
     assert not [*(root / "consumequeue").glob("B/*")]
     assert units(root, "B", 0)["base_offset"].tolist() == [0, 1, 2, 3, 4]
     assert len(rows_of(root)) == 10
-    queues = files(root)
+    queues = files_of(root, "batchconsumequeue")
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.rebuild()
-    assert files(root) == queues
+    assert files_of(root, "batchconsumequeue") == queues
     require_valid(root)
 
 
@@ -201,20 +180,14 @@ def test_inner_batches_are_copied_verbatim(root: Path, tmp_path: Path) -> None:
     assert [[row[name] for name in names] for row in rows_of(copy)] == [
         [row[name] for name in names] for row in rows_of(root)
     ]
-    assert files(copy) == files(root)
+    assert files_of(copy, "batchconsumequeue") == files_of(root, "batchconsumequeue")
     require_valid(copy)
 
 
 def test_a_staged_job_writes_to_batch_topics(root: Path) -> None:
     before = rows_of(root)
-    folder = root / ".rmqstore" / "staging" / "job"
-    folder.mkdir(parents=True)
-    disk = Disk()
-    with PartWriter(disk, folder / "part-0", 65536) as part:
-        part.write(MessageMaker(WriteSpec()).make(messages(20, "BatchA", "Plain")))
-        staged = part.part()
     with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.append_staged([staged])
+        writer.append_staged(stage(root, messages(20, "BatchA", "Plain")))
     assert len(rows_of(root)) == len(before) + 20
     require_valid(root)
 

@@ -22,12 +22,7 @@ from rmqstore.write import queue_files, repairer, writer
 from rmqstore.write.writer import StoreWriter
 
 NOW = 1_700_000_000_000
-SIZES = {
-    "mappedFileSizeCommitLog": "16384",
-    "mappedFileSizeConsumeQueue": "2000",
-    "maxHashSlotNum": "100",
-    "maxIndexNum": "400",
-}
+SIZES = StoreConfig(16384, 2000, max_hash_slot_num=100, max_index_num=400)
 Change = Callable[[Path], None]
 
 
@@ -58,7 +53,7 @@ def append(root: Path, batch: pa.RecordBatch, *, check_log: bool = False) -> Non
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     root = tmp_path / "s"
-    with rmqstore.create(root, config=StoreConfig().updated(SIZES)) as store:
+    with rmqstore.create(root, config=SIZES) as store:
         store.append(messages("first", 200))
         store.append(messages("other", 8, "Other"))
     return root
@@ -134,7 +129,7 @@ def broker_cut_and_wrote_as_much(root: Path) -> None:
     """Another store that differs in the last message only."""
     note = find_store(root).own.clean_end.read_bytes()
     shutil.rmtree(root)
-    with rmqstore.create(root, config=StoreConfig().updated(SIZES)) as store:
+    with rmqstore.create(root, config=SIZES) as store:
         store.append(messages("first", 200))
         store.append(messages("OTHER", 8, "Other"))
     find_store(root).own.clean_end.write_bytes(note)
@@ -255,24 +250,12 @@ def _note(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "note",
     [
-        b"",
-        b"{",
-        b"[]",
-        b"[" * 900,
-        b"null",
-        b"\xff\xfe",
-        b" " * 2000,
-        _note(),
-        _note(version=2),
-        _note(physical_offset=-1),
-        _note(physical_offset=1 << 70),
-        _note(physical_offset=True),
-        _note(physical_offset="100"),
-        _note(physical_offset=None),
-        _note(last_store_timestamp=1 << 62),
-        _note(proof=7),
+        b"", b"{", b"[]", b"[" * 900, b"null", b"\xff\xfe", b" " * 2000, _note(), _note(version=2),
+        _note(physical_offset=-1), _note(physical_offset=1 << 70), _note(physical_offset=True),
+        _note(physical_offset="100"), _note(physical_offset=None),
+        _note(last_store_timestamp=1 << 62), _note(proof=7),
     ],
-)
+)  # fmt: skip
 def test_a_note_that_proves_nothing_is_ignored(closed: Path, walks: list[str], note: bytes) -> None:
     find_store(closed).own.clean_end.write_bytes(note)
     append(closed, messages("after", 3))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.format.columns.dispatch_requests import DispatchRules, key_hashes
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
@@ -23,7 +24,6 @@ from rmqstore.write.messages import MessageMaker
 from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
 
-GoldenStore = Callable[[str], Path]
 ROWS = pa.RecordBatch.from_pylist(
     [
         {"topic": "New", "body": b"x", "tags": tags, "keys": keys}
@@ -35,11 +35,6 @@ ROWS = pa.RecordBatch.from_pylist(
     ),
 )
 N_TAGGED = 4
-
-
-@pytest.fixture
-def copied(golden_store: GoldenStore, tmp_path: Path) -> GoldenStore:
-    return lambda name: Path(shutil.copytree(golden_store(name), tmp_path / name))
 
 
 def n_tag_items(root: Path) -> int:
@@ -84,12 +79,7 @@ def findings(root: Path) -> list[object]:
     ],
 )
 def test_they_are_added_where_the_store_has_them(
-    copied: GoldenStore,
-    name: str,
-    expected: int,
-    write: Callable[[Path], None],
-    *,
-    without_folder: bool,
+    copied: Golden, name: str, expected: int, write: Callable[[Path], None], *, without_folder: bool
 ) -> None:
     root = copied(name)
     if without_folder:
@@ -100,7 +90,7 @@ def test_they_are_added_where_the_store_has_them(
 
 
 @pytest.mark.parametrize("name", ["v55-edges", "v55-expired", "v55-preblank", "basic"])
-def test_a_rebuild_makes_the_same_items(copied: GoldenStore, name: str) -> None:
+def test_a_rebuild_makes_the_same_items(copied: Golden, name: str) -> None:
     root = copied(name)
     before = [path.read_bytes()[40:] for path in index_files(root / "index")]
     with rmqstore.open(root, "a") as writer:
@@ -113,14 +103,14 @@ def test_a_rebuild_makes_the_same_items(copied: GoldenStore, name: str) -> None:
     assert findings(root) == []
 
 
-def test_a_repair_after_a_crash_adds_them(copied: GoldenStore) -> None:
+def test_a_repair_after_a_crash_adds_them(copied: Golden) -> None:
     root = copied("v55-crash4")
     append(root)
     assert n_tag_items(root) == N_TAGGED
     assert findings(root) == []
 
 
-def test_a_store_of_both_kinds_is_valid(copied: GoldenStore) -> None:
+def test_a_store_of_both_kinds_is_valid(copied: Golden) -> None:
     root = copied("v55-edges")
     writer = StoreWriter(find_store(root), StoreConfig())
     writer.config = replace(writer.config, index_tags=False)
@@ -132,7 +122,7 @@ def test_a_store_of_both_kinds_is_valid(copied: GoldenStore) -> None:
     assert findings(root) == []
 
 
-def test_an_item_of_other_tags_is_found_by_verify(copied: GoldenStore) -> None:
+def test_an_item_of_other_tags_is_found_by_verify(copied: Golden) -> None:
     root = copied("v55-edges")
     append(root)
     newest = index_files(root / "index")[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 
 import goldens
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import MAX_PROPERTIES_BYTES
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.disk import Disk
-from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedTask
+from written import files_of, require_valid, rows_of, stage
 
 CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
 NAMES, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -26,13 +23,8 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 @pytest.fixture
-def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
-
-
-def rows_of(root: Path) -> list[dict[str, Any]]:
-    with rmqstore.open(root, broker_name="b") as store:
-        return store.scan(include_system_topics=True).read_all().to_pylist()
 
 
 def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
@@ -45,14 +37,6 @@ def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
     return found
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted((root / "consumequeue").rglob("*"))
-        if path.is_file()
-    }
-
-
 def rows(*named: str | None, topic: str = "Parent", first: int = 0, **more: Any) -> pa.RecordBatch:
     properties = [
         [("colour", "blue"), *([(NAMES, names)] if names is not None else [])] for names in named
@@ -63,11 +47,6 @@ def rows(*named: str | None, topic: str = "Parent", first: int = 0, **more: Any)
         "properties": pa.array(properties, MAP),
     }
     return pa.RecordBatch.from_pydict(columns | more)
-
-
-def require_valid(root: Path) -> None:
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
 
 
 SOME = ("%LMQ%a", None, "%LMQ%a,%LMQ%b", "%LMQ%b,%LMQ%sub_1", None, "%LMQ%a")
@@ -96,10 +75,10 @@ def test_rows_get_units_and_offsets_in_each_light_queue(root: Path) -> None:
     assert parents[b"new 2"][OFFSETS] == "1,0"
     assert parents[b"new 3"][OFFSETS] == f"1,{ends['%LMQ%sub_1']}"
     assert OFFSETS not in parents[b"new 1"]
-    queues = files(root)
+    queues = files_of(root, "consumequeue")
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         assert not writer.rebuild()
-    assert files(root) == queues
+    assert files_of(root, "consumequeue") == queues
 
 
 def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: Path) -> None:
@@ -201,17 +180,6 @@ def test_a_refused_row_leaves_no_gap_in_any_light_queue(root: Path) -> None:
     require_valid(root)
 
 
-def stage(root: Path, *batches: pa.RecordBatch) -> list[StagedTask]:
-    folder = root / ".rmqstore" / "staging" / "job"
-    folder.mkdir(parents=True)
-    parts = []
-    for number, batch in enumerate(batches):
-        with PartWriter(Disk(), folder / f"part-{number}", 65536) as part:
-            part.write(MessageMaker(WriteSpec()).make(batch))
-            parts.append(part.part())
-    return parts
-
-
 def test_a_staged_job_gives_offsets_in_light_queues(root: Path) -> None:
     ends = {name: len(messages) for name, messages in light(root).items()}
     batches = rows(*SOME[:3]), rows(*SOME[3:], first=3), rows(None, first=6)
@@ -219,16 +187,16 @@ def test_a_staged_job_gives_offsets_in_light_queues(root: Path) -> None:
         writer.append_staged(stage(root, *batches))
     check_some(root, ends)
     assert sum(row["body"] == b"new 6" for row in rows_of(root)) == 1
-    queues = files(root)
+    queues = files_of(root, "consumequeue")
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.rebuild()
-    assert files(root) == queues
+    assert files_of(root, "consumequeue") == queues
 
 
 def test_a_repair_builds_the_units_that_a_crash_left_out(root: Path) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(rows(*SOME))
-    queues = files(root)
+    queues = files_of(root, "consumequeue")
     for name in ("%LMQ%a", "%LMQ%b", "%LMQ%sub_1"):
         folder = root / "consumequeue" / name / "0"
         newest = max(folder.iterdir())
@@ -236,7 +204,7 @@ def test_a_repair_builds_the_units_that_a_crash_left_out(root: Path) -> None:
     (root / "abort").touch()
     with rmqstore.open(root, "a", config=CONFIG):
         pass
-    assert files(root) == queues
+    assert files_of(root, "consumequeue") == queues
 
 
 def test_copies_keep_their_offsets(root: Path, tmp_path: Path) -> None:
@@ -246,7 +214,7 @@ def test_copies_keep_their_offsets(root: Path, tmp_path: Path) -> None:
     with rmqstore.create(copy, config=CONFIG) as writer:
         writer.append(table, verbatim=True)
     assert light(copy) == light(root)
-    assert files(copy) == files(root)
+    assert files_of(copy, "consumequeue") == files_of(root, "consumequeue")
     with (
         rmqstore.open(copy, "a", config=CONFIG) as writer,
         pytest.raises(IllegalMessageError, match=r"row 10: queue offset 0 of Parent-0"),
@@ -271,10 +239,8 @@ def test_a_copy_with_another_offset_in_a_light_queue_is_refused(root: Path, tmp_
     assert light(copy) == {"%LMQ%sub_1": [(0, b"new 0")]}
 
 
-def test_messages_of_batch_topics_name_no_light_queue(
-    golden_store: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "b"))
+def test_messages_of_batch_topics_name_no_light_queue(copied: Golden) -> None:
+    root = copied("batch-cq")
     conf = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
     batch = rows("%LMQ%a", topic="BatchA")
     with rmqstore.open(root, "a", config=conf) as writer:

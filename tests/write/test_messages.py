@@ -86,10 +86,7 @@ def test_an_id_that_names_a_place_is_not_a_key() -> None:
     assert properties(KEEP, *rows) == [{}, {"UNIQ_KEY": rows[1]["msgId"]}, {"UNIQ_KEY": "own"}]
     assert properties(
         KEEP, {"msgId": "A", "offsetMsgId": "A"}, {"msgId": "A", "offsetMsgId": "B"}
-    ) == [
-        {},
-        {"UNIQ_KEY": "A"},
-    ]
+    ) == [{}, {"UNIQ_KEY": "A"}]
 
 
 def test_an_id_of_an_ipv6_host_is_known_too() -> None:
@@ -109,17 +106,10 @@ def test_the_key_among_the_properties_is_kept_where_no_column_speaks() -> None:
 @pytest.mark.parametrize(
     "topic",
     [
-        "",
-        "a/b",
-        "..",
-        "a b",
-        "ü",
-        "x" * 128,
-        "%RETRY%" + "x" * 249,
-        "%LMQ%a",
+        "", "a/b", "..", "a b", "ü", "x" * 128, "%RETRY%" + "x" * 249, "%LMQ%a",
         "RMQ_SYS_TRANS_HALF_TOPIC",
     ],
-)
+)  # fmt: skip
 def test_topics_that_are_refused(topic: str) -> None:
     assert topic_fault(topic, allow_system=False)
     with pytest.raises(IllegalMessageError, match="MESSAGE_ILLEGAL"):

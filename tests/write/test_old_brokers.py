@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from rmqstore.inspect.changes import planned_append, planned_rebuild
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
-
-GoldenStore = Callable[[str], Path]
 
 LONG = "%RETRY%" + "g" * 121  # 128 bytes: its length does not fit the byte of version 1
 SMALL = rmqstore.StoreConfig(65536, 400, max_hash_slot_num=100, max_index_num=400)
@@ -27,7 +25,7 @@ def rows(topic: str, born_host: str = "10.0.0.1:1") -> pa.Table:
 
 
 @pytest.fixture
-def old(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def old(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a copy of a store of 4.9.8."""
     return Path(shutil.copytree(golden_store("v49"), tmp_path / "s"))
 
@@ -51,7 +49,7 @@ def append(root: Path, table: pa.Table, broker_version: str | None = None) -> No
 )
 @pytest.mark.parametrize("given", [None, "4.5.2"])
 def test_a_record_that_the_broker_may_not_know_is_refused(
-    golden_store: GoldenStore, tmp_path: Path, table: pa.Table, number: str, given: str | None
+    golden_store: Golden, tmp_path: Path, table: pa.Table, number: str, given: str | None
 ) -> None:
     old = Path(shutil.copytree(golden_store("3.2.6-clean"), tmp_path / "s"))
     before = count(old)
@@ -73,7 +71,7 @@ def test_what_the_named_release_knows_is_written(old: Path) -> None:
 
 @pytest.mark.parametrize("name", ["v2", "v55-basic"])
 def test_the_files_and_the_newest_records_show_a_broker_that_knows_long_topics(
-    golden_store: GoldenStore, tmp_path: Path, name: str
+    golden_store: Golden, tmp_path: Path, name: str
 ) -> None:
     append(Path(shutil.copytree(golden_store(name), tmp_path / "s")), rows(LONG))
 
@@ -104,16 +102,14 @@ def test_a_release_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.fixture
-def unlocked(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def unlocked(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store as a running broker of 4.1 leaves it: with abort, without lock."""
     root = Path(shutil.copytree(golden_store("3.2.6-clean"), tmp_path / "s"))
     (root / "abort").touch()
     return root
 
 
-def test_a_store_that_a_broker_without_a_lock_may_hold_is_refused_each_time(
-    unlocked: Path,
-) -> None:
+def test_a_store_that_a_broker_without_a_lock_may_hold_is_refused_each_time(unlocked: Path) -> None:
     before = {path: path.read_bytes() for path in unlocked.rglob("*") if path.is_file()}
     for _ in range(2):
         with pytest.raises(StoreStateError, match="broker_stopped=True"):

@@ -5,21 +5,19 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import goldens
 import rmqstore
 import store_builder as build
 import tiers
-from rmqstore.cli import main
+from command_line import run
+from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 
-GoldenStore = Callable[[str], Path]
 # positions in a record with IPv4 hosts
 QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, BODY_LENGTH = 12, 20, 28, 84
 STORES = ("basic", "edges", "v49", "prop-crc")
@@ -72,10 +70,8 @@ def middle_of(name: str, topic: str) -> goldens.Row:
     return rows[len(rows) // 2]
 
 
-def test_a_record_with_a_wrong_queue_id_leaves_one_gap(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+def test_a_record_with_a_wrong_queue_id_leaves_one_gap(copied: Golden) -> None:
+    root = copied("basic")
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
     (gap,) = rebuild(root)
@@ -96,10 +92,8 @@ def test_a_record_with_a_wrong_queue_id_leaves_one_gap(
 
 
 @pytest.mark.parametrize("wrong", [0, 5, 3_000, 1 << 40, (1 << 63) - 1, -1])
-def test_a_record_with_a_wrong_queue_offset_is_named(
-    golden_store: GoldenStore, tmp_path: Path, wrong: int
-) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+def test_a_record_with_a_wrong_queue_offset_is_named(copied: Golden, wrong: int) -> None:
+    root = copied("basic")
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_OFFSET, wrong.to_bytes(8, signed=True))
     texts = [one.text for one in rebuild(root) if one.place == f"TopicB-{row['queueId']}"]
@@ -110,15 +104,13 @@ def test_a_record_with_a_wrong_queue_offset_is_named(
     with rmqstore.open(root) as store:
         end = store.queue_range("TopicB", row["queueId"])[1]
     assert end == len(goldens.queues("basic")["TopicB", row["queueId"]])
-    shown = CliRunner().invoke(main, ["rebuild", str(root)])
+    shown = run("rebuild", root)
     assert shown.exit_code == 1
     assert f"the record at {row['physicalOffset']} says queue offset {wrong}" in shown.stdout
 
 
-def test_a_repair_names_what_has_no_unit(
-    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+def test_a_repair_names_what_has_no_unit(copied: Golden, caplog: pytest.LogCaptureFixture) -> None:
+    root = copied("basic")
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_OFFSET, (1 << 40).to_bytes(8))
     shutil.rmtree(root / "consumequeue")
@@ -153,7 +145,7 @@ def mutate(root: Path, name: str, rng: random.Random) -> None:
         change(root, place, position, data)
 
 
-def check(golden_store: GoldenStore, folder: Path, seed: int) -> None:
+def check(golden_store: Golden, folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     name = rng.choice(STORES)
     root = Path(shutil.copytree(golden_store(name), folder / f"{seed}"))
@@ -167,7 +159,7 @@ def check(golden_store: GoldenStore, folder: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("first", tiers.split(range(0, 40, 10), 1))
 def test_no_record_lacks_its_unit_unless_the_rebuild_named_it(
-    golden_store: GoldenStore, tmp_path: Path, first: int
+    golden_store: Golden, tmp_path: Path, first: int
 ) -> None:
     for seed in range(first, first + 10):
         check(golden_store, tmp_path, seed)
@@ -175,7 +167,7 @@ def test_no_record_lacks_its_unit_unless_the_rebuild_named_it(
 
 @pytest.mark.slow
 def test_no_record_of_many_stores_lacks_its_unit_unless_the_rebuild_named_it(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     for seed in range(100, 700):
         check(golden_store, tmp_path, seed)

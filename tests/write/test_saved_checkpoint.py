@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pytest
 
 import rmqstore
 from crash.faults import WatchedDisk, require_kept_index
+from goldens import Golden
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -33,9 +33,9 @@ def dispatched(root: Path) -> int:
     ("name", "is_kept"), [("v55-live-lite", True), ("v55-edges", False), ("basic", False)]
 )
 def test_it_moves_on_with_appends_and_stays_through_a_rebuild(
-    golden_store: Callable[[str], Path], tmp_path: Path, name: str, *, is_kept: bool
+    copied: Golden, name: str, *, is_kept: bool
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    root = copied(name)
     before = dispatched(root)
     assert bool(before) == is_kept
     with rmqstore.open(root, "a"):
@@ -57,9 +57,9 @@ def test_a_new_store_has_none(tmp_path: Path) -> None:
 
 
 def test_a_rebuild_that_is_interrupted_lets_a_broker_begin_at_the_first_file(
-    golden_store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = Path(shutil.copytree(golden_store("v55-live-lite"), tmp_path / "s"))
+    root = copied("v55-live-lite")
     monkeypatch.setattr("rmqstore.write.repairer.Repairer.rebuild", lambda *_: 1 / 0)
     writer = rmqstore.open(root, "a")
     with pytest.raises(ZeroDivisionError):
@@ -79,7 +79,7 @@ def test_a_recovery_is_sent_no_further_back_than_necessary() -> None:
     assert Checkpoint(5, 6, 7).recovered_from(0) == Checkpoint(5, 6, 7)
 
 
-def test_what_is_no_record_is_not_kept(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_is_no_record_is_not_kept(golden_store: Golden, tmp_path: Path) -> None:
     """With enableAcceleratedRecovery a broker would cut the log there."""
     for number, place in enumerate((1, 1 << 40)):
         root = Path(shutil.copytree(golden_store("v55-live-lite"), tmp_path / f"{number}"))
@@ -91,10 +91,8 @@ def test_what_is_no_record_is_not_kept(golden_store: Callable[[str], Path], tmp_
         assert dispatched(root) == last_record(root)
 
 
-def test_no_kill_leaves_an_index_file_that_a_recovery_deletes(
-    golden_store: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+def test_no_kill_leaves_an_index_file_that_a_recovery_deletes(copied: Golden) -> None:
+    root = copied("basic")
     kept = read_checkpoint(find_store(root)).index_msg_timestamp
     disk = WatchedDisk(lambda: require_kept_index(root))
     with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
@@ -105,7 +103,7 @@ def test_no_kill_leaves_an_index_file_that_a_recovery_deletes(
 
 
 def test_copies_of_older_records_set_it_back_before_they_are_written(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    golden_store: Golden, tmp_path: Path
 ) -> None:
     """A recovery that begins at a file of theirs would build no queues for records before it."""
     with rmqstore.open(golden_store("basic")) as store:

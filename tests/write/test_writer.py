@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,23 +12,15 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.messages import WriteSpec
-
-GoldenStore = Callable[[str], Path]
-
-
-def files(root: Path, folder: str) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in (root / folder).rglob("*")
-        if path.is_file()
-    }
+from written import files_of
 
 
 def index_bytes(root: Path) -> list[bytes]:
     """The index files in the order of their names, which are the times when they were made."""
-    return [data for _, data in sorted(files(root, "index").items())]
+    return [data for _, data in sorted(files_of(root, "index").items())]
 
 
 def config_of(name: str) -> StoreConfig:
@@ -37,24 +28,14 @@ def config_of(name: str) -> StoreConfig:
 
 
 BYTE_FOR_BYTE = [
-    "basic",
-    "edges",
-    "v2",
-    "compressed",
-    "ipv6",
-    "prop-crc",
-    "preblank",
-    "one",
-    "v49",
-    "live",
-    "v55-edges",
-    "v55-preblank",
-]
+    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "preblank", "one", "v49", "live",
+    "v55-edges", "v55-preblank",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "flush_every"), tiers.spread(3, BYTE_FOR_BYTE, [None, 1, 3]))
 def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
-    golden_store: GoldenStore, tmp_path: Path, name: str, flush_every: int | None
+    golden_store: Golden, tmp_path: Path, name: str, flush_every: int | None
 ) -> None:
     root, copy = golden_store(name), tmp_path / "copy"
     step = {None: 1 << 30, 1: 7, 3: 100}[flush_every]
@@ -69,8 +50,8 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
             writer.append(batch, verbatim=True)
             if flush_every and number % flush_every == 0:
                 writer.flush()
-    assert files(copy, "commitlog") == files(root, "commitlog")
-    assert files(copy, "consumequeue") == files(root, "consumequeue")
+    assert files_of(copy, "commitlog") == files_of(root, "commitlog")
+    assert files_of(copy, "consumequeue") == files_of(root, "consumequeue")
     assert index_bytes(copy) == index_bytes(root)
     assert not (copy / "abort").exists()
 
@@ -87,9 +68,7 @@ def test_large_index_files_show_their_sizes(tmp_path: Path) -> None:
         assert writer.config == config
 
 
-def test_a_refused_exact_copy_takes_no_queue_offsets(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_a_refused_exact_copy_takes_no_queue_offsets(golden_store: Golden, tmp_path: Path) -> None:
     with rmqstore.open(golden_store("basic")) as source:
         rows = (
             source.scan(scan="commitlog", verbatim=True).read_all().combine_chunks().to_batches()[0]
@@ -103,7 +82,7 @@ def test_a_refused_exact_copy_takes_no_queue_offsets(
         with pytest.raises(rmqstore.IllegalMessageError, match="nothing was written"):
             writer.append(wrong, verbatim=True)
         writer.append(rows, verbatim=True)
-    assert files(tmp_path / "s", "commitlog") == files(golden_store("basic"), "commitlog")
+    assert files_of(tmp_path / "s", "commitlog") == files_of(golden_store("basic"), "commitlog")
 
 
 def test_a_version_that_was_not_written_leaves_the_one_before_it_done(tmp_path: Path) -> None:

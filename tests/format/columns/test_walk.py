@@ -37,62 +37,40 @@ def _three() -> tuple[bytes, list[int]]:
 def test_walk_finds_each_record_and_ends_with_the_range(walker: Walker) -> None:
     packed, starts = _three()
     found = walker(_buf(packed), 0, len(packed))
-    assert (found.starts.tolist(), found.kind, found.position) == (
-        starts,
-        StopKind.END,
-        len(packed),
-    )
+    assert found.starts.tolist() == starts
+    assert found.kind == StopKind.END
+    assert found.position == len(packed)
 
 
 @WALKERS
 def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: Walker) -> None:
     packed, starts = _three()
     found = walker(_buf(packed), 0, starts[1] + 1)
-    assert (found.starts.tolist(), found.kind, found.position) == (
-        starts[:2],
-        StopKind.END,
-        starts[2],
-    )
+    assert found.starts.tolist() == starts[:2]
+    assert found.kind == StopKind.END
+    assert found.position == starts[2]
+
+
+WALK_ENDS = {
+    "smallest blank": (build.pack_blank(8), StopKind.BLANK),
+    "blank over zeros": (build.pack_blank(50).ljust(50, b"\0"), StopKind.BLANK),
+    "blank over stale bytes": (build.pack_blank(50).ljust(50, b"z"), StopKind.BLANK),
+    "zeros": (bytes(8), StopKind.EMPTY),
+    "too few zeros for a head": (bytes(3), StopKind.EMPTY),
+    "too few bytes for a head": (b"\0\0z", StopKind.DAMAGE),
+    "blank beyond the file": (build.pack_blank(51).ljust(50, b"\0"), StopKind.DAMAGE),
+    "record cut by the end of the file": (build.pack(build.Record(), 0)[:-1], StopKind.DAMAGE),
+    "record smaller than its head": (build.pack(build.Record(total_size=90), 0), StopKind.DAMAGE),
+    "negative size": (build.pack(build.Record(total_size=-1), 0), StopKind.DAMAGE),
+    "size 0 with a magic": (build.pack(build.Record(total_size=0), 0), StopKind.DAMAGE),
+    "junk after a zero size": (b"\0\0\0\0junk", StopKind.DAMAGE),
+    "unknown magic": (build.pack(build.Record(magic=0xDAA320A8), 0), StopKind.DAMAGE),
+    "noise": (b"\xff" * 100, StopKind.DAMAGE),
+}
 
 
 @WALKERS
-@pytest.mark.parametrize(
-    ("tail", "kind"),
-    [
-        pytest.param(build.pack_blank(8), StopKind.BLANK, id="smallest blank"),
-        pytest.param(build.pack_blank(50).ljust(50, b"\0"), StopKind.BLANK, id="blank over zeros"),
-        pytest.param(
-            build.pack_blank(50).ljust(50, b"z"), StopKind.BLANK, id="blank over stale bytes"
-        ),
-        pytest.param(bytes(8), StopKind.EMPTY, id="zeros"),
-        pytest.param(bytes(3), StopKind.EMPTY, id="too few zeros for a head"),
-        pytest.param(b"\0\0z", StopKind.DAMAGE, id="too few bytes for a head"),
-        pytest.param(
-            build.pack_blank(51).ljust(50, b"\0"), StopKind.DAMAGE, id="blank beyond the file"
-        ),
-        pytest.param(
-            build.pack(build.Record(), 0)[:-1],
-            StopKind.DAMAGE,
-            id="record cut by the end of the file",
-        ),
-        pytest.param(
-            build.pack(build.Record(total_size=90), 0),
-            StopKind.DAMAGE,
-            id="record smaller than its head",
-        ),
-        pytest.param(
-            build.pack(build.Record(total_size=-1), 0), StopKind.DAMAGE, id="negative size"
-        ),
-        pytest.param(
-            build.pack(build.Record(total_size=0), 0), StopKind.DAMAGE, id="size 0 with a magic"
-        ),
-        pytest.param(b"\0\0\0\0junk", StopKind.DAMAGE, id="junk after a zero size"),
-        pytest.param(
-            build.pack(build.Record(magic=0xDAA320A8), 0), StopKind.DAMAGE, id="unknown magic"
-        ),
-        pytest.param(b"\xff" * 100, StopKind.DAMAGE, id="noise"),
-    ],
-)
+@pytest.mark.parametrize(("tail", "kind"), WALK_ENDS.values(), ids=WALK_ENDS)
 def test_a_walk_says_what_ended_it(walker: Walker, tail: bytes, kind: StopKind) -> None:
     packed, starts = _three()
     found = walker(_buf(packed + tail), 0, len(packed + tail))
@@ -137,17 +115,19 @@ def test_place_is_known_by_a_record_that_is_torn() -> None:
     assert not stores_its_offset(_buf(record[:87]), 0, 77)
 
 
+BATCHES = {
+    "none": ([], 3, 10, []),
+    "by rows": ([1, 1, 1, 1], 3, 10, [3, 1]),
+    "by bytes": ([4, 4, 4, 4], 9, 10, [2, 2]),
+    "exactly full": ([5, 5, 1], 9, 10, [2, 1]),
+    "one that is too large alone": ([99, 99, 1, 1], 9, 10, [1, 1, 2]),
+    "without a size": ([0, 0, 0], 9, 10, [3]),
+    "huge": ([2**31] * 3, 9, 10, [1, 1, 1]),
+}
+
+
 @pytest.mark.parametrize(
-    ("sizes", "max_rows", "max_bytes", "expected"),
-    [
-        pytest.param([], 3, 10, [], id="none"),
-        pytest.param([1, 1, 1, 1], 3, 10, [3, 1], id="by rows"),
-        pytest.param([4, 4, 4, 4], 9, 10, [2, 2], id="by bytes"),
-        pytest.param([5, 5, 1], 9, 10, [2, 1], id="exactly full"),
-        pytest.param([99, 99, 1, 1], 9, 10, [1, 1, 2], id="one that is too large alone"),
-        pytest.param([0, 0, 0], 9, 10, [3], id="without a size"),
-        pytest.param([2**31] * 3, 9, 10, [1, 1, 1], id="huge"),
-    ],
+    ("sizes", "max_rows", "max_bytes", "expected"), BATCHES.values(), ids=BATCHES
 )
 def test_batches_cover_all_records_in_order(
     sizes: list[int], max_rows: int, max_bytes: int, expected: list[int]

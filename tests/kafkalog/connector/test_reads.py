@@ -69,7 +69,7 @@ def chosen(rows: list[Row], columns: list[str]) -> list[Row]:
 
 @pytest.mark.parametrize("name", ["plain", "txn", "old", "crash2", "epochs"])
 def test_every_record_is_as_a_consumer_got_it(
-    engine: Engine, kafka_store: golden.Unpacked, name: str
+    engine: Engine, kafka_store: golden.Golden, name: str
 ) -> None:
     (first, *_) = golden.log_dirs(name, kafka_store(name))
     found = load(engine, first, subscribePattern=".*", includeHeaders="true").toArrow()
@@ -83,7 +83,7 @@ def test_every_record_is_as_a_consumer_got_it(
 
 
 def test_columns_have_the_types_of_sparks_kafka_source(
-    engine: Engine, kafka_store: golden.Unpacked
+    engine: Engine, kafka_store: golden.Golden
 ) -> None:
     read = load(engine, kafka_store("txn"), subscribe="Tx", includeHeaders="true")
     assert read.schema.simpleString() == (
@@ -93,14 +93,14 @@ def test_columns_have_the_types_of_sparks_kafka_source(
     assert "headers" not in load(engine, kafka_store("txn"), subscribe="Tx").columns
 
 
-def test_only_committed_records(engine: Engine, kafka_store: golden.Unpacked) -> None:
+def test_only_committed_records(engine: Engine, kafka_store: golden.Golden) -> None:
     options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
     found = in_order(load(engine, kafka_store("txn"), includeHeaders="true", **options).toArrow())
     assert found == expected("txn", only_committed=True)
     assert len(found) < len(expected("txn"))
 
 
-def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Unpacked) -> None:
+def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Golden) -> None:
     read = load(engine, kafka_store("plain"), subscribe="Plain", minPartitions=9)
     assert len(read.tasks()) == 9
     key = [row for row in expected("plain") if row["topic"] == "Plain"]
@@ -130,14 +130,14 @@ def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Unpacke
     ],
 )  # fmt: skip
 def test_errors_say_what_to_do(
-    engine: Engine, kafka_store: golden.Unpacked, options: dict[str, Any], reason: str
+    engine: Engine, kafka_store: golden.Golden, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         load(engine, kafka_store("plain"), **options).collect()
     assert reason in str(caught.value)
 
 
-def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: golden.Unpacked) -> None:
+def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: golden.Golden) -> None:
     read = load(
         engine, kafka_store("plain"), assign='{"Plain":[0,1]}', failOnDataLoss="false",
         startingOffsets='{"Plain":{"0":9999999,"1":-2}}',
@@ -146,7 +146,7 @@ def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: golden.Unpac
     assert partitions == [1] * len(golden.records("plain")["Plain", 1])
 
 
-def test_damage(engine: Engine, kafka_store: golden.Unpacked) -> None:
+def test_damage(engine: Engine, kafka_store: golden.Golden) -> None:
     topics = golden.topics("damaged")
     with pytest.raises(PySparkException, match="position"):
         load(engine, kafka_store("damaged"), subscribe=topics).collect()

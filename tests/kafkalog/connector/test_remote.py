@@ -24,7 +24,7 @@ def count(s3: S3Server, *paths: str, **options: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["txn", "old", "crash"])
-def test_golden_stores(s3: S3Server, kafka_store: build.Unpacked, name: str) -> None:
+def test_golden_stores(s3: S3Server, kafka_store: build.Golden, name: str) -> None:
     uri = s3.upload(kafka_store(name), f"kafka-{name}")
     n_records = sum(map(len, build.records(name).values()))
     assert count(s3, uri, subscribe=build.topics(name)) == n_records
@@ -34,7 +34,7 @@ def test_golden_stores(s3: S3Server, kafka_store: build.Unpacked, name: str) -> 
 
 
 def test_several_directories_and_a_partition_folder(
-    s3: S3Server, kafka_store: build.Unpacked
+    s3: S3Server, kafka_store: build.Golden
 ) -> None:
     (_, dirs) = build.log_dirs("epochs", kafka_store("epochs"))
     uris = [s3.upload(folder, f"kafka-{folder.name}") for folder in dirs]

@@ -38,7 +38,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def test_every_record_is_as_a_consumer_got_it(
-    spark: SparkSession, kafka_store: golden.Unpacked
+    spark: SparkSession, kafka_store: golden.Golden
 ) -> None:
     rows = [
         (
@@ -57,7 +57,7 @@ def test_every_record_is_as_a_consumer_got_it(
     assert_df_equality(found, key)
 
 
-def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: golden.Unpacked) -> None:
+def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: golden.Golden) -> None:
     reader = spark.read.format("kafkalog").schema("topic STRING, offset LONG, timestamp TIMESTAMP")
     read = reader.options(subscribe="Tx", minPartitions=9).load(str(kafka_store("txn")))
     assert read.columns == ["topic", "offset", "timestamp"]

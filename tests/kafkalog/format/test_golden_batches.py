@@ -24,7 +24,7 @@ _HAS_NO_KEY = ("-delete/", "-future/", "-stray/", "__cluster_metadata-0/")
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, kafka_store: golden.Unpacked) -> Path:
+def store(request: pytest.FixtureRequest, kafka_store: golden.Golden) -> Path:
     return kafka_store(request.param)
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
-from reading import offsets, read
+from goldens import Golden
+from reading import column, offsets, read
+from rmqstore import Message
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.dispatch_requests import key_hashes
 from rmqstore.format.hashing import java_hash
@@ -31,7 +33,6 @@ from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.index_appender import IndexFileAppender, IndexKeys
 from rmqstore.storage.index_files import IndexSizes, find_sizes
 
-GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
 Key = tuple[str, int, int]  # a key, and where and when its message was stored
 ROLLBACK = 12
@@ -49,10 +50,15 @@ def has_key(record: Row, topic: str, key: str) -> bool:
     return record["topic"] == topic and not is_rollback and key in keys
 
 
+def places(found: Iterable[Message]) -> list[int]:
+    """Return the physical offsets of messages."""
+    return [message.commitLogOffset for message in found]
+
+
 @pytest.mark.parametrize("step", tiers.sampled(11, 1))
 @pytest.mark.parametrize("name", INDEXED)
 def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
-    name: str, golden_store: GoldenStore, step: int
+    name: str, golden_store: Golden, step: int
 ) -> None:
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     n_twins = 0
@@ -62,7 +68,7 @@ def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
             right = [at for at in answers if has_key(records[at], keyed["topic"], keyed["key"])]
             n_twins += len(answers) - len(right)
             found = store.query(keyed["topic"], keyed["key"])
-            assert [message.commitLogOffset for message in found] == right, keyed
+            assert places(found) == right, keyed
             assert found.is_complete
     if name == "basic":
         assert n_twins, "the store has keys of one hash, which must be told apart"
@@ -71,7 +77,7 @@ def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
 @pytest.mark.parametrize("step", tiers.sampled(5, 1))
 @pytest.mark.parametrize("name", ["basic", "live", "v49", "compressed"])
 def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
-    name: str, golden_store: GoldenStore, step: int
+    name: str, golden_store: Golden, step: int
 ) -> None:
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     widened = 0
@@ -83,10 +89,7 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
                 if has_key(row, topic, key) and begin <= row["storeTimestamp"] <= end
             ]  # fmt: skip
             right = right[-query["maxNum"] :]
-            found = [
-                message.commitLogOffset
-                for message in store.query(topic, key, begin, end, query["maxNum"])
-            ]
+            found = places(store.query(topic, key, begin, end, query["maxNum"]))
             assert found == right, query
             widened += not query["physicalOffsets"] and bool(right)
     assert widened, "the real store's times have whole seconds: some windows must show it"
@@ -95,7 +98,7 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
 @pytest.mark.parametrize("step", tiers.sampled(31, 7))
 @pytest.mark.parametrize("name", goldens.CRASHED)
 def test_what_the_index_lost_is_reported_and_read_on_request(
-    name: str, golden_store: GoldenStore, step: int
+    name: str, golden_store: Golden, step: int
 ) -> None:
     records = goldens.records(name)
     keys = {(row["topic"], row["key"]) for row in goldens.lines(name, "keys")}
@@ -104,10 +107,10 @@ def test_what_the_index_lost_is_reported_and_read_on_request(
         for topic, key in sorted(keys)[::step]:
             right = [row["physicalOffset"] for row in records if has_key(row, topic, key)]
             scanned = store.query(topic, key, scan_uncovered=True)
-            assert [message.commitLogOffset for message in scanned] == right
+            assert places(scanned) == right
             assert scanned.is_complete
             found = store.query(topic, key)
-            at = [message.commitLogOffset for message in found]
+            at = places(found)
             assert set(at) <= set(right)
             lost += at != right
             assert at == right or not found.is_complete
@@ -119,7 +122,7 @@ def test_what_the_index_lost_is_reported_and_read_on_request(
 @pytest.mark.parametrize(
     "name", ["basic", "crash", "crash3", "live", "expired2", "v49", "rocksdb-cq"]
 )
-def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: GoldenStore) -> None:
+def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: Golden) -> None:
     pairs = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
     records = goldens.records(name)
     topics, keys = {topic for topic, _ in pairs}, sorted({key for _, key in pairs})
@@ -146,7 +149,7 @@ def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: Gol
         assert offsets(within) == expected
 
 
-def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: GoldenStore) -> None:
+def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: Golden) -> None:
     records = goldens.records("live")
     key = next(row["uniqKey"] for row in records if row["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC")
     every = [row["physicalOffset"] for row in records if key == row["uniqKey"]]
@@ -157,18 +160,13 @@ def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: GoldenS
     ]
     assert set(users) < set(every)
     with rmqstore.open(golden_store("live")) as store:
-        assert (
-            offsets(
-                read(store, msg_key=key, columns="commitLogOffset", include_system_topics=False)
-            )
-            == users
-        )
-        assert offsets(read(store, msg_key=key, columns="commitLogOffset")) == every
+        assert column(store, "commitLogOffset", msg_key=key, include_system_topics=False) == users
+        assert column(store, "commitLogOffset", msg_key=key) == every
 
 
 @pytest.mark.parametrize("name", ["basic", "ipv6", "live", "expired", "crash2"])
 def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
-    name: str, golden_store: GoldenStore
+    name: str, golden_store: Golden
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
         rows = read(store, scan="commitlog", columns="msgId,offsetMsgId,commitLogOffset,sysFlag")
@@ -180,15 +178,13 @@ def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
                 if row["offsetMsgId"] in ids
                 or (row["msgId"] in ids and row["sysFlag"] & ROLLBACK != ROLLBACK)
             ]
-            assert offsets(read(store, msg_id=ids, columns="commitLogOffset")) == right
+            assert column(store, "commitLogOffset", msg_id=ids) == right
         lower = rows[0]["offsetMsgId"].lower()
-        assert offsets(read(store, msg_id=lower, columns="commitLogOffset")) == [
-            rows[0]["commitLogOffset"]
-        ]
+        assert column(store, "commitLogOffset", msg_id=lower) == [rows[0]["commitLogOffset"]]
 
 
 @pytest.mark.parametrize("name", ["basic", "edges", "v49"])
-def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenStore) -> None:
+def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: Golden) -> None:
     queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
     with rmqstore.open(golden_store(name)) as store:
         for query in goldens.summary(name)["timeQueries"][:200]:
@@ -199,7 +195,7 @@ def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenSto
 
 @pytest.mark.parametrize("step", tiers.sampled(61, 9))
 def test_long_chains_are_found_as_short_ones(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, step: int
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     sample = goldens.lines("basic", "keys")[::step]
     with rmqstore.open(golden_store("basic")) as store:
@@ -213,9 +209,9 @@ def test_hashes_of_keys_are_javas() -> None:
     topics, keys = ["T", "主题", ""], ["k", "", "键 é", "polygenelubricants", "x" * 300]
     found = key_hashes(topics, keys)
     for row, topic in enumerate(topics):
-        for column, key in enumerate(keys):
+        for place, key in enumerate(keys):
             code = java_hash(f"{topic}#{key}")
-            assert found[row, column] == (0 if code == -(1 << 31) else abs(code))
+            assert found[row, place] == (0 if code == -(1 << 31) else abs(code))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +225,7 @@ def test_hashes_of_keys_are_javas() -> None:
     ],
 )  # fmt: skip
 def test_what_no_look_up_can_answer_is_refused(
-    wrong: Row, named: str, golden_store: GoldenStore
+    wrong: Row, named: str, golden_store: Golden
 ) -> None:
     with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=named):
         read(store, **({"columns": "topic"} | wrong))
@@ -269,7 +265,7 @@ def damaged_answers(root: Path, keys: list[Key]) -> tuple[bool, bool]:
             right = [at for name, at, _ in keys if name == key]
             for times, expected in (((None, None), right), ((stored, stored), [place])):
                 try:
-                    found = [message.commitLogOffset for message in store.query("T", key, *times)]
+                    found = places(store.query("T", key, *times))
                 except rmqstore.RmqStoreError:
                     found = []
                 assert set(found) <= set(right), key
@@ -310,10 +306,8 @@ def test_chains_that_lead_in_circles_end(tmp_path: Path) -> None:
         damaged_answers(root, keys)
 
 
-def test_an_index_cut_short_or_empty_is_passed_over(
-    tmp_path: Path, golden_store: GoldenStore
-) -> None:
-    root = shutil.copytree(golden_store("one"), tmp_path / "one")
+def test_an_index_cut_short_or_empty_is_passed_over(copied: Golden) -> None:
+    root = copied("one")
     path = next((root / "index").iterdir())
     whole = path.read_bytes()
     for length in (0, 10, 40, 41, len(whole) - 1):
@@ -365,25 +359,25 @@ def keyed(folder: Path, *keys: str, **options: Any) -> Path:
     return root
 
 
-def places(root: Path, key: str, **options: Any) -> tuple[list[int], bool]:
+def look_up(root: Path, key: str, **options: Any) -> tuple[list[int], bool]:
     with rmqstore.open(root) as store:
         found = store.query("T", key, **options)
-    return [message.commitLogOffset for message in found], found.is_complete
+    return places(found), found.is_complete
 
 
 def test_slots_that_lead_to_items_not_counted_yet_hide_no_older_ones(tmp_path: Path) -> None:
     root = keyed(tmp_path, *(f"k{number}" for number in range(40)))
     path = next((root / "index").iterdir())
-    usual = [places(root, f"k{number}")[0] for number in range(40)]
+    usual = [look_up(root, f"k{number}")[0] for number in range(40)]
     data = bytearray(path.read_bytes())
     counted = int.from_bytes(data[36:40])
     # as read a moment before the slots
     path.write_bytes(data[:36] + (counted - 25).to_bytes(4) + data[40:])
-    assert [places(root, f"k{number}")[0] for number in range(40)] == usual
+    assert [look_up(root, f"k{number}")[0] for number in range(40)] == usual
 
 
 def test_what_is_not_covered_is_determined_before_the_index_is_searched(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
     for name in ("spans", "find"):
@@ -402,9 +396,9 @@ def test_what_is_not_covered_is_determined_before_the_index_is_searched(
 @pytest.mark.parametrize("step", tiers.sampled(35, 5))
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
 def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
-    name: str, tmp_path: Path, golden_store: GoldenStore, step: int
+    name: str, copied: Golden, step: int
 ) -> None:
-    root = shutil.copytree(golden_store(name), tmp_path / name)
+    root = copied(name)
     newest = max((root / "index").iterdir())
     data = bytearray(newest.read_bytes())
     data[40 : 40 + 50 * 2] = bytes(50 * 2)  # half of the slots never reached the disk
@@ -418,10 +412,10 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
                 if has_key(row, keyed["topic"], keyed["key"])
             ]
             found = store.query(keyed["topic"], keyed["key"])
-            at = [message.commitLogOffset for message in found]
+            at = places(found)
             assert at == right or not found.is_complete
             every = store.query(keyed["topic"], keyed["key"], scan_uncovered=True)
-            assert [message.commitLogOffset for message in every] == right
+            assert places(every) == right
 
 
 def test_a_store_that_is_open_elsewhere_is_known_by_its_lock_and_stays_locked(
@@ -453,7 +447,7 @@ def test_a_store_that_is_open_elsewhere_is_known_by_its_lock_and_stays_locked(
 def test_the_unwritten_end_of_a_closed_log_is_nothing_that_lacks_an_index(tmp_path: Path) -> None:
     root = keyed(tmp_path, "a", "b")
     (root / "commitlog" / f"{1 << 16:020d}").write_bytes(bytes(1 << 16))  # allocated ahead
-    assert places(root, "a", scan_uncovered=False)[1]
+    assert look_up(root, "a", scan_uncovered=False)[1]
     with rmqstore.open(root) as store:
         assert store.query("T", "a").uncovered == ()
     shutil.rmtree(root)
@@ -468,12 +462,12 @@ def test_an_index_without_items_is_none_at_all(tmp_path: Path) -> None:
     path = next((root / "index").iterdir())
     data = bytearray(path.read_bytes())
     path.write_bytes(data[:32] + bytes(4) + (1).to_bytes(4) + bytes(len(data) - 40))
-    assert places(root, "a") == (places(root, "a", scan_uncovered=True)[0], True)
+    assert look_up(root, "a") == (look_up(root, "a", scan_uncovered=True)[0], True)
     (root / "index" / "20270101000000000").mkdir()
-    assert len(places(root, "a")[0]) == 1
+    assert len(look_up(root, "a")[0]) == 1
 
 
-def test_a_result_is_shown_without_its_bodies(golden_store: GoldenStore) -> None:
+def test_a_result_is_shown_without_its_bodies(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         assert repr(store.query("LivePlain", "key-1")) == "QueryResult of 5 messages"
     with rmqstore.open(golden_store("crash3")) as store:
@@ -483,17 +477,17 @@ def test_a_result_is_shown_without_its_bodies(golden_store: GoldenStore) -> None
 
 def test_times_and_limits_out_of_all_bounds(tmp_path: Path) -> None:
     root = keyed(tmp_path, "a", "a", "b")
-    every = places(root, "a")[0]
+    every = look_up(root, "a")[0]
     assert len(every) == 2
-    assert places(root, "a", begin=1 - (1 << 63), end=(1 << 63) - 1)[0] == every
-    assert places(root, "a", begin=1 - (1 << 63), end=1 << 60)[0] == every
-    assert places(root, "a", end=-5)[0] == []
-    assert places(root, "a", limit=1)[0] == every[-1:]
+    assert look_up(root, "a", begin=1 - (1 << 63), end=(1 << 63) - 1)[0] == every
+    assert look_up(root, "a", begin=1 - (1 << 63), end=1 << 60)[0] == every
+    assert look_up(root, "a", end=-5)[0] == []
+    assert look_up(root, "a", limit=1)[0] == every[-1:]
     for limit in (0, -1):
         with pytest.raises(OptionError, match="limit"):
-            places(root, "a", limit=limit)
+            look_up(root, "a", limit=limit)
     with pytest.raises(OptionError, match="UTF-8"):
-        places(root, "\ud800")
+        look_up(root, "\ud800")
 
 
 def test_a_record_with_a_crc_of_its_own_is_checked_before_its_tags_are_believed(
@@ -525,10 +519,10 @@ def test_messages_in_files_that_were_deleted_since_are_not_there(tmp_path: Path)
     with rmqstore.create(tmp_path / "s", config=config) as writer:
         writer.append(pa.RecordBatch.from_pylist(rows))
     questions: list[Callable[[rmqstore.MessageStore], list[int]]] = [
-        lambda store: [message.commitLogOffset for message in store.query("T", "k3")],
-        lambda store: offsets(read(store, msg_key="k3", columns="commitLogOffset")),
-        lambda store: offsets(
-            read(store, msg_key=["k3", "k9"], fail_on_data_loss=False, columns="commitLogOffset")
+        lambda store: places(store.query("T", "k3")),
+        lambda store: column(store, "commitLogOffset", msg_key="k3"),
+        lambda store: column(
+            store, "commitLogOffset", msg_key=["k3", "k9"], fail_on_data_loss=False
         ),
     ]
     for ask in questions:
@@ -555,7 +549,7 @@ def test_an_index_of_any_sizes_is_used(tmp_path: Path, n_slots: int, n_messages:
 
 
 def test_a_topic_that_nobody_knows_is_named(
-    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+    golden_store: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     with rmqstore.open(golden_store("live")) as store:
         assert not store.query("Nope", "key-1")
@@ -565,9 +559,7 @@ def test_a_topic_that_nobody_knows_is_named(
         assert "knows Nope" in caplog.text
 
 
-def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(
-    golden_store: GoldenStore,
-) -> None:
+def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         one = read(store, subscribe="LivePlain")[0]
         assert len(one["msgId"]) in (32, 56)
@@ -585,7 +577,7 @@ def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(
     ],
 )
 def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
-    golden_store: GoldenStore, name: str, meant: str
+    golden_store: Golden, name: str, meant: str
 ) -> None:
     with (
         rmqstore.open(golden_store("one")) as store,
@@ -595,9 +587,7 @@ def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
 
 
 def test_get_of_a_crashed_store_whose_oldest_file_went_meanwhile(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(200):
-        store.append(build.Record(body=b"%0200d" % number))
+    store = build.filled(build.Record(body=b"%0200d" % number) for number in range(200))
     root = store.write(tmp_path / "s")
     (root / "abort").touch()
     with rmqstore.open(root) as opened:
@@ -623,10 +613,8 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_log_file_cut_to_a_byte_raises_an_error_of_ours(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("expired"), tmp_path / "s"))
+def test_a_log_file_cut_to_a_byte_raises_an_error_of_ours(copied: Golden) -> None:
+    root = copied("expired")
     (only,) = (root / "commitlog").iterdir()
     only.write_bytes(only.read_bytes()[:1])
     with rmqstore.open(root) as store:

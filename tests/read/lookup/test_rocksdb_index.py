@@ -18,15 +18,15 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from mutations import damage
-from reading import offsets, read
+from reading import column, offsets, read
 from rmqstore.query.selection import parse_lookup_keys, parse_selection
 from rmqstore.read.reading import find_by_keys
 from rmqstore.spans import Span
 from rmqstore.storage.index_search import IndexTable
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
 
-GoldenStore = Callable[[str], Path]
 Places = dict[str, list[int]]
 NAME = "v55-index-rocksdb"  # no index files
 BOTH = "v55-live-rocksdb"  # index files too
@@ -34,13 +34,13 @@ ROLLBACK = 12
 
 
 @pytest.fixture
-def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
 
 
 @pytest.fixture(params=[NAME, BOTH])
 def store_by_rocksdb(
-    request: pytest.FixtureRequest, golden_store: GoldenStore, tmp_path: Path
+    request: pytest.FixtureRequest, golden_store: Golden, tmp_path: Path
 ) -> tuple[str, Path]:
     """A store and its root, without index files."""
     copy = Path(shutil.copytree(golden_store(request.param), tmp_path / "s"))
@@ -139,8 +139,8 @@ def test_a_scan_by_keys_reads_the_log_unless_only_the_index_is_asked_for(root: P
         assert offsets(read(store, index_only=True, **options)) == indexed
 
 
-def test_times_and_limits_hold(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store(BOTH), tmp_path / "s"))
+def test_times_and_limits_hold(copied: Golden) -> None:
+    root = copied(BOTH)
     shutil.rmtree(root / "index")
     topic, key = "LiveBatch", "b-0"
     own = {
@@ -172,9 +172,7 @@ def test_tags_are_found_by_the_index_where_only_it_is_asked_for(
     assert set(found) <= ids
 
 
-def test_index_files_stay_the_way(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_files_stay_the_way(golden_store: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndexTable, "of", None)
     assert_all_ids_are_found(golden_store(BOTH), BOTH)
 
@@ -316,7 +314,7 @@ def test_a_condition_on_an_id_is_pruned_by_the_index(root: Path) -> None:
     in_queues = {row["physicalOffset"] for row in goldens.lines(NAME, "expected")}
     with rmqstore.open(root) as store:
         for msg_id, places in sorted(places_by_id().items())[::25]:
-            found = offsets(read(store, where=f"msgId = '{msg_id}'", columns="commitLogOffset"))
+            found = column(store, "commitLogOffset", where=f"msgId = '{msg_id}'")
             assert sorted(found) == [place for place in places if place in in_queues]
         for key, places in sorted(places_by_key().items())[::25]:
             rows = read(store, where=f"keys = '{key}'", columns="commitLogOffset,keys")

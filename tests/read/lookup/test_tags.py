@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 
 import goldens
 import rmqstore
-from reading import offsets, read
+from goldens import Golden
+from reading import column, offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.folders import find_store
 
-GoldenStore = Callable[[str], Path]
 ROLLBACK = 12
 
 
@@ -31,22 +30,12 @@ def tagged(name: str) -> dict[tuple[str, str], list[int]]:
 
 
 PLAIN = [
-    "basic",
-    "v49",
-    "cq-ext",
-    "lmq",
-    "live",
-    "expired2",
-    "v55-edges",
-    "v55-live-lite",
-    "crash5",
-]
+    "basic", "v49", "cq-ext", "lmq", "live", "expired2", "v55-edges", "v55-live-lite", "crash5",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_every_message_of_a_queue_is_found_by_its_tags(
-    name: str, golden_store: GoldenStore
-) -> None:
+def test_every_message_of_a_queue_is_found_by_its_tags(name: str, golden_store: Golden) -> None:
     records = {row["physicalOffset"] for row in goldens.records(name)}
     with rmqstore.open(golden_store(name)) as store:
         by_tags = {
@@ -64,14 +53,12 @@ def test_every_message_of_a_queue_is_found_by_its_tags(
             assert store.query(topic, tags=tags, limit=2).messages == answer[-2:]
         topics = {topic for topic, _ in tagged(name)}
         every = {tags for _, tags in tagged(name)}
-        found = offsets(
-            read(store, msg_tags=sorted(every), subscribe=sorted(topics), columns="commitLogOffset")
-        )
+        found = column(store, "commitLogOffset", msg_tags=sorted(every), subscribe=sorted(topics))
         assert {place for of_key in tagged(name).values() for place in of_key} & records <= {*found}
 
 
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
-def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: GoldenStore) -> None:
+def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: Golden) -> None:
     """Prepared records of transactions are indexed, and have no unit."""
     with rmqstore.open(golden_store(name)) as store:
         columns = "topic,tags,sysFlag,commitLogOffset"
@@ -87,7 +74,7 @@ def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: Gol
             assert [message.commitLogOffset for message in answer] == expected
 
 
-def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
+def test_times_and_limit_hold(golden_store: Golden) -> None:
     rows = [row for row in goldens.lines("basic", "expected") if row["tags"] == "TagA"]
     topic = rows[0]["topic"]
     own = sorted(
@@ -103,7 +90,7 @@ def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize("beyond", [10**20, -(10**20)])
-def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: GoldenStore, beyond: int) -> None:
+def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: Golden, beyond: int) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         with pytest.raises(OptionError, match=r"begin .*: epoch milliseconds go from"):
             store.query("TopicA", begin=beyond, tags="TagA")
@@ -113,7 +100,7 @@ def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: GoldenStore, b
             store.scan(ending_timestamp=beyond)
 
 
-def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
+def test_queues_in_rocksdb_tell_tags_too(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
         for (topic, tags), places in tagged("rocksdb-cq").items():
             answer = store.query(topic, tags=tags)
@@ -122,7 +109,7 @@ def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
 
 
 def test_without_the_library_for_rocksdb_the_log_is_read_on_request(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     (topic, tags), places = max(tagged("rocksdb-cq").items(), key=lambda item: len(item[1]))
@@ -137,8 +124,8 @@ def test_without_the_library_for_rocksdb_the_log_is_read_on_request(
         assert offsets(read(store, **look_up, index_only=True)) == []
 
 
-def test_lost_queues_are_taken_from_the_log(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("v55-edges"), tmp_path / "s"))
+def test_lost_queues_are_taken_from_the_log(copied: Golden) -> None:
+    root = copied("v55-edges")
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "index")
     with rmqstore.open(root) as store:
@@ -159,8 +146,8 @@ def test_messages_that_we_wrote_are_found(tmp_path: Path) -> None:
     assert find_store(tmp_path / "s").queue_folders.topics() == ["T"]
 
 
-def test_a_lost_extension_unit_loses_no_message(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("cq-ext"), tmp_path / "s"))
+def test_a_lost_extension_unit_loses_no_message(copied: Golden) -> None:
+    root = copied("cq-ext")
     (topic, tags), places = max(tagged("cq-ext").items(), key=lambda item: len(item[1]))
     shutil.rmtree(root / "consumequeue_ext")
     with rmqstore.open(root) as store:
@@ -177,16 +164,13 @@ def test_a_lost_extension_unit_loses_no_message(golden_store: GoldenStore, tmp_p
     ],
 )
 def test_wrong_arguments_are_refused(
-    golden_store: GoldenStore, arguments: dict[str, Any], message: str
+    golden_store: Golden, arguments: dict[str, Any], message: str
 ) -> None:
-    with (
-        rmqstore.open(golden_store("one")) as store,
-        pytest.raises(OptionError, match=message),
-    ):
+    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=message):
         read(store, **arguments)
 
 
-def test_a_query_is_of_a_key_or_of_tags(golden_store: GoldenStore) -> None:
+def test_a_query_is_of_a_key_or_of_tags(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("one")) as store:
         with pytest.raises(OptionError, match="give a key or tags"):
             store.query("T")

@@ -15,11 +15,11 @@ import pytest
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from reading import read
 from rmqstore.errors import RmqStoreError
 from test_hostile_files import PUTS
 
-GoldenStore = Callable[[str], Path]
 TIMER = "rmq_sys_wheel_timer"
 SLOTS, SLOT_BYTES, UNIT_BYTES = 2 * 7 * 86400, 32, 52
 DEFAULT, ROLL, DELETE = 1, 2, 4
@@ -52,7 +52,7 @@ def chained_places(root: Path) -> set[int]:
 
 @pytest.mark.parametrize(("name", "count"), [("live", 17), ("v55-live-lite", 12)])
 def test_the_messages_of_all_slots_that_are_due_are_pending(
-    golden_store: GoldenStore, name: str, count: int
+    golden_store: Golden, name: str, count: int
 ) -> None:
     root = golden_store(name)
     found = pending(root, include_system_topics=True)
@@ -60,9 +60,9 @@ def test_the_messages_of_all_slots_that_are_due_are_pending(
     assert len(found) == count
 
 
-def test_the_wheel_tells_and_not_the_topic(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_the_wheel_tells_and_not_the_topic(copied: Golden) -> None:
     """A message whose unit is gone was cancelled by nobody, and no broker delivers it."""
-    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    root = copied("live")
     victim = next(row for row in pending(root) if row["keys"] == "timer-9")
     path = root / "timerlog" / f"{0:020d}"
     log = bytearray(path.read_bytes())

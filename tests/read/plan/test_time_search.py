@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import rmqstore
 import store_builder as build
 import tiers
+from goldens import Golden
 from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
@@ -122,9 +122,7 @@ def test_times_of_many_records_are_those_of_each(tmp_path: Path, seed: int) -> N
 
 
 @pytest.mark.parametrize("name", ["ipv6", "dledger"])
-def test_bounds_in_time_hold_for_hosts_of_all_kinds(
-    golden_store: Callable[[str], Path], name: str
-) -> None:
+def test_bounds_in_time_hold_for_hosts_of_all_kinds(golden_store: Golden, name: str) -> None:
     """A producer of IPv4 and a broker of IPv6 is a mix that occurs, as is the other way round."""
     with rmqstore.open(golden_store(name)) as store:
         table = store.scan(columns="storeTimestamp,sysFlag").to_arrow()

@@ -25,12 +25,9 @@ from rmqstore.storage.log.commitlog import SegmentSpan
 TOPICS = ("A", "B", "Rare")
 RARE = 40  # every so many messages
 READS: list[dict[str, Any]] = [
-    {},
-    {"subscribe": "Rare"},
-    {"subscribe": "A", "columns": "topic,queueId,queueOffset"},
-    {"scan": "commitlog"},
-    {"scan": "commitlog", "subscribe": "B"},
-]
+    {}, {"subscribe": "Rare"}, {"subscribe": "A", "columns": "topic,queueId,queueOffset"},
+    {"scan": "commitlog"}, {"scan": "commitlog", "subscribe": "B"},
+]  # fmt: skip
 
 
 def made(n_records: int = 600) -> build.Store:
@@ -79,7 +76,7 @@ def outcome(root: Path, caplog: pytest.LogCaptureFixture, **options: Any) -> tup
                 rows += batch.to_pylist()
         except RmqStoreError as err:
             error = f"{type(err).__name__}: {err}"
-    return rows, error, [record.getMessage() for record in caplog.records]
+    return rows, error, caplog.messages
 
 
 def test_small_files_share_batches(tmp_path: Path) -> None:
@@ -92,7 +89,7 @@ def test_small_files_share_batches(tmp_path: Path) -> None:
             batches = list(opened.scan(**options))
             assert len(batches) < n_files / 4
             assert sum(batch.num_rows for batch in batches) > 5
-        assert offsets(read(opened)) == [at.physical_offset for at in store.placed]
+        assert offsets(read(opened)) == store.places
 
 
 def test_the_first_batch_is_of_one_file(tmp_path: Path) -> None:
@@ -184,7 +181,7 @@ def test_a_file_deleted_during_the_read_is_lost_alone(
     files = sorted((root / "commitlog").iterdir())
     gone = files[20]
     first = int(gone.name)
-    every = [at.physical_offset for at in store.placed]
+    every = store.places
     expected = [offset for offset in every if not first <= offset < first + 4096]
     options = {"scan": "commitlog"} if scan == "commitlog" else {}
     for fails in (False, True):

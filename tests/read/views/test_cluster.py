@@ -14,6 +14,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from rmqstore.errors import CorruptConfigError, CorruptQueueError, OptionError
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import view_spec
@@ -22,6 +23,7 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.identity import BrokerIdentity, read_identity
 
 Rows = list[dict[str, Any]]
+Cluster = Callable[..., list[Broker]]
 
 
 def log_of(count: int, *, other_from: int | None = None) -> build.Store:
@@ -50,7 +52,7 @@ def write_epochs(root: Path, epochs: dict[int, int]) -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Callable[..., list[Broker]]]:
+def cluster() -> Iterator[Cluster]:
     with ExitStack() as stack:
 
         def open_all(*roots: Path, names: Sequence[str] = ()) -> list[Broker]:
@@ -74,7 +76,7 @@ def cluster_rows(view: str, *roots: Path, **arguments: Any) -> Rows:
 
 
 def test_the_master_is_read_even_if_a_replica_has_a_longer_log(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
+    tmp_path: Path, cluster: Cluster
 ) -> None:
     master = replica(tmp_path / "m", 20, "c#broker-a#0")
     slave = replica(tmp_path / "s", 30, "c#broker-a#1")
@@ -88,9 +90,7 @@ def test_the_master_is_read_even_if_a_replica_has_a_longer_log(
         assert note.endswith(f"is not, from physical offset {broker.chosen.log_end} on")
 
 
-def test_without_a_master_the_longest_log_is_read(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
-) -> None:
+def test_without_a_master_the_longest_log_is_read(tmp_path: Path, cluster: Cluster) -> None:
     roots = [replica(tmp_path / str(count), count, "c#b#") for count in (10, 30, 20)]
     (broker,) = cluster(*roots)
     assert broker.chosen.path == str(roots[1])
@@ -99,7 +99,7 @@ def test_without_a_master_the_longest_log_is_read(
 
 
 def test_of_two_logs_of_one_end_the_one_with_older_messages_is_read(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
+    tmp_path: Path, cluster: Cluster
 ) -> None:
     roots = [replica(tmp_path / name, 100, "c#b#") for name in ("new", "old")]
     first = min((roots[0] / "commitlog").iterdir())
@@ -113,7 +113,7 @@ def test_of_two_logs_of_one_end_the_one_with_older_messages_is_read(
 
 
 def test_stores_that_have_parted_are_refused_by_their_names(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
+    tmp_path: Path, cluster: Cluster
 ) -> None:
     first = replica(tmp_path / "x", 30, "c#b#0")
     second = replica(tmp_path / "y", 25, "c#b#1", other_from=20)
@@ -130,10 +130,7 @@ def test_stores_that_have_parted_are_refused_by_their_names(
     [(("c1#b#0", "c2#b#0"), "of the clusters c1 and c2"), (("c#b#0", "c#b#0"), "differ")],
 )
 def test_other_brokers_of_the_same_name_are_refused(
-    tmp_path: Path,
-    cluster: Callable[..., list[Broker]],
-    identities: tuple[str, str],
-    text: str,
+    tmp_path: Path, cluster: Cluster, identities: tuple[str, str], text: str
 ) -> None:
     first = replica(tmp_path / "x", 30, identities[0])
     second = replica(tmp_path / "y", 30, identities[1], other_from=0)
@@ -143,9 +140,7 @@ def test_other_brokers_of_the_same_name_are_refused(
     assert len(cluster(first, second, names=["a", "b"])) == 2
 
 
-def test_logs_without_a_common_part_prove_nothing(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
-) -> None:
+def test_logs_without_a_common_part_prove_nothing(tmp_path: Path, cluster: Cluster) -> None:
     long = log_of(100)
     assert len(long.segments) > 2
     new, old = tmp_path / "new", replica(tmp_path / "old", 10, "c#b#1")
@@ -159,7 +154,7 @@ def test_logs_without_a_common_part_prove_nothing(
 
 
 def test_an_empty_store_is_a_replica_only_if_it_says_whose(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
+    tmp_path: Path, cluster: Cluster
 ) -> None:
     for folder, is_named in (("named", True), ("unnamed", False)):
         roots = [tmp_path / folder / place / "store" for place in ("x", "y")]
@@ -171,9 +166,7 @@ def test_an_empty_store_is_a_replica_only_if_it_says_whose(
         assert broker.chosen.path == str(roots[0])
 
 
-def test_in_controller_mode_the_newest_epoch_is_read(
-    tmp_path: Path, cluster: Callable[..., list[Broker]]
-) -> None:
+def test_in_controller_mode_the_newest_epoch_is_read(tmp_path: Path, cluster: Cluster) -> None:
     parted = log_of(20).end
     old = replica(tmp_path / "old", 30, "c#b#1", other_from=20)
     new = replica(tmp_path / "new", 25, "c#b#2")
@@ -302,8 +295,7 @@ def test_assignments_are_a_view(tmp_path: Path) -> None:
     master = replica(tmp_path / "m", 20, "c#a#0")
     slave = replica(tmp_path / "s", 10, "c#a#1")
     write_topics(master, {"T": {"readQueueNums": 2}})
-    offsets = {"offsetTable": {"T@g": {"0": 4}}}
-    (master / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    build.write_offsets(master, {"T@g": {0: 4}})
     found = cluster_rows(
         "assignments", slave, master, consumer_group="g", clients="c2, c1", strategy="avg"
     )
@@ -365,13 +357,6 @@ def test_files_tell_who_a_broker_is(
     assert read_identity(find_store(root), list) == expected
 
 
-def test_the_topics_of_a_broker_tell_who_it_is(tmp_path: Path) -> None:
-    paths = find_store(replica(tmp_path / "s", 1))
-    topics = ["rmq_sys_REVIVE_LOG_c", "rmq_sys_SYNC_BROKER_MEMBER_b"]
-    assert read_identity(paths, lambda: topics) == BrokerIdentity("b", "c")
-    assert read_identity(paths, lambda: ["c_REPLY_TOPIC"]) == BrokerIdentity(None, "c")
-
-
 def test_damaged_settings_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = replica(tmp_path / "s", 1)
     (root / "broker.conf").write_text("brokerId=first")
@@ -384,7 +369,7 @@ def test_damaged_settings_are_named(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_copy_of_a_store_is_read_once(
-    tmp_path: Path, golden_store: Callable[[str], Path], cluster: Callable[..., list[Broker]]
+    tmp_path: Path, golden_store: Golden, cluster: Cluster
 ) -> None:
     for name in ("live", "crash", "dledger", "controller", "rocksdb-cq"):
         first = golden_store(name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
+from goldens import Golden
 from reading import Row, rows
 from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.read.split import Limits
@@ -21,7 +21,6 @@ from rmqstore.read.views.schema import view_spec
 from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
-GoldenStore = Callable[[str], Path]
 KEY = ("topic", "queueId", "queueOffset", "consumerGroup")
 
 
@@ -43,7 +42,7 @@ def committed_of(root: Path) -> dict[str, dict[str, dict[int, int]]]:
     return by_topic
 
 
-def test_each_message_is_held_against_each_group(golden_store: GoldenStore) -> None:
+def test_each_message_is_held_against_each_group(golden_store: Golden) -> None:
     root = golden_store("live")
     committed = committed_of(root)
     expected = []
@@ -66,7 +65,7 @@ def test_each_message_is_held_against_each_group(golden_store: GoldenStore) -> N
     assert user == [row for row in found if row["topic"].startswith("Live")]
 
 
-def test_a_group_and_bounds_choose_rows(golden_store: GoldenStore) -> None:
+def test_a_group_and_bounds_choose_rows(golden_store: Golden) -> None:
     root = golden_store("live")
     every = view(root)
     part = view(root, consumer_group="CG_part")
@@ -87,10 +86,10 @@ def test_a_group_and_bounds_choose_rows(golden_store: GoldenStore) -> None:
     assert view_spec("consumed", consumer_group="g").consumer_group == "g"
 
 
-def test_a_queue_without_an_offset_has_not_been_passed(tmp_path: Path) -> None:
-    root = goldens.unpack("live", tmp_path)
-    table = {"LivePlain@one": {"0": 3}, "LivePlain@two": {"1": 5, "77": 9}, "Gone@one": {"0": 1}}
-    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+def test_a_queue_without_an_offset_has_not_been_passed(copied: Golden) -> None:
+    root = copied("live")
+    table = {"LivePlain@one": {0: 3}, "LivePlain@two": {1: 5, 77: 9}, "Gone@one": {0: 1}}
+    build.write_offsets(root, table)
     found = view(root, subscribe="LivePlain")
     assert len(found) == 2 * 210
     passed = [tuple(row[name] for name in KEY[1:]) for row in found if row["isPassed"]]
@@ -101,10 +100,9 @@ def test_a_queue_without_an_offset_has_not_been_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("committed", [(1 << 63) - 1, 1 << 63, 1 << 70])
-def test_an_offset_that_no_queue_reaches_gives_no_lag(tmp_path: Path, committed: int) -> None:
-    root = goldens.unpack("live", tmp_path)
-    table = {"LivePlain@one": {"0": committed, "1": 5}}
-    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+def test_an_offset_that_no_queue_reaches_gives_no_lag(copied: Golden, committed: int) -> None:
+    root = copied("live")
+    build.write_offsets(root, {"LivePlain@one": {0: committed, 1: 5}})
     with rmqstore.open(root) as store:
         first, second = store.view("groups").read_all().to_pylist()
         assert store.view("consumed", subscribe="LivePlain").read_all().num_rows > 0
@@ -113,8 +111,8 @@ def test_an_offset_that_no_queue_reaches_gives_no_lag(tmp_path: Path, committed:
     assert (second["consumerOffset"], second["lag"], second["reason"]) == (5, 48, None)
 
 
-def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+def test_offsets_are_those_of_the_plan(copied: Golden) -> None:
+    root = copied("live")
     spec = view_spec("consumed", subscribe="LivePlain")
     with open_for(root) as store:
         view_slices = plan_view(store.parts, spec, Limits(10_000))
@@ -131,8 +129,8 @@ def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path
     assert places == sorted(places)
 
 
-def test_damage_has_the_reason_and_the_groups(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+def test_damage_has_the_reason_and_the_groups(copied: Golden) -> None:
+    root = copied("live")
     row = view(root, subscribe="LivePlain")[0]
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(row["commitLogOffset"] + 100)
@@ -147,7 +145,7 @@ def test_damage_has_the_reason_and_the_groups(golden_store: GoldenStore, tmp_pat
         view(root)
 
 
-def test_messages_in_tiered_storage_are_shown(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_messages_in_tiered_storage_are_shown(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("live")
     tier = write_tier(tmp_path, stored_messages(root, [("LivePlain", 0)]))
     with rmqstore.open(root, tiered=tier) as store:
@@ -155,7 +153,7 @@ def test_messages_in_tiered_storage_are_shown(golden_store: GoldenStore, tmp_pat
     assert sorted(found, key=str) == sorted(view(root, subscribe="LivePlain", columns=KEY), key=str)
 
 
-def test_brokers_are_shown_together(golden_store: GoldenStore) -> None:
+def test_brokers_are_shown_together(golden_store: Golden) -> None:
     paths = {"a": golden_store("live"), "b": golden_store("basic")}
     with rmqstore.open_cluster(paths) as cluster:
         found = rows(cluster.view("consumed", subscribe=["LivePlain", "TopicA"]))

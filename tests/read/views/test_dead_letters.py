@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,15 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.property_decode import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
-from rmqstore.read.split import Limits
-from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.dead_letters import origins
 from rmqstore.read.views.schema import view_spec
-from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
-GoldenStore = Callable[[str], Path]
 NAMES = ("live", "v55-live-lite")
 
 
@@ -34,7 +30,7 @@ def view(path: Path, **options: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_copy_has_its_row_and_its_origin(golden_store: GoldenStore, name: str) -> None:
+def test_each_copy_has_its_row_and_its_origin(golden_store: Golden, name: str) -> None:
     messages = goldens.lines(name, "expected")
     first = {
         row["properties"].get("UNIQ_KEY"): row for row in messages if row["topic"][:4] == "Live"
@@ -65,7 +61,7 @@ def test_each_copy_has_its_row_and_its_origin(golden_store: GoldenStore, name: s
     assert not copies
 
 
-def test_topics_groups_and_bounds_choose_copies(golden_store: GoldenStore) -> None:
+def test_topics_groups_and_bounds_choose_copies(golden_store: Golden) -> None:
     root = golden_store("live")
     every = view(root)
     assert {row["consumerGroup"] for row in view(root, consumer_group="CG_pop")} == {"CG_pop"}
@@ -97,27 +93,8 @@ def test_topics_groups_and_bounds_choose_copies(golden_store: GoldenStore) -> No
         view_spec("queues", starting_timestamp=0)
 
 
-@pytest.mark.parametrize("max_bytes", [1, 600, 2000, 1 << 20])
-def test_pieces_have_each_message_once(golden_store: GoldenStore, max_bytes: int) -> None:
-    root = golden_store("live")
-    spec = view_spec("deadLetters")
-    with open_for(root) as store:
-        view_slices = plan_view(store.parts, spec, Limits(max_bytes))
-        found = [
-            row
-            for view_slice in view_slices
-            for row in rows(read_slice(store.parts, spec, view_slice))
-        ]
-    assert len(view_slices) > 1 or max_bytes == 1 << 20
-    key = ("topic", "queueId", "queueOffset")
-    assert sorted(found, key=lambda row: [row[name] for name in key]) == (
-        sorted(view(root), key=lambda row: [row[name] for name in key])
-    )
-    assert all(view_slice.n_bytes >= 0 for view_slice in view_slices)
-
-
-def test_damaged_copies_have_the_reason(golden_store: GoldenStore, tmp_path: Path) -> None:
-    root = goldens.unpack("live", tmp_path)
+def test_damaged_copies_have_the_reason(golden_store: Golden, copied: Golden) -> None:
+    root = copied("live")
     row = next(row for row in view(root) if row["kind"] == "deadLetter")
     segment = root / "commitlog" / f"{row['commitLogOffset'] // 98304 * 98304:020d}"
     data = bytearray(segment.read_bytes())
@@ -139,8 +116,8 @@ def test_damaged_copies_have_the_reason(golden_store: GoldenStore, tmp_path: Pat
     assert len(view(root, consumer_group="CG_retry")) == 8
 
 
-def test_a_queue_that_cannot_be_read_has_a_row(tmp_path: Path) -> None:
-    root = goldens.unpack("live", tmp_path)
+def test_a_queue_that_cannot_be_read_has_a_row(copied: Golden) -> None:
+    root = copied("live")
     folder = root / "consumequeue" / "%DLQ%CG_retry" / "0"
     (folder / f"{7:020d}").write_bytes(bytes(500))
     found = view(root)
@@ -149,7 +126,7 @@ def test_a_queue_that_cannot_be_read_has_a_row(tmp_path: Path) -> None:
     assert len([row for row in found if row["kind"] == "retry" and not row["reason"]]) == 9
 
 
-def test_copies_in_tiered_storage_are_shown(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_copies_in_tiered_storage_are_shown(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("live")
     keys = [("%DLQ%CG_retry", 0), ("%RETRY%CG_pop_LivePop", 0)]
     tier = write_tier(tmp_path, stored_messages(root, [*keys, ("LivePop", 0)]))
@@ -165,7 +142,7 @@ def test_copies_in_tiered_storage_are_shown(golden_store: GoldenStore, tmp_path:
     )
 
 
-def test_brokers_are_shown_together(golden_store: GoldenStore) -> None:
+def test_brokers_are_shown_together(golden_store: Golden) -> None:
     paths = {"a": golden_store("live"), "b": golden_store("v55-live-lite")}
     with rmqstore.open_cluster(paths) as cluster:
         found = rows(cluster.view("deadLetters", consumer_group="CG_retry"))
@@ -177,21 +154,12 @@ def test_brokers_are_shown_together(golden_store: GoldenStore) -> None:
 def test_origins_of_many_messages_equal_those_of_each(seed: int) -> None:
     rng = random.Random(seed)
     topics = [
-        "%RETRY%g",
-        "%RETRY%g_T",
-        "%RETRY%a_b_T",
-        "%DLQ%g",
-        "%DLQ%a_b",
-        "%RETRY%g+T",
-        "%RETRY%",
-    ]
+        "%RETRY%g", "%RETRY%g_T", "%RETRY%a_b_T", "%DLQ%g", "%DLQ%a_b", "%RETRY%g+T", "%RETRY%",
+    ]  # fmt: skip
     values = ["T", "%RETRY%g_T", "%RETRY%a_b+T", "%RETRY%g", "%RETRY%"]
     names = ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "x"]
     messages = [
-        (
-            rng.choice(topics),
-            {name: rng.choice(values) for name in names if rng.random() < 0.4},
-        )
+        (rng.choice(topics), {name: rng.choice(values) for name in names if rng.random() < 0.4})
         for _ in range(200)
     ]
     known = KnownNames(groups={"g", "a_b"} if seed % 2 else set(), topics={"T"} if seed % 3 else ())

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import rmqstore
+from goldens import Golden
 
-GoldenStore = Callable[[str], Path]
 
-
-def test_files_of_log_and_index_have_the_times_of_their_records(golden_store: GoldenStore) -> None:
+def test_files_of_log_and_index_have_the_times_of_their_records(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("live")) as store:
         records = store.scan(
             scan="commitlog",

@@ -143,9 +143,3 @@ def test_pieces_have_each_trace_once(root: Path) -> None:
     assert len(view_slices) > 1
     every = view(root, columns=spec.schema.names)
     assert sorted(found, key=str) == sorted(every, key=str)
-
-
-def test_a_store_without_traces_has_no_rows(tmp_path: Path) -> None:
-    with rmqstore.create(tmp_path / "s") as writer:
-        writer.append(pa.table({"topic": ["T"], "body": pa.array([b"x"], pa.binary())}))
-    assert view(tmp_path / "s") == []

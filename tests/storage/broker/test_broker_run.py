@@ -16,9 +16,7 @@ QUEUES = [("T", 0), ("T", 1), ("U", 0)]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    store = build.Store()
-    for topic, queue_id in QUEUES:
-        store.append(build.Record(topic, queue_id))
+    store = build.filled(build.Record(topic, queue_id) for topic, queue_id in QUEUES)
     return store.write(tmp_path / "s")
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import CorruptConfigError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.config_files import load_table
 from rmqstore.storage.files.local import LOCAL
+from written import require_valid
 
 DAMAGE = {
     "zeros": bytes(200),
@@ -25,7 +26,7 @@ DAMAGE = {
 
 
 @pytest.fixture
-def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store whose tables each have a valid backup."""
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     for path in [*(root / "config").glob("*.json")]:
@@ -91,5 +92,4 @@ def test_a_writer_does_not_put_damage_in_the_place_of_a_valid_backup(
     assert backup.read_bytes() == valid
     table = load_table(LOCAL, path)["topicConfigTable"]
     assert table.keys() == {*load_table(LOCAL, backup)["topicConfigTable"], "NewTopic"}
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
+    require_valid(root)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from reading import rows
 from rmqstore import CorruptConfigError
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.paths import StorePaths
 
-GoldenStore = Callable[[str], Path]
 EPOCHS = [Epoch(1, 0), Epoch(2, 41308), Epoch(5, 85369)]
 
 
 @pytest.fixture
-def paths(golden_store: GoldenStore, tmp_path: Path) -> StorePaths:
+def paths(golden_store: Golden, tmp_path: Path) -> StorePaths:
     return find_store(shutil.copytree(golden_store("controller"), tmp_path / "s"))
 
 
@@ -36,7 +35,7 @@ def test_epochs_are_those_of_the_broker(paths: StorePaths) -> None:
     assert read_epochs(paths) == EPOCHS
 
 
-def test_a_store_without_the_mode_has_none(golden_store: GoldenStore) -> None:
+def test_a_store_without_the_mode_has_none(golden_store: Golden) -> None:
     assert read_epochs(find_store(golden_store("basic"))) == []
     with rmqstore.open(golden_store("basic")) as store:
         assert rows(store.view("epochs")) == []
@@ -86,9 +85,7 @@ def test_a_folder_in_place_of_the_file_is_not_read(paths: StorePaths) -> None:
     assert read_epochs(paths) == EPOCHS[:2]
 
 
-def test_each_epoch_ends_where_the_next_one_starts_or_the_log_ends(
-    golden_store: GoldenStore,
-) -> None:
+def test_each_epoch_ends_where_the_next_one_starts_or_the_log_ends(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("controller"), broker_name="b") as store:
         found = rows(store.view("epochs"))
         end = store.parts.log.max_offset

@@ -19,8 +19,7 @@ SYSTEM_TOPICS = ["A", "rmq_sys_SYNC_BROKER_MEMBER_of-topic", "rmq_sys_REVIVE_LOG
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a store of one message."""
-    store = build.Store()
-    store.append(build.Record())
+    store = build.filled([build.Record()])
     return store.write(tmp_path / "folder")
 
 
@@ -30,6 +29,8 @@ def identity(root: Path) -> BrokerIdentity:
 
 
 def test_settings_come_before_topics_and_metadata_before_both(root: Path) -> None:
+    build.write_config(root, topics=["c_REPLY_TOPIC"])
+    assert identity(root) == BrokerIdentity(None, "c")
     build.write_config(root, topics=SYSTEM_TOPICS)
     assert identity(root) == BrokerIdentity("of-topic", "cluster-of-topic")
     settings = "brokerName=of-settings\nbrokerId=2\nbrokerIP1=10.0.0.1\nbrokerPermission=4\n"

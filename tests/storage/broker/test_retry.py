@@ -9,12 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rmqstore.errors import (
-    CorruptQueueError,
-    FileDeletedError,
-    NotAStoreError,
-    RmqStoreError,
-)
+from rmqstore.errors import CorruptQueueError, FileDeletedError, NotAStoreError, RmqStoreError
 from rmqstore.storage.broker.retry import Deletions, Recoveries, Restarts, retry
 from rmqstore.storage.files.paths import StorePaths
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from rocksdict import Options, Rdict
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.inspect.describe import describe
 from rmqstore.inspect.verify import verify
@@ -20,14 +21,13 @@ from rmqstore.storage.broker import rocksdb_tables
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store
 
-GoldenStore = Callable[[str], Path]
 Items = Iterable[tuple[bytes, bytes]]
 
 TOPICS, GROUPS, OFFSETS = "topics", "subscriptionGroups", "consumerOffsets"
 
 
 @pytest.fixture
-def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store of a real 5.3.3 broker: topic Orders, of which group billing lags by 10."""
     return Path(shutil.copytree(golden_store("rdbm"), tmp_path / "s"))
 

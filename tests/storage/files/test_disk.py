@@ -18,22 +18,9 @@ class Killed(Exception):  # noqa: N818 - an event, not an error of ours
     """The process is gone."""
 
 
-def test_a_file_that_is_created_has_no_name_before_it_has_its_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(*_: Any) -> None:
-        raise Killed
-
-    monkeypatch.setattr(os, "ftruncate", kill)
-    with pytest.raises(Killed):
-        Disk().create(tmp_path / "file", 100)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("has_unnamed_files", [True, False])
-def test_a_file_is_created_once_with_zeros(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_unnamed_files: bool
-) -> None:
+@pytest.fixture(params=[True, False], ids=["unnamed", "named"])
+def has_unnamed_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return whether the file system has files without a name."""
     open_file = os.open
 
     def refuse_unnamed(path: Path, flags: int, mode: int = 0o777) -> int:
@@ -41,8 +28,27 @@ def test_a_file_is_created_once_with_zeros(
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return open_file(path, flags, mode)
 
-    if not has_unnamed_files:
+    if not request.param:
         monkeypatch.setattr(os, "open", refuse_unnamed)
+    return bool(request.param)
+
+
+def test_a_file_that_is_created_has_no_name_before_it_has_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_unnamed_files: bool
+) -> None:
+    error = Killed() if has_unnamed_files else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "ftruncate", fail)
+    with pytest.raises(type(error)):
+        Disk().create(tmp_path / "file", 100)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("has_unnamed_files")
+def test_a_file_is_created_once_with_zeros(tmp_path: Path) -> None:
     disk = Disk()
     disk.create(tmp_path / "file", 100)
     disk.write(tmp_path / "file", 98, b"ab")
@@ -138,23 +144,3 @@ def test_an_error_of_one_file_leaves_no_other_open(
             disk.close()
     assert caught.value.filename == str(tmp_path / "b")
     assert len(closed) == 3
-
-
-def test_a_file_that_cannot_get_its_length_has_no_name_even_without_unnamed_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_file = os.open
-
-    def refuse_unnamed(path: Path, flags: int, mode: int = 0o777) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return open_file(path, flags, mode)
-
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "open", refuse_unnamed)
-    monkeypatch.setattr(os, "ftruncate", refuse)
-    with pytest.raises(OSError, match="No space"):
-        Disk().create(tmp_path / "file", 100)
-    assert not list(tmp_path.iterdir())

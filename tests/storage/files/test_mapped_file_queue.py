@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.files.paths import offset_to_name
 
@@ -42,10 +41,8 @@ def test_files_that_do_not_fit_hide_none_that_do(
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/Comp/2"])
-def test_a_stray_file_hides_no_message(
-    golden_store: Callable[[str], Path], tmp_path: Path, folder: str
-) -> None:
-    root = Path(shutil.copytree(golden_store("compressed"), tmp_path / "s"))
+def test_a_stray_file_hides_no_message(golden_store: Golden, copied: Golden, folder: str) -> None:
+    root = copied("compressed")
     (root / folder / offset_to_name(1)).write_bytes(b"\n")
     with rmqstore.open(golden_store("compressed")) as valid, rmqstore.open(root) as store:
         for scan in ("queue", "commitlog"):

@@ -139,10 +139,7 @@ def test_words_in_the_name_of_an_object_decide_nothing(name: str, quote: str) ->
 
 @pytest.mark.parametrize(("seconds", "n_warnings"), [(0, 0), (6, 3)])
 def test_people_are_told_what_a_long_request_waits_for(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    seconds: int,
-    n_warnings: int,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: int, n_warnings: int
 ) -> None:
     server, clock = Server(a=bytes(100)), count(0, seconds)
     monkeypatch.setattr(remote_requests, "monotonic", lambda: next(clock))
@@ -163,15 +160,17 @@ def test_an_answer_that_is_cut_is_asked_for_again() -> None:
 def test_bytes_of_two_versions_never_come_together(is_deleted: bool) -> None:
     server = Server(a=b"1" * 3 * MIB)
     with server.storage.open("fake://b/a") as file:
-        file.read(0, 10)
+        before = file.read(0, 10).tobytes()
         if is_deleted:
             del server.files["b/a"]
             server.fault = _fails(OSError("no such key"), 99)
         else:
             server.files["b/a"] = b"2" * 3 * MIB
-        with pytest.raises(FileDeletedError if is_deleted else FileReplacedError):
+        error = FileDeletedError if is_deleted else FileReplacedError
+        with pytest.raises(error, match="fake://b/a"):
             file.read(2 * MIB, 10)
         assert file.is_outdated()
+        assert file.read(0, 10).tobytes() == before, "these are held"
 
 
 def test_only_fetched_bytes_are_seen() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.cli.verbs import VERBS
 from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
@@ -18,8 +18,6 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.identity import read_identity
 from rmqstore.storage.broker.store_config import read_conf, sizes_of
 from rmqstore.storage.files.paths import BrokerSettings
-
-Golden = Callable[[str], Path]
 
 
 def conf_of(folder: Path, **settings: object) -> Path:
@@ -76,9 +74,9 @@ def test_what_is_given_goes_before_the_file(golden_store: Golden, tmp_path: Path
 
 
 def test_folders_in_the_root_of_the_file_lie_in_the_root_that_is_given(
-    golden_store: Golden, tmp_path: Path
+    copied: Golden, tmp_path: Path
 ) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "copy")
+    root = copied("live")
     (root / "commitlog").rename(root / "log")
     conf = conf_of(tmp_path, storePathRootDir="/data/store", storePathCommitLog="/data/store/log")
     assert find_store(root, conf=conf).commitlogs == (root / "log",)

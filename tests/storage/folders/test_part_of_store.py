@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import rmqstore
+from command_line import rows, run
+from goldens import Golden
 from memory_storage import MemoryStorage
 from pyspark_rmqstore.options import parse_read_options
-from rmqstore.cli import main
 from rmqstore.errors import NotAStoreError
 from rmqstore.storage.broker.folders import root_of_part
 
-Golden = Callable[[str], Path]
 PARTS = [
     "commitlog", "commitlog/00000000000000000000", "consumequeue", "consumequeue/LivePlain/0",
     "consumequeue/LivePlain/0/00000000000000000000", "index", "config", "config/topics.json",
@@ -60,9 +57,9 @@ def test_the_current_folder_may_be_a_part(
 
 
 def test_a_part_that_is_a_link_stands_for_the_store_that_has_it(
-    golden_store: Golden, tmp_path: Path
+    copied: Golden, tmp_path: Path
 ) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    root = copied("live")
     (root / "commitlog").rename(tmp_path / "log")
     (root / "commitlog").symlink_to(tmp_path / "log")
     with rmqstore.open(root / "commitlog") as store:
@@ -70,8 +67,8 @@ def test_a_part_that_is_a_link_stands_for_the_store_that_has_it(
 
 
 @pytest.mark.parametrize("name", ["logs", "commitlog-old", "commitlog/a/b/c/d"])
-def test_other_folders_are_not_stores(golden_store: Golden, tmp_path: Path, name: str) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_other_folders_are_not_stores(copied: Golden, name: str) -> None:
+    root = copied("live")
     (root / name).mkdir(parents=True)
     with pytest.raises(NotAStoreError):
         rmqstore.open(root / name)
@@ -83,8 +80,8 @@ def test_a_part_in_another_storage_is_found_too(golden_store: Golden) -> None:
     assert root_of_part(storage.root / "config", storage) == storage.root
 
 
-def test_a_writer_refuses_a_part(golden_store: Golden, tmp_path: Path) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def test_a_writer_refuses_a_part(copied: Golden) -> None:
+    root = copied("live")
     for name in ("commitlog", "config"):
         with pytest.raises(NotAStoreError, match=f"is a part of the store {root}: name that"):
             rmqstore.open(root / name, mode="a")
@@ -97,11 +94,9 @@ def test_verbs_warn_and_show_the_store(
     golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = golden_store("live")
-    shown = CliRunner().invoke(main, ["stat", str(root / "config"), "--json"])
-    assert shown.exit_code == 0
-    assert shown.stdout == CliRunner().invoke(main, ["stat", str(root), "--json"]).stdout
+    assert rows("stat", root / "config") == rows("stat", root)
     assert f"its root is opened: {root}" in caplog.text
-    copied = CliRunner().invoke(main, ["copy", str(root / "config"), str(tmp_path / "copy")])
+    copied = run("copy", root / "config", tmp_path / "copy")
     assert copied.exit_code == 0, copied.output
 
 

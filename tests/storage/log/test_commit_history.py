@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.log import writer_notes
 from rmqstore.storage.log.writer_notes import Commit, read_commits
@@ -159,13 +160,5 @@ def test_lines_that_mean_nothing_are_left_out(root: Path) -> None:
     assert [each.n_records for each in commits(root)] == [3, 1]
 
 
-def test_a_store_of_a_broker_has_no_history(golden_store: Callable[[str], Path]) -> None:
+def test_a_store_of_a_broker_has_no_history(golden_store: Golden) -> None:
     assert commits(golden_store("basic")) == []
-
-
-def test_a_copy_has_the_history(root: Path, tmp_path: Path) -> None:
-    with rmqstore.open(root, mode="a") as writer:
-        writer.append(table(3, 3))
-    rmqstore.copy(root, tmp_path / "copy")
-    assert commits(tmp_path / "copy") == commits(root)
-    assert len(commits(root)) == 2

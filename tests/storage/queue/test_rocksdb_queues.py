@@ -18,8 +18,9 @@ from rocksdict import Options, Rdict
 import goldens
 import rmqstore
 import tiers
+from goldens import Golden
 from mutations import damage
-from reading import offsets, read, state
+from reading import column, read, state
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.tail import LoggedMessages
@@ -29,7 +30,6 @@ from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 from rmqstore.storage.rocksdb import RocksDb
 
-GoldenStore = Callable[[str], Path]
 KEY = ("T", 1)
 
 
@@ -153,12 +153,10 @@ def test_a_key_of_bounds_that_makes_no_sense_is_no_queue(
 
 
 @pytest.mark.parametrize("checkpoint", [-1, 1, 12345, (1 << 63) - 1])
-def test_a_checkpoint_may_be_any_number(
-    golden_store: GoldenStore, tmp_path: Path, checkpoint: int
-) -> None:
+def test_a_checkpoint_may_be_any_number(copied: Golden, checkpoint: int) -> None:
     """Units that the queues lack are taken from the log, wherever the database says it ends."""
     name = "v55-rocksdb-cq"
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    root = copied(name)
     (root / "abort").touch()
     database = Rdict(
         str(root / "consumequeue"),
@@ -174,7 +172,7 @@ def test_a_checkpoint_may_be_any_number(
         assert len(read(store, columns="queueOffset")) == len(goldens.lines(name, "expected"))
 
 
-def test_a_database_of_something_else_is_named(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_database_of_something_else_is_named(golden_store: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden_store("v55-rocksdb-cq"), tmp_path / "s"))
     shutil.rmtree(root / "consumequeue")
     shutil.copytree(root / "rocksdbstore", root / "consumequeue")
@@ -199,9 +197,9 @@ def link_to_device(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [make_fifo, link_to_nothing, link_to_device])
 def test_an_entry_that_is_not_a_file_is_refused(
-    golden_store: GoldenStore, tmp_path: Path, change: Callable[[Path], None]
+    copied: Golden, change: Callable[[Path], None]
 ) -> None:
-    root = Path(shutil.copytree(golden_store("v55-rocksdb-cq"), tmp_path / "s"))
+    root = copied("v55-rocksdb-cq")
     change(root / "consumequeue" / "000011.sst")
     with rmqstore.open(root) as store, pytest.raises(StoreFormatError):
         read(store)
@@ -209,17 +207,17 @@ def test_an_entry_that_is_not_a_file_is_refused(
 
 @pytest.mark.parametrize("seed", tiers.split(range(600), 24))
 def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
-    golden_store: GoldenStore, tmp_path: Path, seed: int
+    copied: Golden, seed: int
 ) -> None:
     name, random_ = "v55-rocksdb-lmq", random.Random(seed)
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    root = copied(name)
     files = [path for path in sorted((root / "consumequeue").iterdir()) if path.stat().st_size]
     path = random_.choice(files)
     path.write_bytes(damage(path.read_bytes(), random_))
     expected: list[Any] = sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
     with rmqstore.open(root) as store:
         try:
-            found = offsets(read(store, columns="commitLogOffset"))
+            found = column(store, "commitLogOffset")
         except CorruptDatabaseError as err:
             complaint = str(err)
         else:
@@ -242,12 +240,10 @@ def test_a_short_file_that_is_huge_is_refused_before_it_fills_the_memory(
 
 
 @pytest.mark.parametrize("n_units", [None, 0, 5])
-def test_an_older_folder_of_a_topic_hides_no_message(
-    golden_store: GoldenStore, tmp_path: Path, n_units: int | None
-) -> None:
+def test_an_older_folder_of_a_topic_hides_no_message(copied: Golden, n_units: int | None) -> None:
     """As a broker leaves one that was changed to RocksDB."""
     name = "v55-rocksdb-cq"
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    root = copied(name)
     queue = goldens.queues(name).popitem()[1]
     folder = root / "consumequeue" / queue[0]["topic"]
     folder.mkdir()

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import rmqstore
+from goldens import Golden
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig, spell_levels
 from rmqstore.write.messages import WriteSpec
-
-GoldenStore = Callable[[str], Path]
+from written import require_valid
 
 DOUBLED = "2s 10s 20s 1m 2m 4m 6m 8m 10m 12m 14m 16m 18m 20m 40m 1h 2h 4h"
 UNIT = struct.Struct(">qiq")
 
 
 @pytest.fixture
-def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+def root(golden_store: Golden, tmp_path: Path) -> Path:
     """Return a store whose delayed messages have the times of a broker with doubled delays."""
     root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
     for file in units(root):
@@ -82,8 +81,7 @@ def test_with_the_brokers_file_the_store_is_valid_and_a_rebuild_changes_no_time(
 def test_without_it_verify_says_so_once_and_a_rebuild_refuses_to_guess(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with rmqstore.open(root) as store:
-        assert list(verify(store)) == []
+    require_valid(root)
     (said,) = caplog.messages
     assert "another messageDelayLevel than RocketMQ's usual one" in said
     assert "4m 6m 8m" in said
@@ -153,8 +151,7 @@ def test_what_lacks_no_delayed_message_is_repaired_and_copied_without_the_table(
     with rmqstore.open(root, "a") as writer:
         writer.append(pa.table({"topic": ["T"], "body": [b"x"]}))
     assert {file: file.read_bytes() for file in units(root)} == before
-    with rmqstore.open(root) as store:
-        assert list(verify(store)) == []
+    require_valid(root)
 
 
 def test_a_delayed_message_without_a_unit_is_not_repaired_by_a_guess(root: Path) -> None:

@@ -72,15 +72,11 @@ def test_each_kind_of_name_is_found_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("begin", "end", "expected"),
     [
-        (START, START, [1]),
-        (START + HOUR - 1, START + HOUR - 1, [1]),
-        (START + HOUR, START + HOUR, [2]),
-        (START + HOUR - 1, START + HOUR, [1, 2]),
-        (START + 3 * HOUR, 1 << 63, NOTHING),
-        (0, START - 1, NOTHING),
-        (0, (1 << 63) - 1, [1, 2]),
+        (START, START, [1]), (START + HOUR - 1, START + HOUR - 1, [1]),
+        (START + HOUR, START + HOUR, [2]), (START + HOUR - 1, START + HOUR, [1, 2]),
+        (START + 3 * HOUR, 1 << 63, NOTHING), (0, START - 1, NOTHING), (0, (1 << 63) - 1, [1, 2]),
     ],
-)
+)  # fmt: skip
 def test_only_hours_that_times_may_lie_in_are_searched(
     tmp_path: Path, begin: int, end: int, expected: list[int]
 ) -> None:
@@ -152,15 +148,11 @@ def test_a_key_may_have_any_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (struct.pack(">q", 5), 5),
-        (struct.pack(">q", -7), -7),
-        (b"\x7f" + b"\xff" * 7, (1 << 63) - 1),
-        (b"", -1),
-        (b"short", -1),
-        (bytes(9), -1),
+        (struct.pack(">q", 5), 5), (struct.pack(">q", -7), -7),
+        (b"\x7f" + b"\xff" * 7, (1 << 63) - 1), (b"", -1), (b"short", -1), (bytes(9), -1),
         (None, -1),
     ],
-)
+)  # fmt: skip
 def test_the_end_of_the_table_may_be_any_value(
     tmp_path: Path, value: bytes | None, expected: int
 ) -> None:

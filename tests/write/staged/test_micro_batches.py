@@ -22,12 +22,7 @@ from rmqstore.write.writer import StoreWriter
 
 ROWS, TASKS = 200, 2
 # A file of the log holds some 13 micro-batches.
-SIZES = StoreConfig(
-    mapped_file_size_commit_log=1 << 19,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=1000,
-    max_index_num=4000,
-)
+SIZES = StoreConfig(1 << 19, 20_000, max_hash_slot_num=1000, max_index_num=4000)
 
 
 def parts(root: Path, job_id: str, numbers: range) -> Iterator[StagedTask]:

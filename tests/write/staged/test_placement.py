@@ -15,7 +15,6 @@ import pytest
 import rmqstore
 import tiers
 from rmqstore.errors import IllegalMessageError, StoreStateError
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -23,6 +22,7 @@ from rmqstore.write import staged as part_module, writer as writer_module
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
+from written import require_valid
 
 SMALL = StoreConfig(mapped_file_size_commit_log=65_536, mapped_file_size_consume_queue=2000)
 SPEC = WriteSpec(make_uniq_key=False, default_queue_nums=3)
@@ -72,11 +72,6 @@ def messages(root: Path) -> list[dict[str, Any]]:
 
 def open_for_writing(root: Path) -> StoreWriter:
     return StoreWriter(find_store(root), SMALL, spec=SPEC)
-
-
-def require_valid(root: Path) -> None:
-    with rmqstore.open(root) as store:
-        assert list(verify(store)) == []
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(8))

@@ -1,0 +1,34 @@
+"""Verbs of the command line, run in this process, and the rows that they print."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from rmqstore.cli import main
+
+
+def run(*words: object, stdin: str | None = None) -> Result:
+    """Return what a verb prints and how it ends, given the words that a user types."""
+    return CliRunner().invoke(main, [*map(str, words)], input=stdin)
+
+
+def rows_of(shown: Result) -> list[dict[str, Any]]:
+    """Return the rows that a verb printed as JSON Lines."""
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+def rows(*words: object) -> list[dict[str, Any]]:
+    """Return the rows that a verb prints as JSON Lines when it ends well."""
+    shown = run(*words, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    return rows_of(shown)
+
+
+def refusal(*words: object) -> str:
+    """Return what a verb says that refuses what was typed."""
+    shown = run(*words)
+    assert shown.exit_code == 2, shown.output
+    return shown.stderr
