@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import groupby, islice
+from operator import attrgetter
 from typing import Final, Unpack
 
 import numpy as np
@@ -111,12 +112,14 @@ def planned_append(
     if is_store(path, **folders):
         paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
         release = BrokerRelease(paths, CommitLog(paths.commitlogs), spec.broker_version)
-        plan, nums = plan_rebuild(paths, sizes), queue_nums(paths)
+        plan = plan_rebuild(paths, sizes)
+        nums = queue_nums(paths)
         lines = [f"{path}: rows are appended after physical offset {plan.log_end:,}"]
         lines += map(str, plan.log_changes)
     else:
         _, settings = new_root(path, folders.get("conf"))
-        sizes, lines = sizes_of(settings), [f"{path}: a new store is made"]
+        sizes = sizes_of(settings)
+        lines = [f"{path}: a new store is made"]
     rows = _Rows()
     n_levels = sizes.n_delay_levels
     maker = MessageMaker(replace(spec, queue_nums=nums, n_delay_levels=n_levels))
@@ -146,25 +149,25 @@ def done_append(
         n_rows: how many rows were appended.
         taken: the queue offsets that they took, by topic.
     """
-    topics = {topic: [*ones] for topic, ones in groupby(taken, lambda one: one.topic)}
+    by_topic = groupby(taken, attrgetter("topic"))
+    topics = {topic: list(queues) for topic, queues in by_topic}
     lines = [f"{path}: {n_rows:,} {'row was' if n_rows == 1 else 'rows were'} appended"]
     for topic, queues in islice(topics.items(), _FEW):
-        places = [f"{queue.queue_id} ({_offsets(queue)})" for queue in queues[:_FEW]]
+        texts = []
+        for queue in queues[:_FEW]:
+            offsets = f"offsets {queue.start} to {queue.end - 1}"
+            if queue.end - queue.start == 1:
+                offsets = f"offset {queue.start}"
+            texts.append(f"{queue.queue_id} ({offsets})")
         if len(queues) > _FEW:
-            places.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
+            texts.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
         n_messages = sum(queue.end - queue.start for queue in queues)
         messages = f"{n_messages:,} {'message' if n_messages == 1 else 'messages'}"
         count = number_of(len(queues), "queue")
-        lines.append(f"{topic}: {messages} in {count}: {', '.join(places)}")
+        lines.append(f"{topic}: {messages} in {count}: {', '.join(texts)}")
     if len(topics) > _FEW:
         lines.append(f"and {number_of(len(topics) - _FEW, 'more topic')}")
     return lines
-
-
-def _offsets(taken: QueueSlice) -> str:
-    if taken.end - taken.start == 1:
-        return f"offset {taken.start}"
-    return f"offsets {taken.start} to {taken.end - 1}"
 
 
 class _Rows:

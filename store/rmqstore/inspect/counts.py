@@ -19,7 +19,8 @@ from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-HOUR, DAY = "hour", "day"
+HOUR = "hour"
+DAY = "day"
 _LENGTHS: Final = {HOUR: 3_600_000, DAY: 86_400_000}  # ms
 COLUMNS: Final = pa.schema(
     [("topic", pa.string()), ("time", pa.timestamp("ms", "UTC")), ("messages", pa.int64())]
@@ -50,7 +51,7 @@ def count_by_time(stores: Iterable[MessageStore], unit: str, chosen: TopicArgume
     rows = [
         {"topic": topic, "time": start, "messages": count}
         for (topic, start), count in sorted(
-            counts.items(), key=lambda one: (one[0][0], one[0][1] is None, one[0][1] or 0)
+            counts.items(), key=lambda item: (item[0][0], item[0][1] is None, item[0][1] or 0)
         )
     ]
     return pa.Table.from_pylist(rows, schema=COLUMNS)

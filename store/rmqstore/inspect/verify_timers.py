@@ -57,7 +57,8 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
     Of a timer log with files of a wrong name or length nothing else is said: what a broker reads of
     it is as chance has it.
     """
-    paths, progress = store.paths, store.parts.config.timer_progress()
+    paths = store.paths
+    progress = store.parts.config.timer_progress()
     wheel = find_wheel(paths.storage, paths.root)
     slots = _NO_SLOTS
     if wheel is not None and (wheel.flushed is not None or paths.storage.size(wheel.path)):
@@ -96,7 +97,8 @@ def _foresee(
     parts += scan.valid_units(files[0].start)
     positions, units = (np.concatenate(column) for column in zip(*parts, strict=True))
     is_there = positions < scan.end
-    positions, units = positions[is_there], units[is_there]
+    positions = positions[is_there]
+    units = units[is_there]
     physical_offsets = units["physical_offset"].astype(np.int64)
     seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
     # The last unit counts if the log ends right after it.
@@ -182,11 +184,9 @@ def _have_copies(store: MessageStore, physical_offsets: NDArray[np.int64]) -> Ma
     mask: Mask = np.zeros(len(physical_offsets), np.bool_)
     schema = scan_schema("topic", include_pending=False)
     spec = ReadSpec(schema, DROPMALFORMED, fail_on_data_loss=False)
-    found = (
-        read_waiting_at(store.parts, TIMER_TOPIC, np.sort(physical_offsets), spec)
-        if len(physical_offsets)
-        else None
-    )
+    found = None
+    if len(physical_offsets):
+        found = read_waiting_at(store.parts, TIMER_TOPIC, np.sort(physical_offsets), spec)
     if found is not None:
         are_copied = have_copies(store.parts, found, np.ones(len(found.physical_offsets), np.bool_))
         mask = np.isin(physical_offsets, found.physical_offsets[are_copied])
