@@ -124,28 +124,32 @@ def import_messages(
     was appended, and which queue offsets it got, is said on stderr.
     """
     given = given_options()
-    folders, sizes = given.folders, sizes_of(given.conf)
+    folders = given.folders
+    sizes = sizes_of(given.conf)
     spec = WriteSpec(
         make_uniq_key=make_uniq_key == "make", max_message_size=sizes.max_message_size, **how
     )
-    places = RowOrigins()
-    total, batches = _rows_of(sources, source_format, columns, places, verbatim=verbatim)
+    origins = RowOrigins()
+    total, batches = _rows_of(sources, source_format, columns, origins, verbatim=verbatim)
     is_there = is_store(path, **folders)
     if dry_run:
-        with places.in_errors():
+        with origins.in_errors():
             planned = planned_append(
                 path, batches, spec, verbatim=verbatim, broker_stopped=broker_stopped, **folders
             )
         confirm(planned, "", dry_run=True)
     if _STDIO not in sources and must_ask(yes=yes):
-        text = _question(path, sources, total, is_there=is_there)
+        kind = "the store" if is_there else "a new store"
+        text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
+        if total is not None:
+            text += f"; rows: {total:,}"
         confirm([text], "Import?", dry_run=False)
-    with places.in_errors():
+    with origins.in_errors():
         first = next(batches, None)
     if first is None:
         click.echo(f"{path}: {NO_ROWS}", err=True)
         return
-    with places.in_errors(), ExitStack() as stack:
+    with origins.in_errors(), ExitStack() as stack:
         with err_console.status(f"opening {path}"):
             if is_there:
                 writer = open_for(path, "a", spec=spec, broker_stopped=broker_stopped, **folders)
@@ -153,13 +157,6 @@ def import_messages(
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
         _append(path, writer, chain([first], batches), total, verbatim=verbatim)
-
-
-def _question(path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool) -> str:
-    """Return what an import does, for the person who is asked."""
-    kind = "the store" if is_there else "a new store"
-    text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
-    return text if total is None else f"{text}; rows: {total:,}"
 
 
 def _append(
@@ -184,13 +181,13 @@ def _rows_of(
     sources: tuple[Path, ...],
     source_format: str | None,
     columns: str | None,
-    places: RowOrigins,
+    origins: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return the number of rows of all sources, None if it is not known, and the rows."""
     names = [name.strip() for name in columns.split(",")] if columns else None
-    parts = [_read(source, source_format, names, places, verbatim=verbatim) for source in sources]
+    parts = [_read(source, source_format, names, origins, verbatim=verbatim) for source in sources]
     counts = [count for count, _ in parts if count is not None]
     total = sum(counts) if len(counts) == len(parts) else None
     rows = chain.from_iterable(rows for _, rows in parts)
@@ -201,7 +198,7 @@ def _read(
     source: Path,
     source_format: str | None,
     columns: list[str] | None,
-    places: RowOrigins,
+    origins: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
@@ -210,27 +207,32 @@ def _read(
         raise UnsupportedFeatureError(f"{source}: import reads local files; copy it here")
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
-    is_known = source.is_dir() or has_known_suffix(source)
-    format_name = source_format or ("jsonl" if source == _STDIO else "")
-    format_name = format_name or (format_of(source) if is_known else "a name that gives no format")
+    if source_format:
+        format_name = source_format
+    elif source == _STDIO:
+        format_name = "jsonl"
+    elif source.is_dir() or has_known_suffix(source):
+        format_name = format_of(source)
+    else:
+        format_name = "a name that gives no format"
     if format_name not in INPUT_FORMATS:
         raise OptionError(
             f"{source}: {format_name} is not read; import takes Parquet (.parquet) and JSON Lines "
             "(.jsonl, .ndjson), and --format says which one if the name does not"
         )
     if format_name == "parquet":
-        return read_parquet(source, columns, places)
+        return read_parquet(source, columns, origins)
     if columns:
         raise click.UsageError("--columns is for Parquet")
     if source == _STDIO:
-        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim, places=places)
-    return None, _lines(source, places, verbatim=verbatim)
+        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim, origins=origins)
+    return None, _lines(source, origins, verbatim=verbatim)
 
 
-def _lines(source: Path, places: RowOrigins, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
+def _lines(source: Path, origins: RowOrigins, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
     compression = compression_of(source)
     with (
         pa.input_stream(str(source), compression=compression) as stream,
         TextIOWrapper(stream, encoding="utf-8") as file,
     ):
-        yield from read_json_lines(file, str(source), verbatim=verbatim, places=places)
+        yield from read_json_lines(file, str(source), verbatim=verbatim, origins=origins)

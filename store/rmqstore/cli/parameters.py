@@ -75,7 +75,7 @@ def with_flags(text: str) -> str:
 
 
 def _flag_of(argument: str, value: str | None, command: click.Command) -> str | None:
-    by_argument = {getattr(each, "argument", each.name): each for each in command.params}
+    by_argument = {getattr(param, "argument", param.name): param for param in command.params}
     parameter = by_argument.get(argument)
     if parameter is None:
         return None
@@ -96,7 +96,8 @@ class StoreFolder(click.Path):
 
     def __init__(self, *, is_local: bool = False, takes_patterns: bool = False) -> None:
         super().__init__(exists=True, file_okay=not is_local, path_type=Path)
-        self._is_local, self._takes_patterns = is_local, takes_patterns
+        self._is_local = is_local
+        self._takes_patterns = takes_patterns
 
     def convert(
         self,

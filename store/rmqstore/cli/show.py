@@ -138,9 +138,12 @@ def _show_kinds(stores: Sequence[MessageStore]) -> None:
             click.echo(f"{store.broker_name} ({store.paths.root}):")
         for text in store.parts.kind().lines():
             click.echo(text)
-        epochs = [] if store.parts.is_tiered else store.view("epochs").read_all().to_pylist()
+        if store.parts.is_tiered:
+            continue
+        epochs = store.view("epochs").read_all().to_pylist()
         for epoch in epochs:
-            start, end = epoch["startOffset"], epoch["endOffset"]
+            start = epoch["startOffset"]
+            end = epoch["endOffset"]
             if epoch["epoch"] is None:
                 click.echo(f"epochs: {epoch['reason']}")
             else:
@@ -244,13 +247,13 @@ def _show_all(
         rows = scan_chosen(store, **choice)
     schema, messages = in_form(rows, bodies)
     if output.limit is not None:
-        messages = _told(messages, output.limit, progress)
+        messages = _with_progress(messages, output.limit, progress)
     output.write(schema, damaged.counted(messages))
     if isinstance(rows, ValidRows) and rows.damage is not None:
         raise rows.damage
 
 
-def _told(
+def _with_progress(
     batches: Iterable[pa.RecordBatch], limit: int, progress: Progress
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches, and report how many of the first ``limit`` rows are there."""

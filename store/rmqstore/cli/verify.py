@@ -79,12 +79,12 @@ def verify(path: Path, output: Output) -> None:
             compared += "; queues in RocksDB were not compared"
         tiered = given_options().tiered
         if store.parts.is_tiered:
-            whole = "all messages in tiered storage are whole"
-            compared = f"{compared}, and {whole}" if store.parts.has_store else whole
+            of_tier = "all messages in tiered storage are whole"
+            compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
-        for kind, cure, ones in by_kind(findings):
-            click.echo(f"{kind} ({cure.severity}, {len(ones)}):", err=True)
+        for kind, cure, of_kind in by_kind(findings):
+            click.echo(f"{kind} ({cure.severity}, {len(of_kind)}):", err=True)
             for line in cure.lines(str(path), None if tiered is None else str(tiered)):
                 click.echo(f"  {line}", err=True)
     show_findings(findings, output)

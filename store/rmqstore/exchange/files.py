@@ -23,38 +23,42 @@ from rmqstore.exchange.json_rows import BASE64, base64_texts, json_values, write
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-_ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
+_ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_BYTES = 64 << 20
 _ROWS_AT_ONCE = 8192
 # Columns that the paths of a partitioned folder may hold: topic=Orders/queueId=3/….
 _PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
 
 
 class RowOrigins:
-    """The places of the rows of a batch in their file, and the number of its first row among all.
+    """The file and the lines of the rows of a batch, and the number of its first row among all.
 
     Readers of files note each batch before they yield it. Rows and lines are counted from 1.
     """
 
     def __init__(self) -> None:
         self._first = self._after = 1
-        self._source, self._unit = "", "row"
+        self._source = ""
+        self._unit = "row"
         self._numbers: Sequence[Sequence[int]] = ()
 
     def note(self, source: str, unit: str, numbers: Sequence[Sequence[int]]) -> None:
-        """Keep the places of the rows that come next.
+        """Keep the file and the lines of the rows that come next.
 
         Args:
             source: name of the file.
             unit: what is counted in it: ``line`` or ``row``.
             numbers: the numbers of the rows, in chunks.
         """
-        self._source, self._unit, self._numbers = source, unit, numbers
+        self._source = source
+        self._unit = unit
+        self._numbers = numbers
         self._first = self._after
         self._after += sum(map(len, numbers))
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:
-        """Let errors of rows name their places."""
+        """Let errors of rows name their file and line."""
         try:
             yield
         except IllegalRowError as err:
@@ -98,7 +102,7 @@ def write_parquet(
 
 
 def read_parquet(
-    source: Path, columns: list[str] | None = None, places: RowOrigins | None = None
+    source: Path, columns: list[str] | None = None, origins: RowOrigins | None = None
 ) -> tuple[int, Iterator[pa.RecordBatch]]:
     """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
 
@@ -107,7 +111,7 @@ def read_parquet(
     Args:
         source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
         columns: the columns to read, all by default.
-        places: notes where the rows of each batch are.
+        origins: notes where the rows of each batch are.
 
     Raises:
         IllegalMessageError: a file is not Parquet, or a column is missing.
@@ -128,14 +132,14 @@ def read_parquet(
         # Includes the columns that only some files have.
         files = files.replace_schema(pa.unify_schemas(schemas))
         files.scanner(columns=columns)  # refuses columns that are missing
-        batches = _parquet_batches(source, files, columns, places or RowOrigins())
+        batches = _parquet_batches(source, files, columns, origins or RowOrigins())
         return files.count_rows(), batches
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
 def _parquet_batches(
-    source: Path, files: Dataset, columns: list[str] | None, places: RowOrigins
+    source: Path, files: Dataset, columns: list[str] | None, origins: RowOrigins
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files one after the other."""
     try:
@@ -146,7 +150,7 @@ def _parquet_batches(
                 schema=files.schema, columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2
             )
             for batch in batches:
-                places.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
+                origins.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
                 yield batch
                 n_rows += len(batch)
     except (pa.ArrowException, OSError) as err:
@@ -210,8 +214,9 @@ def format_of(path: Path) -> str:
     Raises:
         OptionError: the suffix is unknown.
     """
-    name = Path(path.stem) if compression_of(path) else path
-    format_name = "parquet" if path.is_dir() else _SUFFIXES.get(name.suffix)
+    format_name = _SUFFIXES.get(_suffix(path))
+    if path.is_dir():
+        format_name = "parquet"
     if format_name is None:
         known = ", ".join(_SUFFIXES)
         raise OptionError(
@@ -222,7 +227,14 @@ def format_of(path: Path) -> str:
 
 def has_known_suffix(path: Path) -> bool:
     """Return whether a name gives a format."""
-    return (Path(path.stem) if compression_of(path) else path).suffix in _SUFFIXES
+    return _suffix(path) in _SUFFIXES
+
+
+def _suffix(path: Path) -> str:
+    """Return the suffix of a name, the one before that of a compression."""
+    if compression_of(path):
+        path = Path(path.stem)
+    return path.suffix
 
 
 def compression_of(path: Path) -> str | None:

@@ -35,7 +35,7 @@ _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
 
 
 def read_json_lines(
-    file: IO[str], name: str, *, verbatim: bool = False, places: RowOrigins | None = None
+    file: IO[str], name: str, *, verbatim: bool = False, origins: RowOrigins | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of JSON Lines in the form that :mod:`rmqstore.exchange.json_rows` writes.
 
@@ -45,7 +45,7 @@ def read_json_lines(
         file: a file that is open as UTF-8 text.
         name: name of the file, for errors.
         verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
-        places: notes on which lines the rows of each batch are.
+        origins: notes on which lines the rows of each batch are.
 
     Raises:
         IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
@@ -55,7 +55,7 @@ def read_json_lines(
         types = {field.name: field.type for field in VERBATIM}
     else:
         types = WRITE_TYPES | {column: ALL_COLUMNS.field(column).type for column in _ID_COLUMNS}
-    places = places or RowOrigins()
+    origins = origins or RowOrigins()
     chunks: list[_Lines] = []
     n_before = 0
     while True:
@@ -76,11 +76,11 @@ def read_json_lines(
             continue
         is_other = chunks and batch.schema != chunks[0].rows.schema
         if is_other or len(chunks) == _CHUNKS_A_BATCH:
-            yield _joined(chunks, name, places)
+            yield _joined(chunks, name, origins)
             chunks = []
         chunks.append(_Lines(batch, numbers))
     if chunks:
-        yield _joined(chunks, name, places)
+        yield _joined(chunks, name, origins)
 
 
 class _Lines(NamedTuple):
@@ -88,8 +88,8 @@ class _Lines(NamedTuple):
     lines: Sequence[int]  # their numbers
 
 
-def _joined(chunks: list[_Lines], name: str, places: RowOrigins) -> pa.RecordBatch:
-    places.note(name, "line", [chunk.lines for chunk in chunks])
+def _joined(chunks: list[_Lines], name: str, origins: RowOrigins) -> pa.RecordBatch:
+    origins.note(name, "line", [chunk.lines for chunk in chunks])
     rows = [chunk.rows for chunk in chunks]
     return pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
 
@@ -207,8 +207,8 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
             except OptionError as err:
                 raise IllegalMessageError(f"{where}: {name}: {err}") from err
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
-                wanted = _wanted(types[plain], is_base64=plain != name)
-                text = f"{where}: {name} must be {wanted}, not {json.dumps(value)[:100]}"
+                expected = _expected(types[plain], is_base64=plain != name)
+                text = f"{where}: {name} must be {expected}, not {json.dumps(value)[:100]}"
                 if name == _BODY:
                     text += _OTHER_BODIES
                 raise IllegalMessageError(text) from err
@@ -243,7 +243,7 @@ def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: A
     return value
 
 
-def _wanted(kind: pa.DataType, *, is_base64: bool) -> str:
+def _expected(kind: pa.DataType, *, is_base64: bool) -> str:
     """Say what a value has to be."""
     if is_base64:
         return "bytes in base64" if pa.types.is_binary(kind) else f"{kind}, without {BASE64}"

@@ -89,14 +89,14 @@ def fitted(
         for name, width in zip(names, natural, strict=True)
     ]
     kept = every if keeps_all else _kept(names, rows, least, width)
-    widths = [least[one] for one in kept]
+    widths = [least[column] for column in kept]
     # Where the least widths are too much, the widest are made equal until they fit.
     while _total(widths) > width and max(widths) > 1:
         widest = max(widths)
-        widths = [min(one, widest - 1) for one in widths]
+        widths = [min(taken, widest - 1) for taken in widths]
     # What is left is for the elastic columns, those first that need the least of it.
     left = width - _total(widths)
-    needed = [natural[one] - taken for one, taken in zip(kept, widths, strict=True)]
+    needed = [natural[column] - taken for column, taken in zip(kept, widths, strict=True)]
     for number in sorted(range(len(kept)), key=needed.__getitem__):
         column = kept[number]
         more = min(max(left, 0), natural[column] - least[column])
@@ -129,13 +129,13 @@ def _kept(
         return _total([least[column] for column in columns]) <= width
 
     from_right = [*reversed(range(len(names)))]
-    says_nothing = [one for one in from_right if all(row[one] == _NOTHING for row in rows)]
+    says_nothing = [column for column in from_right if all(row[column] == _NOTHING for row in rows)]
     less_asked = [
-        one
-        for one in from_right
-        if names[one] in _LESS_ASKED and len({row[one] for row in rows}) == 1
+        column
+        for column in from_right
+        if names[column] in _LESS_ASKED and len({row[column] for row in rows}) == 1
     ]
-    answers_last = sorted(from_right, key=lambda one: names[one] in _ANSWERS)
+    answers_last = sorted(from_right, key=lambda column: names[column] in _ANSWERS)
     least_asked_first = [*dict.fromkeys([*says_nothing, *less_asked, *answers_last])]
     kept = [*least_asked_first]
     while len(kept) > 1 and not fits(kept):
@@ -216,7 +216,7 @@ def _width_of(character: str) -> int:
 def _cut(cell: str, most: int) -> str:
     if len(cell) <= most and width_of(cell) <= most:
         return cell
-    n_columns, end = 0, 0
+    n_columns = end = 0
     for end, character in enumerate(cell):  # noqa: B007 - used after the loop
         n_columns += _width_of(character)
         if n_columns > most - 1:
