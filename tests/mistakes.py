@@ -48,8 +48,8 @@ MISTAKES: Final = (
     Mistake(
         "store/rmqstore/write/writer.py",
         """        self._checkpoint.save(index=self._last_store_timestamp)
-        index, batch_topics""",
-        "        index, batch_topics",
+        dispatcher = Dispatcher(""",
+        "        dispatcher = Dispatcher(",
         "a broker that starts after a kill deletes index files that are newer than the checkpoint",
         "write/test_saved_checkpoint.py",
     ),

@@ -54,7 +54,8 @@ class UnknownTopicsError(Exception):
 
     def __init__(self, physical_offset: int, topics: frozenset[str]) -> None:
         super().__init__(physical_offset, topics)
-        self.physical_offset, self.topics = physical_offset, topics
+        self.physical_offset = physical_offset
+        self.topics = topics
 
 
 class SavedCheckpoint:
@@ -67,7 +68,9 @@ class SavedCheckpoint:
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, checkpoint: Checkpoint) -> None:
-        self._disk, self._paths, self._checkpoint = disk, paths, checkpoint
+        self._disk = disk
+        self._paths = paths
+        self._checkpoint = checkpoint
         self._keeps_dispatched = checkpoint.logics_phy_offset > 0
 
     def save(self, *, built: int | None = None, index: int | None = None) -> None:
@@ -91,7 +94,7 @@ class SavedCheckpoint:
         return self._checkpoint.logics_phy_offset
 
     def set_dispatched(self, physical_offset: int) -> None:
-        """Set the last record that queues hold; :meth:`save` writes it.
+        """Set the last record whose units are in all queues; :meth:`save` writes it.
 
         It stays 0 where no broker set it, as none before 5.5.0 does.
 
@@ -177,9 +180,13 @@ class Dispatcher:
         walk: Callable[[CommitLog, Segment, int, int], Iterator[Window]] = walk_forward,
     ) -> None:
         self._walk = walk
-        self._disk, self._log, self._config = disk, log, config
-        self._open_queue, self._is_tolerant = open_queue, is_tolerant
-        self._batch_topics, self._known_topics = batch_topics, known_topics
+        self._disk = disk
+        self._log = log
+        self._config = config
+        self._open_queue = open_queue
+        self._is_tolerant = is_tolerant
+        self._batch_topics = batch_topics
+        self._known_topics = known_topics
         self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()
@@ -211,34 +218,35 @@ class Dispatcher:
             progress(spans[-1].end - start, end - start)
 
     def _dispatch_file(
-        self, segment: Segment, start: int, end: int, reach: Callable[[int], None]
+        self, segment: Segment, start: int, end: int, progress: Callable[[int], None]
     ) -> None:
         path = str(segment.path)
         for window in self._walk(self._log, segment, start, end):
-            for starts, headers, whole in window.headers(self._topic, _BATCH_ROWS):
-                places = starts + segment.start
-                valid = whole & (headers.column("physical_offset") == places)
-                for physical_offset in places[~valid].tolist():
+            for starts, headers, is_complete in window.headers(self._topic, _BATCH_ROWS):
+                physical_offsets = starts + segment.start
+                valid = is_complete & (headers.column("physical_offset") == physical_offsets)
+                for physical_offset in physical_offsets[~valid].tolist():
                     reason = "not a whole record with this physical offset"
                     self._report_damage(path, physical_offset, reason)
                 valid_headers = headers if valid.all() else headers.take(np.flatnonzero(valid))
                 if len(valid_headers):
                     self._put_records(window.data, valid_headers)
-            reach(min(window.stopped, end))
+            progress(min(window.stopped, end))
             if window.damage is not None:
                 self._report_damage(path, window.stopped, window.damage)
 
     def _put_records(self, data: Bytes, headers: RecordHeaders) -> None:
         requests = read_requests(data, headers, self._config.rules)
-        units, has_unit = requests.units, requests.has_unit
+        units = requests.units
+        has_unit = requests.has_unit
         if self._known_topics is not None:
-            unknown = frozenset(units.topics) - self._known_topics
-            unknown = frozenset(each for each in unknown if not each.startswith(LMQ_PREFIX))
+            named = frozenset(topic for topic in units.topics if not topic.startswith(LMQ_PREFIX))
+            unknown = named - self._known_topics
             if unknown:
                 raise UnknownTopicsError(int(headers.column("physical_offset")[0]), unknown)
-        self._topic = (
-            first_topic(data, headers) if len(headers) and len(units.topics) == 1 else None
-        )
+        self._topic = None
+        if len(headers) and len(units.topics) == 1:
+            self._topic = first_topic(data, headers)
         if self._batch_topics:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
             in_batches = is_batch[units.topic_codes]

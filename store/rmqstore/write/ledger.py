@@ -37,7 +37,8 @@ class Ledger:
     """The entries of one store, one file per application, under ``.rmqstore/ledger``."""
 
     def __init__(self, disk: Disk, root: Path) -> None:
-        self._disk, self._folder = disk, root / ".rmqstore" / _FOLDER
+        self._disk = disk
+        self._folder = root / ".rmqstore" / _FOLDER
 
     def _path(self, app_id: str) -> Path:
         return self._folder / f"{quote(app_id, safe='')}.json"
@@ -47,9 +48,11 @@ class Ledger:
         entry = self._read(self._path(app_id))
         if entry is None:
             return None
-        return entry.version if entry.is_done or _stands(entry, log) else entry.previous
+        if entry.is_done or _is_in_log(entry, log):
+            return entry.version
+        return entry.previous
 
-    def settle(self, log: CommitLog) -> None:
+    def complete(self, log: CommitLog) -> None:
         """Look up every unfinished write in the log; called when a store is opened for writing."""
         for name in sorted(entry.name for entry in LOCAL.list_folder(self._folder)):
             if not name.endswith(".json"):
@@ -58,7 +61,7 @@ class Ledger:
             entry = self._read(path)
             if entry is None or entry.is_done:
                 continue
-            if _stands(entry, log):
+            if _is_in_log(entry, log):
                 self._write(path, replace(entry, is_done=True))
             elif entry.previous is not None:
                 self._write(path, LedgerEntry(entry.previous, None, None, is_done=True))
@@ -109,13 +112,14 @@ class Ledger:
         numbers = [entry.version]
         if entry.previous is not None:
             numbers.append(entry.previous)
-        for mark in (entry.first, entry.last):
-            if mark is not None:
-                numbers += [mark.physical_offset, mark.size]
+        for record in (entry.first, entry.last):
+            if record is not None:
+                numbers += [record.physical_offset, record.size]
         if isinstance(entry.is_done, bool) and all(type(number) is int for number in numbers):
             return entry
         return None
 
 
-def _stands(entry: LedgerEntry, log: CommitLog) -> bool:
-    return all(mark is None or mark.stands(log) for mark in (entry.first, entry.last))
+def _is_in_log(entry: LedgerEntry, log: CommitLog) -> bool:
+    records = (entry.first, entry.last)
+    return all(record is None or record.stands(log) for record in records)

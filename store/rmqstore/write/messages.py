@@ -213,7 +213,8 @@ def are_offset_ids(ids: pa.StringArray, batch: pa.RecordBatch) -> pa.BooleanArra
         return pc.fill_null(pc.equal(ids, batch.column("offsetMsgId")), fill_value=False)
     if not {"storeHost", "commitLogOffset"} <= names:
         return pa.repeat(pa.scalar(value=False), len(ids))
-    hosts, offsets = batch.column("storeHost"), batch.column("commitLogOffset")
+    hosts = batch.column("storeHost")
+    offsets = batch.column("commitLogOffset")
     known = pc.and_(hosts.is_valid(), offsets.is_valid())
     own = offset_ids(pack_hosts(hosts.fill_null(_NO_HOST)), offsets.fill_null(0).to_numpy())
     return pc.fill_null(pc.and_(known, pc.equal(ids, own)), fill_value=False)
@@ -321,7 +322,8 @@ class MessageMaker:
         *,
         consequence: str = "nothing was written",
     ) -> None:
-        self.spec, self._consequence = spec, consequence
+        self.spec = spec
+        self._consequence = consequence
         self._turns: dict[str, int] = {}
         self._first_turn = turn
         self._ids = keys or UniqueKeys(now_ms)
@@ -367,7 +369,9 @@ class MessageMaker:
         born_hosts = Hosts.constant(self._born_host, n)
         if "bornHost" in columns:
             hosts = columns["bornHost"]
-            born_hosts = pack_hosts(hosts.fill_null(self._born_host) if hosts.null_count else hosts)
+            if hosts.null_count:
+                hosts = hosts.fill_null(self._born_host)
+            born_hosts = pack_hosts(hosts)
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
@@ -526,7 +530,8 @@ class _Refusal:
     """Raises errors that name a row by its number among all rows."""
 
     def __init__(self, first_row: int, consequence: str) -> None:
-        self._first_row, self._consequence = first_row, consequence
+        self._first_row = first_row
+        self._consequence = consequence
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
         text = f"{status}: {reason}; {self._consequence}"

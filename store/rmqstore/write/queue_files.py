@@ -124,7 +124,9 @@ class QueueFiles:
         *,
         may_begin_again: bool = False,
     ) -> None:
-        self._disk, self._paths, self._config = disk, paths, config
+        self._disk = disk
+        self._paths = paths
+        self._config = config
         self._unchecked_after: int | None = None
         self._may_begin_again = may_begin_again
         self.batch_topics = batch_topics
@@ -149,10 +151,10 @@ class QueueFiles:
         return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
 
     def end(self) -> int:
-        """Return the physical offset up to which the queues reach, -1 without any unit."""
+        """Return the physical offset after the last record with a unit, -1 without any unit."""
         ends = [-1]
-        for each in self._all():
-            with closing(each) as queue:
+        for files in self._all():
+            with closing(files) as queue:
                 ends.append(reach(queue, queue.end()))
         return max(ends)
 
@@ -176,11 +178,11 @@ class QueueFiles:
         """Remove the units of records after the log end.
 
         Returns:
-            The physical offset up to which the queues reach.
+            The physical offset after the last record with a unit.
         """
         queues_end = n_queues = n_units = 0
-        for each in self._all():
-            with closing(each) as queue:
+        for files in self._all():
+            with closing(files) as queue:
                 end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
                 queues_end = max(queues_end, reach(queue, end))
                 n_queues += n_removed > 0

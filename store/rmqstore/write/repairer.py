@@ -85,8 +85,10 @@ class Repairer:
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
-        self._disk, self._paths = disk, paths
-        self._config, self._log = config, log
+        self._disk = disk
+        self._paths = paths
+        self._config = config
+        self._log = log
         self.queues = QueueFiles(
             disk, paths, config, known_batch_topics(paths), may_begin_again=True
         )
@@ -214,7 +216,8 @@ class Repairer:
         files = index_files(self._paths.index)
         for path in files:
             header = read_header(path)
-            stored_until, record_end = header["end_timestamp"], header["end_phy_offset"]
+            stored_until = header["end_timestamp"]
+            record_end = header["end_phy_offset"]
             is_late = not was_closed and stored_until > checkpoint.index_msg_timestamp
             if outdated or is_late or record_end >= max(log_end, 1) or stored_until == 0:
                 outdated.append(path)
@@ -272,7 +275,7 @@ class Repairer:
             )
 
     def _find_record(self, segment: Segment, start: int) -> int | None:
-        """Return where the first whole record of a file from ``start`` on begins, or None."""
+        """Return where the first valid record of a file from ``start`` on begins, or None."""
         physical_offset = next_record(self._log, segment, start, segment.end)
         return physical_offset if physical_offset < segment.end else None
 
@@ -422,11 +425,9 @@ def plan_rebuild(
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(log) if change.path not in gone]
         min_offset = log.min_offset
-    topics, batch_topics = paths.queue_folders.topics(), paths.queue_folders.batch_topics()
-    queue_files = [file for topic in topics for file in paths.queue_folders.queue_files(topic)]
-    queue_files += [
-        file for topic in batch_topics for file in paths.queue_folders.batch_files(topic)
-    ]
+    folders = paths.queue_folders
+    queue_files = [file for topic in folders.topics() for file in folders.queue_files(topic)]
+    queue_files += [file for topic in folders.batch_topics() for file in folders.batch_files(topic)]
     end = cut.end
     return RebuildPlan(
         paths.root,
