@@ -157,8 +157,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "connector/pyspark_rmqstore/continuation.py",
-        "snapshot, marks = self._snapshot, {**self._since.marks}",
-        "snapshot, marks = self._snapshot, dict[str, LogMark]()",
+        "records = {**self._since.last_records}",
+        "records = dict[str, LogMark]()",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
         "connector/test_brokers.py",
     ),
