@@ -67,7 +67,8 @@ class Pack(Generic[T]):
 
     def __init__(self, max_bytes: float, max_records: int | None) -> None:
         self.values: list[T] = []
-        self._max_bytes, self._max_records = max_bytes, max_records
+        self._max_bytes = max_bytes
+        self._max_records = max_records
         self._n_bytes = 0.0
         self._n_records = 0
         self._place: Hashable = None  # that of the last one
@@ -89,8 +90,9 @@ class Pack(Generic[T]):
         self.values.append(part.value)
 
     def _cost(self, part: SizedSplit[T]) -> float:
-        is_opened = bool(self.values) and part.place == self._place
-        return part.n_bytes + (0 if is_opened else OPEN_COST)
+        if self.values and part.place == self._place:
+            return part.n_bytes
+        return part.n_bytes + OPEN_COST
 
 
 class Splittable(Protocol):
