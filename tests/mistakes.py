@@ -157,7 +157,7 @@ MISTAKES: Final = (
     ),
     Mistake(
         "connector/pyspark_rmqstore/continuation.py",
-        "records = {**self._since.last_records}",
+        "records = {**since.last_records}",
         "records = dict[str, LogMark]()",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
         "connector/test_brokers.py",

@@ -133,28 +133,24 @@ class Continuation:
         }
 
     def offset(self, queues: Mapping[Key, int]) -> StreamOffset:
-        """Return a later offset with these queue offsets."""
-        since = self._since
-        left: dict[Key, LogMark] = {}  # the last records of queues that are not followed
-        for key in queues.keys() - self._snapshot.ends.keys():
-            record = since.last_record_of(key)
-            is_left = key in since.left or key[0] in self._followed
-            if queues[key] and record is not None and is_left:
-                left[key] = record
-        return StreamOffset(queues, self._last_records(), left)
-
-    def _last_records(self) -> dict[str, LogMark]:
-        """Return the newest record of each broker for a later offset.
+        """Return a later offset with these queue offsets, and the newest record of each broker.
 
         A query may have followed other queues before, whose messages are newer. A store whose
         newest record cannot be read has none: an older one would lie before its messages.
         """
+        since = self._since
         snapshot = self._snapshot
-        records = {**self._since.last_records}
+        left: dict[Key, LogMark] = {}  # the last records of queues that are not followed
+        for key in queues.keys() - snapshot.ends.keys():
+            record = since.last_record_of(key)
+            is_left = key in since.left or key[0] in self._followed
+            if queues[key] and record is not None and is_left:
+                left[key] = record
+        records = {**since.last_records}
         with_messages = {broker for (broker, *_), end in snapshot.ends.items() if end}
         for broker in with_messages - snapshot.last_records.keys():
             records.pop(broker, None)
         for broker, record in snapshot.last_records.items():
             proves = broker not in self.cut and self._followed[broker].proves_records
             records[broker] = max(records.get(broker, record), record) if proves else record
-        return records
+        return StreamOffset(queues, records, left)

@@ -100,7 +100,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
         after = self._continue(snapshot, since)
         starts, losses = after.starts(ends)
-        gone = self._report_gone(after, since)
+        gone = after.gone()
+        self._stores.report_gone({key: since.queues[key] for key in gone - self._gone})
+        self._gone = gone
         if self._request.fail_on_data_loss:  # else it is said when the micro-batch is planned
             report(losses, fails=True)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
@@ -108,7 +110,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             ends = self._admitted(starts, ends)
         # queues that a recovery removed, or that were deleted; they start over if they come back
         removed = {key: 0 for key in since.queues if key[0] in after.cut and key not in ends}
-        removed |= dict.fromkeys(gone, 0)
+        if self._stores.forgets_gone:
+            removed |= dict.fromkeys(gone, 0)
         queues = {**since.queues, **removed, **ends}
         if queues == since.queues and not after.cut and not after.replaced:
             return start
@@ -141,17 +144,6 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if missing:
             self._stores.report_missing(missing)
             self._reported |= missing
-
-    def _report_gone(self, after: Continuation, since: StreamOffset) -> set[Key]:
-        """Report queues that were deleted, each once; return those whose offsets are forgotten.
-
-        Raises:
-            OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
-        """
-        gone = after.gone()
-        self._stores.report_gone({key: since.queues[key] for key in gone - self._gone})
-        self._gone = gone
-        return gone if self._stores.forgets_gone else set()
 
     def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
         """Return the ends up to which a trigger may read within the limits of the options."""

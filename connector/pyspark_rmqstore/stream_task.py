@@ -59,20 +59,22 @@ class _StreamTask:
         self._may_have_changed = True
 
     def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
-        """Return the batches, the first of which is read already."""
-        part = self._planned if self._is_unchanged(store) else self._plan_again(store)
+        """Return the batches, the first of which is read already.
+
+        They are planned again unless the store has what was planned. The last record of a closed
+        store shows that.
+        """
+        part = self._planned
+        is_valid = not self._may_have_changed and (
+            part.mark is None or part.mark.stands_in(store.log)
+        )
+        if is_valid and store.paths.has_abort:
+            is_valid = all(store.ranges.stands(queue_slice) for queue_slice in part.slices)
+        if not is_valid:
+            part = self._plan_again(store)
         batches = part.read(store, self._request)
         first = next(batches, None)
         return batches if first is None else chain([first], batches)
-
-    def _is_unchanged(self, store: StoreParts) -> bool:
-        """Return whether the store has what was planned; a closed one shows it by one record."""
-        mark = self._planned.mark
-        if self._may_have_changed or (mark is not None and not mark.stands_in(store.log)):
-            return False
-        return not store.paths.has_abort or all(
-            store.ranges.stands(part) for part in self._planned.slices
-        )
 
     def _plan_again(self, store: StoreParts) -> QueuesPart:
         """Take from the log what queues now lack.

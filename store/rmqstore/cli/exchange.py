@@ -139,10 +139,7 @@ def import_messages(
             )
         confirm(planned, "", dry_run=True)
     if _STDIO not in sources and must_ask(yes=yes):
-        kind = "the store" if is_there else "a new store"
-        text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
-        if total is not None:
-            text += f"; rows: {total:,}"
+        text = _question(path, sources, total, is_there=is_there)
         confirm([text], "Import?", dry_run=False)
     with origins.in_errors():
         first = next(batches, None)
@@ -157,6 +154,13 @@ def import_messages(
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
         _append(path, writer, chain([first], batches), total, verbatim=verbatim)
+
+
+def _question(path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool) -> str:
+    """Return what an import does, for the person who is asked."""
+    kind = "the store" if is_there else "a new store"
+    text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
+    return text if total is None else f"{text}; rows: {total:,}"
 
 
 def _append(

@@ -104,10 +104,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     Raises:
         NotPermittedError: a file may not be read by this user, so nothing is known of it.
     """
-    yield from in_order(_found(store, progress))
-
-
-def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
+    found: list[Finding] = []
     tiers = [queues.tier for queues in store.parts.tiers if isinstance(queues.tier, Tier)]
     if not tiers:
         store.parts.require("verify")
@@ -124,9 +121,10 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
                 StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
             )
         with local as local_store:
-            yield from _found_in_store(local_store, progress)
+            found += _found_in_store(local_store, progress)
     for tier in tiers:
-        yield from tier_findings(store, tier)
+        found += tier_findings(store, tier)
+    yield from in_order(found)
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ Source: TimerMessageStore.java#load, #recover, #recoverAndRevise, #reviseQueueOf
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -150,9 +151,14 @@ def _undelivered(
     store: MessageStore, start: _Start, precision: int, progress: TimerProgress
 ) -> Iterator[Finding]:
     waiting = _waiting(store, progress)
-    following = _queue_offset_after(store, *start.last)
-    if following is None:
-        following = progress.queue_offset
+    # Of the record of the last unit, or if no such record lies there of what was noted.
+    following = progress.queue_offset
+    physical_offset, size = start.last
+    if physical_offset >= store.parts.log.min_offset:
+        with suppress(RmqStoreError):
+            fixed = store.parts.log.parts(physical_offset).fixed
+            if int(fixed["total_size"]) == size:
+                following = int(fixed["queue_offset"]) + 1
     is_entered = waiting.queue_offsets < following
     rows = np.flatnonzero(is_entered & ~np.isin(waiting.physical_offsets, start.delivered))
     lost = waiting.queue_offsets[rows[~_have_copies(store, waiting.physical_offsets[rows])]]
@@ -210,14 +216,3 @@ def _waiting(store: MessageStore, progress: TimerProgress) -> _Messages:
             columns = (chosen.column("queueOffset"), chosen.column("commitLogOffset"), times)
             parts.append(_Messages(*(column.to_numpy() for column in columns)))
     return _Messages(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _queue_offset_after(store: MessageStore, physical_offset: int, size: int) -> int | None:
-    """Return the queue offset after that of a record; None if no such record lies there."""
-    if physical_offset < store.parts.log.min_offset:
-        return None
-    try:
-        fixed = store.parts.log.parts(physical_offset).fixed
-    except RmqStoreError:
-        return None
-    return int(fixed["queue_offset"]) + 1 if int(fixed["total_size"]) == size else None
