@@ -89,9 +89,7 @@ class Repairer:
         self._paths = paths
         self._config = config
         self._log = log
-        self.queues = QueueFiles(
-            disk, paths, config, known_batch_topics(paths), may_begin_again=True
-        )
+        self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"
