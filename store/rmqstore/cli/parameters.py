@@ -201,7 +201,7 @@ def complete_groups(context: click.Context, _option: click.Parameter, incomplete
 def _stores_named(context: click.Context) -> Iterator[StorePaths]:
     # Before an option that lacks its value click leaves arguments as they are.
     words = *context.args, *(context.params.get("paths") or ()), *(context.params.get("ids") or ())
-    roots = {Path(one): None for one in (*words, context.params.get("path")) if one}
+    roots = {Path(word): None for word in (*words, context.params.get("path")) if word}
     roots = {root_of_part(path, LOCAL) or path: None for path in roots}
     confs = context.meta.get(CONFS) or ()
     for path, conf in [*roots.items(), *((None, conf) for conf in confs)]:

@@ -57,10 +57,10 @@ def report(
     made = page.with_name(f"{page.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
     made.replace(page)
-    for one in facts:
-        text = f"{one.messages:,} messages of {len(one.topics):,} topics"
-        click.echo(f"{page}: {one.broker_name}, {text}", err=True)
-    n_findings = sum(len(one.findings or ()) for one in facts)
+    for of_store in facts:
+        text = f"{of_store.messages:,} messages of {len(of_store.topics):,} topics"
+        click.echo(f"{page}: {of_store.broker_name}, {text}", err=True)
+    n_findings = sum(len(of_store.findings or ()) for of_store in facts)
     if n_findings:
         click.echo(f"damage: {number_of(n_findings, 'finding')}", err=True)
         sys.exit(DAMAGE)

@@ -49,7 +49,7 @@ _SHOWN = 15  # rows of a chart
 _TIME_TICKS = 5
 _VALUE_TICKS = 5
 _MAX_DECADES = 6  # of a logarithmic scale
-_DOT_PLACES = 200  # that can be distinguished
+_DOT_STEPS = 200  # of a share that can be distinguished
 
 
 def estimate_rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
@@ -248,21 +248,21 @@ def draw_skew(topics: Sequence[TopicFacts], queues: Sequence[QueueFacts]) -> Ske
     means = {topic.topic: topic.messages / topic.queues for topic in shown}
     top = max(topic.skew or 1.0 for topic in shown)
     ticks = _nice_ticks(top)
-    places: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
+    by_topic: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
     for queue in queues:
-        if queue.topic in places and queue.messages is not None:
+        if queue.topic in by_topic and queue.messages is not None:
             share = queue.messages / means[queue.topic] / ticks[-1]
-            places[queue.topic].setdefault(round(share * _DOT_PLACES), []).append(queue)
+            by_topic[queue.topic].setdefault(round(share * _DOT_STEPS), []).append(queue)
     rows = []
-    for topic, found in places.items():
+    for topic, by_step in by_topic.items():
         dots = []
-        for place, at in sorted(found.items()):
-            messages = at[0].messages or 0
+        for step, alike in sorted(by_step.items()):
+            messages = alike[0].messages or 0
             times = f"{messages / means[topic]:.2f} times the mean"
-            title = f"queue {at[0].queue_id}: {messages:,} messages, {times}"
-            if len(at) > 1:
-                title += f"; {len(at) - 1:,} more like it"
-            dots.append((100 * place / _DOT_PLACES, title))
+            title = f"queue {alike[0].queue_id}: {messages:,} messages, {times}"
+            if len(alike) > 1:
+                title += f"; {len(alike) - 1:,} more like it"
+            dots.append((100 * step / _DOT_STEPS, title))
         rows.append(Dots(topic, dots))
     return SkewChart(rows, [Tick(100 * value / ticks[-1], number(value)) for value in ticks])
 

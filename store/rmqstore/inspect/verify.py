@@ -189,22 +189,26 @@ def _wrong_units_and_keys(
     if not are_queues_unreadable(store.paths):
         yield from queues.findings(gaps, store.parts.ranges.light_messages_apart)
         if batch_topics:
-            # Units and records may disagree although all of them are valid, so messages are read.
-            batches = store.scan(
-                subscribe=batch_topics,
-                columns=["queueOffset"],
-                mode="PERMISSIVE",
-                fail_on_data_loss=False,
-            )
-            corrupt = (
-                text
-                for batch in batches
-                for text in batch.column("_corrupt_record").drop_null().to_pylist()
-            )
-            for text in islice(corrupt, _MAX_FINDINGS):
-                location, _, reason = text.partition(": ")
-                yield Finding("queue", location, reason)
+            yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
+
+
+def _damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Finding]:
+    """Yield the messages of batch topics that reads refuse.
+
+    Units and records may disagree although all of them are valid.
+    """
+    batches = store.scan(
+        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+    )
+    corrupt = (
+        text
+        for batch in batches
+        for text in batch.column("_corrupt_record").drop_null().to_pylist()
+    )
+    for text in islice(corrupt, _MAX_FINDINGS):
+        location, _, reason = text.partition(": ")
+        yield Finding("queue", location, reason)
 
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
@@ -693,12 +697,9 @@ class _Queues:
             apart: light message queues that lie in RocksDB and are left out.
         """
         self._compare_waiting()
+        folders = self._paths.queue_folders
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
-        for key in (
-            *self._paths.queue_folders.queues(),
-            *self._paths.queue_folders.batch_queues(),
-            *in_rocksdb,
-        ):
+        for key in (*folders.queues(), *folders.batch_queues(), *in_rocksdb):
             self._tally(*key)
         of_deleted: Counter[str] = Counter()
         ordered = sorted(gaps)
@@ -710,7 +711,7 @@ class _Queues:
             # A topic that was deleted has neither an entry in topics.json nor queues.
             is_unknown = self._known_topics and topic not in self._known_topics
             may_be_deleted = is_unknown and not is_system_topic(topic)
-            if may_be_deleted and not self._paths.queue_folders.has_queue_folder(topic):
+            if may_be_deleted and not folders.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             yield from tally.findings((topic, queue_id), self._log, ordered)

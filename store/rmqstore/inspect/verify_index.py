@@ -181,10 +181,7 @@ def _other_keys(
     """Yield that items lack a key of the log, and that they belong to no key of their record.
 
     Args:
-        paths: the files of the store.
-        keys: the keys of all records of its log.
-        log_start: physical offset where the log begins.
-        gaps: the parts of the log in which no complete record lies.
+        paths, keys, log_start, gaps: as for :func:`index_findings`.
         offsets: the physical offsets of all items, (n,).
         hashes: the hashes of their keys, (n,).
     """

@@ -113,19 +113,19 @@ class SavedCheckpoint:
         """
         self._checkpoint = self._checkpoint._replace(confirm_phy_offset=physical_offset)
 
-    def ask_for_all(self, log_start: int, *, is_whole: bool) -> None:
+    def ask_for_all(self, log_start: int, *, is_valid: bool) -> None:
         """Have a broker build all queues and the index if a rebuild of ours is interrupted.
 
-        Its recovery then scans the whole log. Where it would cut the log at damage, it is not asked
-        to.
+        Its recovery then scans all of the log. Where it would cut the log at damage, it is not
+        asked to.
 
         Args:
             log_start: physical offset where the log begins.
-            is_whole: whether a recovery gets from there to the end of the log.
+            is_valid: whether a recovery gets from there to the end of the log.
         """
-        if is_whole:
+        if is_valid:
             self._checkpoint = self._checkpoint.recovered_from(log_start)
-        self.save(built=0 if is_whole else None, index=0)
+        self.save(built=0 if is_valid else None, index=0)
 
     def cover_index(self) -> None:
         """Flush the newest index file, and guarantee all of them at the next :meth:`save`.

@@ -91,7 +91,7 @@ class Repairer:
         self._log = log
         self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
-        self._whole_from = log.max_offset
+        self._valid_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"
 
     def repair(self, *, truncate: bool = False, check_log: bool = False) -> Repaired:
@@ -164,7 +164,7 @@ class Repairer:
         if not cut.is_noted:
             copies = None if cut.is_our_own else self._cut_folder
             truncate_log(self._disk, self._log, cut.end, copies)
-            self._whole_from = cut.end.scanned_from
+            self._valid_from = cut.end.scanned_from
         return cut.end, cut.is_noted
 
     def plan_cut(self, *, truncate: bool = False, check_log: bool = False) -> LogCut:
@@ -290,7 +290,7 @@ class Repairer:
             scanned_from = scan_start(self._log, candidate)
             if scanned_from > start:
                 continue
-            if self._is_whole_from(scanned_from):
+            if self._is_valid_from(scanned_from):
                 recovered = candidate.recovered_from(scanned_from)
                 self._disk.replace(self._paths.checkpoint, recovered.stored())
                 if not self._paths.has_abort:
@@ -299,18 +299,18 @@ class Repairer:
                     self._disk.replace(self._paths.abort, our_abort())
             return
 
-    def is_whole(self) -> bool:
+    def is_valid(self) -> bool:
         """Return whether a recovery from the first file of the log gets to its end."""
-        return self._is_whole_from(self._log.min_offset)
+        return self._is_valid_from(self._log.min_offset)
 
-    def _is_whole_from(self, start: int) -> bool:
+    def _is_valid_from(self, start: int) -> bool:
         """Return whether a recovery from the start of a file gets to the end of the log.
 
         What was scanned to find the end is not read again, and what was appended since is our own.
         """
-        if not is_whole_between(self._log, start, self._whole_from):
+        if not is_whole_between(self._log, start, self._valid_from):
             return False
-        self._whole_from = min(self._whole_from, start)
+        self._valid_from = min(self._valid_from, start)
         return True
 
     def _dispatch(

@@ -455,7 +455,7 @@ class StoreWriter:
         self.config.require_delay_levels()
         self.flush()
         dispatched = self._checkpoint.dispatched
-        self._checkpoint.ask_for_all(self._log.min_offset, is_whole=self._repairer.is_whole())
+        self._checkpoint.ask_for_all(self._log.min_offset, is_valid=self._repairer.is_valid())
         self._has_failed = True
         with named_os_errors(
             self.paths.root, "the next writer that opens the store completes the rebuild"
