@@ -48,8 +48,8 @@ MISTAKES: Final = (
     Mistake(
         "store/rmqstore/write/writer.py",
         """        self._checkpoint.save(index=self._last_store_timestamp)
-        index, batch_topics""",
-        "        index, batch_topics",
+        dispatcher = Dispatcher(""",
+        "        dispatcher = Dispatcher(",
         "a broker that starts after a kill deletes index files that are newer than the checkpoint",
         "write/test_saved_checkpoint.py",
     ),
@@ -157,8 +157,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "connector/pyspark_rmqstore/continuation.py",
-        "snapshot, marks = self._snapshot, {**self._since.marks}",
-        "snapshot, marks = self._snapshot, dict[str, LogMark]()",
+        "records = {**since.last_records}",
+        "records = dict[str, LogMark]()",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
         "connector/test_brokers.py",
     ),

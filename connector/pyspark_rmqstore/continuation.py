@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
-from pyspark_rmqstore.stream_snapshot import FollowedPlace, Loss, StreamSnapshot
+from pyspark_rmqstore.stream_snapshot import Followed, Loss, StreamSnapshot
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.tail import replacements
 
@@ -17,7 +17,7 @@ class Continuation:
     """How the stores of a stream continue after one of its offsets.
 
     Its questions read the stores as they are now, and not only what the snapshot has. So they are
-    asked within ``FollowedSource.answer``, which asks again if a store has changed since its look.
+    asked within ``FollowedSource.answer``, which asks again if a store has changed since its poll.
 
     Attributes:
         cut: the brokers whose log was cut by a recovery since the offset was made.
@@ -25,42 +25,44 @@ class Continuation:
     """
 
     def __init__(
-        self, places: Mapping[str, FollowedPlace], snapshot: StreamSnapshot, since: StreamOffset
+        self, followed: Mapping[str, Followed], snapshot: StreamSnapshot, since: StreamOffset
     ) -> None:
-        self._places = places
+        self._followed = followed
         self._snapshot = snapshot
         self._since = since
-        next_offsets = since.by_broker
         self.cut = {
             broker
-            for broker, mark in since.marks.items()
-            if broker in places and not places[broker].holds(mark, next_offsets.get(broker, {}))
+            for broker, record in since.last_records.items()
+            if broker in followed
+            and not followed[broker].holds(record, since.by_broker.get(broker, {}))
         }
         self.replaced: dict[Key, int] = {}
-        for broker in next_offsets.keys() & places.keys():
-            self._find_replaced(broker, places[broker])
+        for broker in since.by_broker.keys() & followed.keys():
+            self._find_replaced(broker, followed[broker])
 
-    def _find_replaced(self, broker: str, place: FollowedPlace) -> None:
-        since, every = self._since, self._since.by_broker[broker]
-        # Queues that are followed again: their messages lie at or before older marks.
+    def _find_replaced(self, broker: str, store: Followed) -> None:
+        since = self._since
+        of_broker = since.by_broker[broker]
+        # Queues that are followed again: their messages lie at or before older records.
         left = {key for key in since.left if key[0] == broker and key in self._snapshot.ends}
         apart = {key[1:]: since.left[key] for key in left & since.queues.keys()}
-        next_offsets = {queue: at for queue, at in every.items() if queue not in apart}
+        delivered = {queue: end for queue, end in of_broker.items() if queue not in apart}
+        last_record = since.last_records.get(broker)
         is_cut = broker in self.cut
-        found = replacements(place.tail, next_offsets, since.marks.get(broker), is_cut=is_cut)
-        for queue, mark in apart.items():
-            alone = {queue: every[queue]}
-            is_cut = not place.holds(mark, alone)
-            found |= replacements(place.tail, alone, mark, is_cut=is_cut)
+        found = replacements(store.tail, delivered, last_record, is_cut=is_cut)
+        for queue, record in apart.items():
+            alone = {queue: of_broker[queue]}
+            is_cut = not store.holds(record, alone)
+            found |= replacements(store.tail, alone, record, is_cut=is_cut)
         self.replaced |= {(broker, *queue): begin for queue, begin in found.items()}
 
     def gone(self) -> set[Key]:
         """Return the queues before the offset that were deleted."""
         return {
             (broker, *queue)
-            for broker, next_offsets in self._since.by_broker.items()
-            if broker in self._places
-            for queue in self._places[broker].tail.gone(next_offsets)
+            for broker, delivered in self._since.by_broker.items()
+            if broker in self._followed
+            for queue in self._followed[broker].tail.gone(delivered)
         }
 
     def withheld(self, *, is_once: bool) -> list[Loss]:
@@ -69,11 +71,11 @@ class Continuation:
         Args:
             is_once: whether those are left out that were returned before.
         """
-        next_offsets = self._since.by_broker
+        delivered = self._since.by_broker
         return [
             Loss((broker, *queue), text)
-            for broker, place in self._places.items()
-            for queue, text in place.withheld(next_offsets.get(broker, {}), is_once=is_once).items()
+            for broker, store in self._followed.items()
+            for queue, text in store.withheld(delivered.get(broker, {}), is_once=is_once).items()
         ]
 
     def starts(self, ends: Mapping[Key, int]) -> tuple[dict[Key, int], list[Loss]]:
@@ -83,21 +85,26 @@ class Continuation:
         does not have start at their first message.
 
         Args:
-            ends: how far each queue reaches.
+            ends: the end of each queue.
         """
         starts: dict[Key, int] = {}
         losses: list[Loss] = []
         for key, end in ends.items():
             delivered = self._since.queues.get(key)
             starts[key] = delivered or 0
-            if key[0] not in self._places or (delivered == end and key not in self.replaced):
+            if key[0] not in self._followed or (delivered == end and key not in self.replaced):
                 continue
-            first = self._places[key[0]].tail.first(key[1:])
+            first = self._followed[key[0]].tail.first(key[1:])
             if delivered is not None and key in self.replaced:
                 # Delivered messages are not delivered again.
                 starts[key] = begin = self.replaced[key]
-                begins_again = begin <= first and key[0] not in self.cut
-                text = _replacement(delivered, begin, begins_again=begins_again)
+                text = f"a recovery cut it at {begin} since"
+                if begin <= first and key[0] not in self.cut:
+                    text = (
+                        "its messages are all newer than those: the queue was deleted, as with "
+                        f"its topic, and begins again at offset {begin}"
+                    )
+                text = f"delivered up to offset {delivered}, but {text}"
                 losses.append(Loss(key, text))
             if starts[key] >= end and delivered is not None:
                 continue
@@ -115,47 +122,35 @@ class Continuation:
     def stops(self, ends: Mapping[Key, int]) -> dict[Key, int]:
         """Return where the messages before the offset end in each queue.
 
-        Only messages that the store still holds count. If a recovery has cut the log since the
+        Only messages that the store still has count. If a recovery has cut the log since the
         offset was made, or a topic was made again, other messages may have replaced some of them.
         These belong after the offset.
         """
-        present, replaced = self._snapshot.ends, self.replaced
+        present = self._snapshot.ends
         return {
-            key: min(end, present.get(key, 0), replaced.get(key, end)) for key, end in ends.items()
+            key: min(end, present.get(key, 0), self.replaced.get(key, end))
+            for key, end in ends.items()
         }
 
     def offset(self, queues: Mapping[Key, int]) -> StreamOffset:
-        """Return a later offset with these queue offsets."""
-        since, snapshot = self._since, self._snapshot
-        left: dict[Key, LogMark] = {}  # the marks of queues that are not followed
-        for key in queues.keys() - snapshot.ends.keys():
-            mark = since.mark_of(key)
-            if queues[key] and mark is not None and (key in since.left or key[0] in self._places):
-                left[key] = mark
-        return StreamOffset(queues, self._marks(), left)
-
-    def _marks(self) -> dict[str, LogMark]:
-        """Return the newest record of each broker for a later offset.
+        """Return a later offset with these queue offsets, and the newest record of each broker.
 
         A query may have followed other queues before, whose messages are newer. A store whose
-        newest record cannot be read has no mark: an older one would lie before its messages.
+        newest record cannot be read has none: an older one would lie before its messages.
         """
-        snapshot, marks = self._snapshot, {**self._since.marks}
-        unmarked = {broker for (broker, *_), end in snapshot.ends.items() if end}
-        for broker in unmarked - snapshot.marks.keys():
-            marks.pop(broker, None)
-        for broker, mark in snapshot.marks.items():
-            before = marks.get(broker)
-            stands = broker not in self.cut and self._places[broker].proves_marks
-            marks[broker] = max(before, mark) if before is not None and stands else mark
-        return marks
-
-
-def _replacement(delivered: int, begin: int, *, begins_again: bool) -> str:
-    """Return in words what replaced delivered messages from an offset on."""
-    if begins_again:
-        return (
-            f"delivered up to offset {delivered}, but its messages are all newer than those: the "
-            f"queue was deleted, as with its topic, and begins again at offset {begin}"
-        )
-    return f"delivered up to offset {delivered}, but a recovery cut it at {begin} since"
+        since = self._since
+        snapshot = self._snapshot
+        left: dict[Key, LogMark] = {}  # the last records of queues that are not followed
+        for key in queues.keys() - snapshot.ends.keys():
+            record = since.last_record_of(key)
+            is_left = key in since.left or key[0] in self._followed
+            if queues[key] and record is not None and is_left:
+                left[key] = record
+        records = {**since.last_records}
+        with_messages = {broker for (broker, *_), end in snapshot.ends.items() if end}
+        for broker in with_messages - snapshot.last_records.keys():
+            records.pop(broker, None)
+        for broker, record in snapshot.last_records.items():
+            proves = broker not in self.cut and self._followed[broker].proves_records
+            records[broker] = max(records.get(broker, record), record) if proves else record
+        return StreamOffset(queues, records, left)

@@ -48,12 +48,12 @@ class FollowedStore(NamedTuple):
         return self.tail.store
 
     @property
-    def proves_marks(self) -> bool:
+    def proves_records(self) -> bool:
         return True
 
-    def holds(self, mark: LogMark, _next_offsets: Mapping[QueueKey, int]) -> bool:
-        """Return whether the record of a mark still stands, or was deleted as too old."""
-        return self.tail.holds(mark)
+    def holds(self, record: LogMark, _delivered: Mapping[QueueKey, int]) -> bool:
+        """Return whether a record still stands, or was deleted as too old."""
+        return self.tail.holds(record)
 
     def withheld(self, _delivered: Mapping[QueueKey, int], *, is_once: bool) -> dict[QueueKey, str]:
         """Return nothing: all that a store has can be read."""
@@ -67,9 +67,11 @@ class FollowedStore(NamedTuple):
         spec = request.spec(self.store.broker_name)
         return self.store.store_queues.slices(key, start, stop, spec)
 
-    def task_of(self, slices: list[QueueSlice], limits: Limits, mark: LogMark | None) -> StoreTask:
-        """Return what is read of ranges of queues up to a mark, which is split within limits."""
-        return StoreTask(queues_part(self.store, slices, limits, mark), self.ref)
+    def task_of(
+        self, slices: list[QueueSlice], limits: Limits, last_record: LogMark | None
+    ) -> StoreTask:
+        """Return what is read of ranges of queues up to a record, which is split within limits."""
+        return StoreTask(queues_part(self.store, slices, limits, last_record), self.ref)
 
 
 class AllSigns(NamedTuple):
@@ -113,7 +115,7 @@ class FollowedStores:
             followed.store.refresh()
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
-        """Look, and return the answer to a question about what was found.
+        """Poll, and return the answer to a question about what was found.
 
         Both are repeated while files are deleted, or a recovery changes a store.
         """
@@ -126,7 +128,7 @@ class FollowedStores:
     def _initial(self) -> StreamOffset:
         request = self._request
         initial: dict[Key, int] = {}
-        for broker, (_, tail) in self.places.items():
+        for broker, (_, tail) in self.followed.items():
             # it polls only after it has read the offsets of consumer groups
             starts = tail.store.ranges.starts(
                 request.selection,
@@ -135,7 +137,7 @@ class FollowedStores:
                 fail_on_data_loss=request.fail_on_data_loss,
             )
             initial |= {(broker, *queue): start for queue, start in starts.items()}
-        return StreamOffset(initial, self.last_poll().marks)
+        return StreamOffset(initial, self.last_poll().last_records)
 
     def poll(self) -> StreamSnapshot:
         """Look for changes in all stores."""
@@ -145,12 +147,12 @@ class FollowedStores:
 
     def last_poll(self) -> StreamSnapshot:
         """Return what the last poll found; the first one if there was none."""
-        return StreamSnapshot.of(self.places)
+        return StreamSnapshot.of(self.followed)
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Return an estimate of the messages of a queue between two offsets."""
-        whole = QueueSlice(key[1], key[2], start, end)
-        samples = self.places[key[0]].store.sampler.sample(whole, _SAMPLES)
+        queue_slice = QueueSlice(key[1], key[2], start, end)
+        samples = self.followed[key[0]].store.sampler.sample(queue_slice, _SAMPLES)
         if not samples:
             return Weight(0, 0)
         mean = sum(sample.mean_bytes for sample in samples) / len(samples)
@@ -158,8 +160,8 @@ class FollowedStores:
 
     def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
         """Return how many messages of a queue, from the first of a range on, fit into bytes."""
-        whole = QueueSlice(key[1], key[2], start, end)
-        return self.places[key[0]].store.sampler.rows_within(whole, n_bytes)
+        queue_slice = QueueSlice(key[1], key[2], start, end)
+        return self.followed[key[0]].store.sampler.rows_within(queue_slice, n_bytes)
 
     def report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that the options do not name, or log a warning.
@@ -169,7 +171,7 @@ class FollowedStores:
         """
         text = (
             f"data loss: the query has read messages of broker {', '.join(sorted(brokers))}, "
-            f"but its stores are of {', '.join(sorted(self.places))}"
+            f"but its stores are of {', '.join(sorted(self.followed))}"
         )
         if self._request.fail_on_data_loss:
             raise OffsetOutOfRangeError(
@@ -178,7 +180,7 @@ class FollowedStores:
         logger.warning("%s; continuing without it", text)
 
     def report_gone(self, queues: Mapping[Key, int]) -> None:
-        """Report queues that were deleted, given how far they were delivered.
+        """Report queues that were deleted, given the offsets up to which they were delivered.
 
         Raises:
             OffsetOutOfRangeError: there is one, and data loss is to fail.
@@ -208,8 +210,8 @@ class FollowedStores:
         return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths))
 
     @property
-    def places(self) -> Mapping[str, FollowedStore]:
-        """The stores by broker name; each is looked at when it is opened."""
+    def followed(self) -> Mapping[str, FollowedStore]:
+        """The stores by broker name; each is polled when it is opened."""
         if not self._opened:
             opened: dict[str, FollowedStore] = {}
             request = self._request

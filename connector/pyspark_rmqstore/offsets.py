@@ -43,7 +43,7 @@ def limit_rows(starts: Mapping[K, int], ends: Mapping[K, int], max_rows: int) ->
 
     Args:
         starts: the start of every queue in ``ends``.
-        ends: how far each queue reaches.
+        ends: the end of each queue.
         max_rows: number of messages to admit; if there are fewer, all of them are admitted.
     """
     keys = list(ends)
@@ -74,7 +74,7 @@ def limit_bytes(
 
     Args:
         starts: the start of every queue in ``ends``.
-        ends: how far each queue reaches.
+        ends: the end of each queue.
         max_bytes: shared among queues by the estimated bytes of their backlog. What is admitted is
             counted, not estimated.
         weigh: estimates the messages of a queue between two offsets.
@@ -132,30 +132,30 @@ def flattened(stored: Mapping[str, Any], n_names: int) -> Iterator[tuple[Any, ..
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """A queue offset for every queue, and a mark for every broker.
+    """A queue offset for every queue, and the last record of every broker.
 
-    The mark is the newest record that was known when the offset was made. It shows that a recovery
-    has cut the log and the broker has continued, which queue offsets alone would not. As JSON, with
+    That is the newest record that was known when the offset was made. It shows that a recovery has
+    cut the log and the broker has continued, which queue offsets alone would not. As JSON, with
     ``queues`` in the form of option ``startingOffsets``::
 
         {"version": 1,
          "queues": {"TopicA": {"broker-a": {"0": 23, "1": 17}}},
          "log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}
 
-    A query may stop following queues, as with another ``subscribe``. Marks move on without them, so
-    ``left`` keeps the mark of the last offset at which such a queue was followed. As JSON, which
-    has it only if there is such a queue::
+    A query may stop following queues, as with another ``subscribe``. Last records advance without
+    them, so ``left`` keeps the one of the last offset at which such a queue was followed. As JSON,
+    which has it only if there is such a queue::
 
          "left": {"TopicB": {"broker-a": {"0": {"physicalOffset": 23, "storeTimestamp": 1700}}}}
     """
 
     queues: Mapping[Key, int] = field(default_factory=dict)
-    marks: Mapping[str, LogMark] = field(default_factory=dict)
+    last_records: Mapping[str, LogMark] = field(default_factory=dict)
     left: Mapping[Key, LogMark] = field(default_factory=dict)
 
-    def mark_of(self, key: Key) -> LogMark | None:
+    def last_record_of(self, key: Key) -> LogMark | None:
         """Return a record at or after all messages of a queue that lie before the offset."""
-        return self.left.get(key, self.marks.get(key[0]))
+        return self.left.get(key, self.last_records.get(key[0]))
 
     @cached_property
     def by_broker(self) -> Mapping[str, Mapping[QueueKey, int]]:
@@ -171,12 +171,12 @@ class StreamOffset:
             (topic, broker, queue_id, offset)
             for (broker, topic, queue_id), offset in self.queues.items()
         )
-        log = {broker: _mark_json(mark) for broker, mark in sorted(self.marks.items())}
+        log = {broker: _stored(record) for broker, record in sorted(self.last_records.items())}
         stored = {"version": _VERSION, "queues": queues, "log": log}
         if self.left:
             stored["left"] = nested(
-                (topic, broker, queue_id, _mark_json(mark))
-                for (broker, topic, queue_id), mark in self.left.items()
+                (topic, broker, queue_id, _stored(record))
+                for (broker, topic, queue_id), record in self.left.items()
             )
         return stored
 
@@ -201,12 +201,14 @@ class StreamOffset:
                     (broker, topic, queue_id): offset
                     for topic, broker, queue_id, offset in flattened(stored["queues"], 2)
                 },
-                marks={broker: _mark_of(mark) for broker, mark in stored["log"].items()},
+                last_records={
+                    broker: _record_of(record) for broker, record in stored["log"].items()
+                },
                 left={
-                    (broker, topic, int(queue_id)): _mark_of(mark)
+                    (broker, topic, int(queue_id)): _record_of(record)
                     for topic, brokers in stored.get("left", {}).items()
                     for broker, queues in brokers.items()
-                    for queue_id, mark in queues.items()
+                    for queue_id, record in queues.items()
                 },
             )
         except (AttributeError, KeyError, TypeError, ValueError) as err:
@@ -216,9 +218,9 @@ class StreamOffset:
             ) from err
 
 
-def _mark_json(mark: LogMark) -> dict[str, int]:
-    return {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
+def _stored(record: LogMark) -> dict[str, int]:
+    return {"physicalOffset": record.physical_offset, "storeTimestamp": record.store_timestamp}
 
 
-def _mark_of(stored: Mapping[str, Any]) -> LogMark:
+def _record_of(stored: Mapping[str, Any]) -> LogMark:
     return LogMark(int(stored["physicalOffset"]), int(stored["storeTimestamp"]))

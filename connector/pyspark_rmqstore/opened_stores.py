@@ -60,9 +60,8 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
         for ref in shared:
             store = stack.enter_context(open_ref(ref))
             store.require("reading one of several stores of a broker")
-            source = store
-            sources.append(source)
-            paths[id(source)] = ref.path
+            sources.append(store)
+            paths[id(store)] = ref.path
         for broker in brokers_of(sources):
             broker.require_valid()
             for replica in broker.replicas:

@@ -117,7 +117,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """
     given = _options_of_messages(options)
     misplaced = [option.name for option in given.outside("batch")]
-    if _is_kafka(given) and (ignored := [name for name in _TRIGGERS if name in given]):
+    is_kafka = (given.text("columns") or "").strip().lower() == KAFKA
+    if is_kafka and (ignored := [name for name in _TRIGGERS if name in given]):
         logger.warning(
             "%s: ignored in a batch read, as by Spark's Kafka source", ", ".join(ignored)
         )
@@ -151,7 +152,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 def offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
     """Return the most and the least offsets of a trigger of a stream, None where none is given."""
-    most, least = given["maxOffsetsPerTrigger"], given["minOffsetsPerTrigger"]
+    most = given["maxOffsetsPerTrigger"]
+    least = given["minOffsetsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
     return most, least
@@ -167,26 +169,14 @@ def _read_options(given: GivenOptions, *, streaming: bool) -> ReadOptions:
     limits = Limits(
         given["maxBytesPerPartition"], given["maxRecordsPerPartition"], given["minPartitions"]
     )
-    return ReadOptions(chosen, _source(given, chosen), request, limits)
-
-
-def _source(given: GivenOptions, chosen: ColumnOptions) -> Source:
-    """Return what ``path`` names: running brokers, or stores.
-
-    Raises:
-        UnsupportedFeatureError: an option is given that only the files of stores can answer.
-    """
+    source: Source
     if is_live(given["path"]):
-        live = import_module("pyspark_rmqstore.live.source")
-        source: Source = live.parse_source(given, chosen)
-        return source
-    from pyspark_rmqstore.store_source import StoreSource
+        source = import_module("pyspark_rmqstore.live.source").parse_source(given, chosen)
+    else:
+        from pyspark_rmqstore.store_source import StoreSource
 
-    return StoreSource(parse_stores(given))
-
-
-def _is_kafka(given: GivenOptions) -> bool:
-    return (given.text("columns") or "").strip().lower() == KAFKA
+        source = StoreSource(parse_stores(given))
+    return ReadOptions(chosen, source, request, limits)
 
 
 def _options_of_messages(options: Mapping[str, str]) -> GivenOptions:

@@ -90,8 +90,9 @@ class Pack(Generic[T]):
         self.values.append(part.value)
 
     def _cost(self, part: SizedSplit[T]) -> float:
-        is_opened = bool(self.values) and part.place == self._place
-        return part.n_bytes + (0 if is_opened else OPEN_COST)
+        if self.values and part.place == self._place:
+            return part.n_bytes
+        return part.n_bytes + OPEN_COST
 
 
 class Splittable(Protocol):

@@ -72,8 +72,8 @@ def _condition(
     kind = type(pushed).__name__
     if kind == "IsNotNull":
         return Comparison(name, "IS NOT NULL")
-    if kind == "StringStartsWith":
-        return starting_with(name, pushed.value) if name == "topic" else None  # type: ignore[attr-defined]
+    if kind == "StringStartsWith" and name == "topic":
+        return starting_with(name, pushed.value)  # type: ignore[attr-defined]
     column = schema.field(name).type
     known = _EQUAL if pa.types.is_string(column) else _EQUAL | _ORDERS
     if kind not in known:
@@ -81,8 +81,7 @@ def _condition(
     value = pushed.value  # type: ignore[attr-defined]
     given = tuple(value) if kind == "In" else (value,)
     try:
-        present = [value for value in given if value is not None]
-        values = tuple(pa.array(present, column).to_pylist())
+        values = tuple(pa.array([item for item in given if item is not None], column).to_pylist())
     except (pa.ArrowException, TypeError, OverflowError, ValueError):
         return None  # only Spark knows what they mean in a comparison with the column
     if kind != "In" and not values:

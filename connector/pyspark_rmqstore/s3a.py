@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,17 +29,15 @@ def s3a_options(spark: SparkSession) -> str:
     def setting(name: str) -> str | None:
         return spark.conf.get(_PREFIX + name, None)
 
-    return json.dumps(_options(setting))
-
-
-def _options(setting: Callable[[str], str | None]) -> dict[str, str]:
     options = {ours: value for theirs, ours in _NAMES.items() if (value := setting(theirs))}
     endpoint = options.get("endpoint", "")
     if endpoint and "://" not in endpoint:
-        is_plain = (setting("connection.ssl.enabled") or "true").lower() == "false"
-        options["endpoint"] = f"{'http' if is_plain else 'https'}://{endpoint}"
+        scheme = "https"
+        if (setting("connection.ssl.enabled") or "").lower() == "false":
+            scheme = "http"
+        options["endpoint"] = f"{scheme}://{endpoint}"
     if (setting("path.style.access") or "").lower() == "false" and endpoint:
         options["virtual_addressing"] = "true"
     if _ANONYMOUS in (setting("aws.credentials.provider") or ""):
         options["anonymous"] = "true"
-    return options
+    return json.dumps(options)

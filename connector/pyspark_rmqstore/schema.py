@@ -168,6 +168,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 @cache
 def _reserved() -> pa.Array:
+    """Return the properties that are no headers; pyarrow loads pandas for an array of values."""
     return pa.array(RESERVED_PROPERTIES)
 
 

@@ -14,7 +14,6 @@ failed attempts.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,9 +47,11 @@ _ABANDONED_SECONDS = 24 * 60 * 60
 _MAX_RETRIES = 100
 
 # Source: StreamExecution.scala#QUERY_ID_KEY, MicroBatchExecution.scala#BATCH_ID_KEY.
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
 
-_BEGIN_SECONDS, COMMIT_SECONDS = 2, 300
+_BEGIN_SECONDS = 2
+COMMIT_SECONDS = 300
 _PAUSE_SECONDS = 0.05
 
 
@@ -65,18 +66,10 @@ def job_ids(root: str) -> list[str]:
 
 
 def begin(root: str, job_id: str) -> None:
-    """Make the folder of a job, and remove the folders of jobs whose driver died.
+    """Make the folder of a job unless it is there, and remove those of jobs whose driver died.
 
-    Only the driver makes the folder, so a task that still runs when its job is aborted cannot write
-    any more.
-    """
-    join(root, job_id)
-
-
-def join(root: str, job_id: str) -> None:
-    """Make the folder of a job unless another task has made it.
-
-    Tasks of a stream do this, because its driver does not know the id of the query.
+    For a batch only the driver does this, so a task that still runs when its job is aborted cannot
+    write any more. For a stream its tasks do, because its driver does not know the id of the query.
     """
     disk = disk_of(root)
     folder = job_folder(root, job_id)
@@ -136,7 +129,8 @@ def micro_batch() -> tuple[str, str]:
     """
     context = TaskContext.get()
     assert context is not None, "Spark runs this in a task"
-    query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    query_id = context.getLocalProperty(QUERY_ID)
+    batch_id = context.getLocalProperty(BATCH_ID)
     if not query_id or not batch_id:
         raise StoreStateError(
             f"Spark has not set {QUERY_ID} and {BATCH_ID}: "
@@ -154,7 +148,7 @@ class RmqStoreStreamWriter:
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._path = options.path
-        # A query does not hold the store between its micro-batches, so another query may commit
+        # A query does not lock the store between its micro-batches, so another query may commit
         # now, which can take long.
         self._sink = StoreSink(schema, options, patience=COMMIT_SECONDS)
 
@@ -162,7 +156,7 @@ class RmqStoreStreamWriter:
         """Encode the rows of one task. Runs in a task; stateless."""
         query_id, batch_id = micro_batch()
         job_id = _job_id(query_id, int(batch_id))
-        join(self._path, job_id)
+        begin(self._path, job_id)
         staged = self._sink.stage(iterator, job_folder(self._path, job_id))
         return StagedOfQuery(staged.partition, staged.part, staged.host, query_id)
 
@@ -207,7 +201,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._options = options
-        self._job_id = uuid.uuid4().hex
+        self._job_id = uuid4().hex
         self._sink = StoreSink(schema, options)
         self._sink.warn_ignored()
         begin(options.path, self._job_id)
@@ -276,11 +270,13 @@ class StoreSink:
         require_columns(schema.names, options.spec)
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
-        queue_nums, config = options.spec.queue_nums, options.config
+        queue_nums = options.spec.queue_nums
+        config = options.config
         if is_store(options.path, conf=options.conf):
             # A store that a broker holds is refused before any work.
             with _open(options, patience) as store:
-                queue_nums, config = store.queue_nums(), store.config
+                queue_nums = store.queue_nums()
+                config = store.config
         self._spec = replace(
             options.spec, queue_nums=queue_nums, n_delay_levels=config.n_delay_levels
         )
@@ -301,7 +297,8 @@ class StoreSink:
         require_folder(folder)
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
-        partition, attempt = context.partitionId(), context.taskAttemptId()
+        partition = context.partitionId()
+        attempt = context.taskAttemptId()
         maker = MessageMaker(self._spec, turn=partition)
         # Attempts of a driver that died may still run, and have the numbers of the next driver's.
         path = folder / f"part-{partition}-{attempt}-{uuid4().hex}"
@@ -339,9 +336,9 @@ class StoreSink:
 def _open(options: WriteOptions, patience: float) -> StoreWriter:
     """Open the store, or make it.
 
-    If a writer of ours holds the store, this waits until that has committed, at most
+    If a writer of ours has the store, this waits until that has committed, at most
     ``COMMIT_SECONDS``; for anybody else it waits ``patience`` seconds. A writer of ours that is
-    closing the store shows no mark any more before it releases the lock.
+    closing the store has no ``abort`` file any more before it releases the lock.
     """
     started = seen_ours = monotonic()
     while True:
@@ -359,7 +356,8 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
         except StoreLockedError as err:
             now = monotonic()
             # Whether the writer that holds the store seems to be one of ours, and not a broker.
-            path, conf = options.path, options.conf
+            path = options.path
+            conf = options.conf
             if is_store(path, conf=conf) and find_store(path, conf=conf).has_our_abort:
                 seen_ours = now
             if now - started > COMMIT_SECONDS or now - seen_ours > patience:

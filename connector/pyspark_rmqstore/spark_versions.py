@@ -59,7 +59,7 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
         return self._start
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - of PySpark 4.0 and 4.1
-        """Return how far the next micro-batch reaches.
+        """Return where the next micro-batch ends.
 
         After a restart Spark does not report where the query has got to before it plans a
         micro-batch. Planning then compares both ends and reports what was lost.

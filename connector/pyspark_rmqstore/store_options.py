@@ -91,7 +91,8 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
             misspelt.
     """
     given = GivenOptions(options, ALL_READ_OPTIONS, SPARK_OWN)
-    storage_options, paths = given["storageOptions"], given.paths
+    storage_options = given["storageOptions"]
+    paths = given.paths
     if "brokers" in given:
         paths += [path for stores in brokers(given["brokers"]).values() for path in stores]
     if paths and all(map(is_live, paths)):
@@ -288,14 +289,15 @@ def _folders(text: str | None) -> tuple[str, ...]:
 
 def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
     absolute = store_path(pattern)
-    if not glob.has_magic(absolute):  # a part of a store is found here, and not in every task
-        return [absolute if is_uri(absolute) else str(root_for(absolute, LOCAL))]
-    in_disk_order = [] if is_uri(absolute) else glob.glob(absolute)  # noqa: PTH207 - it is absolute
-    matches = (
-        matching(absolute, taken_by(absolute, to_reach))
-        if is_uri(absolute)
-        else sorted(in_disk_order)
-    )
+    is_pattern = glob.has_magic(absolute)
+    if is_uri(absolute):
+        matches = [absolute]
+        if is_pattern:
+            matches = matching(absolute, taken_by(absolute, to_reach))
+    elif is_pattern:
+        matches = sorted(glob.glob(absolute))  # noqa: PTH207 - it is absolute
+    else:  # a part of a store is found here, and not in every task
+        matches = [str(root_for(absolute, LOCAL))]
     if not matches:
         raise OptionError(f"path {pattern!r} does not match any folder")
     return matches

@@ -78,14 +78,14 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._target = self._stores.answer(lambda snapshot: dict(snapshot.ends))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
+        """Return where the next micro-batch ends; ``start`` if there is nothing to read."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
         return self.next_offset(start, is_limited=not isinstance(limit, ReadAllAvailable))
 
     @option_names()
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
-        """Return how far the next micro-batch reaches, within the limits of the options or not."""
+        """Return where the next micro-batch ends, within the limits of the options or not."""
         return self._stores.answer(
             lambda snapshot: self._next_offset(snapshot, start, is_limited=is_limited)
         )
@@ -100,7 +100,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
         after = self._continue(snapshot, since)
         starts, losses = after.starts(ends)
-        gone = self._report_gone(after, since)
+        gone = after.gone()
+        self._stores.report_gone({key: since.queues[key] for key in gone - self._gone})
+        self._gone = gone
         if self._request.fail_on_data_loss:  # else it is said when the micro-batch is planned
             report(losses, fails=True)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
@@ -108,7 +110,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             ends = self._admitted(starts, ends)
         # queues that a recovery removed, or that were deleted; they start over if they come back
         removed = {key: 0 for key in since.queues if key[0] in after.cut and key not in ends}
-        removed |= dict.fromkeys(gone, 0)
+        if self._stores.forgets_gone:
+            removed |= dict.fromkeys(gone, 0)
         queues = {**since.queues, **removed, **ends}
         if queues == since.queues and not after.cut and not after.replaced:
             return start
@@ -124,7 +127,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         Raises:
             OffsetOutOfRangeError: there are such messages, and ``failOnDataLoss`` is true.
         """
-        after = Continuation(self._stores.places, snapshot, since)
+        after = Continuation(self._stores.followed, snapshot, since)
         fails = self._request.fail_on_data_loss
         report(after.withheld(is_once=not fails), fails=fails)
         return after
@@ -137,24 +140,13 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         Raises:
             OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
         """
-        missing = {*offset.by_broker, *offset.marks} - snapshot.brokers - self._reported
+        missing = {*offset.by_broker, *offset.last_records} - snapshot.brokers - self._reported
         if missing:
             self._stores.report_missing(missing)
             self._reported |= missing
 
-    def _report_gone(self, after: Continuation, since: StreamOffset) -> set[Key]:
-        """Report queues that were deleted, each once; return those whose offsets are forgotten.
-
-        Raises:
-            OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
-        """
-        gone = after.gone()
-        self._stores.report_gone({key: since.queues[key] for key in gone - self._gone})
-        self._gone = gone
-        return gone if self._stores.forgets_gone else set()
-
     def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
-        """Return how far a trigger may read within the limits of the options."""
+        """Return the ends up to which a trigger may read within the limits of the options."""
         options = self._options
         n_rows = sum(ends[key] - starts[key] for key in ends)
         may_wait = self._target is None  # otherwise the query has to reach its end
@@ -170,7 +162,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return ends
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the queues reach, for the query's progress.
+        """Return the ends of the queues, for the query's progress.
 
         The difference to its ``endOffset`` is the lag.
         """
@@ -179,7 +171,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
-        since, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
+        since = StreamOffset.of_json(start)
+        until = StreamOffset.of_json(end)
         return self._stores.answer(lambda snapshot: self._plan(snapshot, since, until))
 
     def _plan(
@@ -187,27 +180,25 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     ) -> Sequence[InputPartition]:
         slices, losses = self._slices(snapshot, since, until)
         fails = self._request.fail_on_data_loss
-        places = self._stores.places
-        unconfirmed = (
-            set()
-            if fails
-            else {
+        followed = self._stores.followed
+        unconfirmed: set[str] = set()
+        if not fails:
+            unconfirmed = {
                 broker
                 for broker, queue_slices in slices.items()
-                if not places[broker].tail.are_confirmed(queue_slices)
+                if not followed[broker].tail.are_confirmed(queue_slices)
             }
-        )
         if unconfirmed:
             self._stores.invalidate(unconfirmed)
             slices, losses = self._slices(self._stores.poll(), since, until)
             slices = {
-                broker: places[broker].tail.confirmed(queue_slices)
+                broker: followed[broker].tail.confirmed(queue_slices)
                 for broker, queue_slices in slices.items()
             }
         report(losses, fails=fails)
         limits = self._options.read.limits
         tasks = [
-            places[broker].task_of(queue_slices, limits, until.marks.get(broker))
+            followed[broker].task_of(queue_slices, limits, until.last_records.get(broker))
             for broker, queue_slices in slices.items()
         ]
         return plan_tasks(tasks, limits)
@@ -224,18 +215,19 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             if since.queues.get(key) != end or key in after.replaced
         }
         starts, losses = after.starts(ends)
-        places = self._stores.places
-        offset = StreamOffset(ends, until.marks, until.left)
-        stops = Continuation(places, snapshot, offset).stops(ends)
+        followed = self._stores.followed
+        changed = StreamOffset(ends, until.last_records, until.left)
+        stops = Continuation(followed, snapshot, changed).stops(ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, end in ends.items():
-            start, stop = starts[key], stops[key]
+            start = starts[key]
+            stop = stops[key]
             if stop < end and start < end:
                 text = f"offsets {max(stop, start)} to {end} (excluded) are gone"
                 losses.append(Loss(key, text))
             if start < stop:
                 broker = key[0]
-                queue_slices = places[broker].queue_slices(key[1:], start, stop, self._request)
+                queue_slices = followed[broker].queue_slices(key[1:], start, stop, self._request)
                 slices.setdefault(broker, []).extend(queue_slices)
         return slices, losses
 

@@ -21,25 +21,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class FollowedPlace(Protocol):
+class Followed(Protocol):
     """A store or a running broker that a stream follows.
 
     Attributes:
         tail: what the last poll found, and questions about its queues.
-        proves_marks: whether it knows of an older record that it still stands.
+        proves_records: whether it knows of an older record that it still stands.
     """
 
     @property
     def tail(self) -> Tail: ...
     @property
-    def proves_marks(self) -> bool: ...
+    def proves_records(self) -> bool: ...
 
-    def holds(self, mark: LogMark, next_offsets: Mapping[QueueKey, int]) -> bool:
-        """Return whether the record of a mark still stands, or was deleted as too old.
+    def holds(self, record: LogMark, delivered: Mapping[QueueKey, int]) -> bool:
+        """Return whether a record still stands, or was deleted as too old.
 
         Args:
-            mark: the newest record at some time.
-            reached: how far queues reached then, or less far.
+            record: the newest record at some time.
+            delivered: the queue offsets up to which queues were delivered then, or lower ones.
         """
         ...
 
@@ -47,7 +47,7 @@ class FollowedPlace(Protocol):
         """Return what is there and nobody may read, in words, by queue.
 
         Args:
-            delivered: how far queues were delivered.
+            delivered: the queue offsets up to which queues were delivered.
             is_once: whether what was returned before is left out.
         """
         ...
@@ -56,7 +56,9 @@ class FollowedPlace(Protocol):
         self, key: QueueKey, start: int, stop: int, request: ScanRequest
     ) -> list[QueueSlice]: ...
 
-    def task_of(self, slices: list[QueueSlice], limits: Limits, mark: LogMark | None) -> Task: ...
+    def task_of(
+        self, slices: list[QueueSlice], limits: Limits, last_record: LogMark | None
+    ) -> Task: ...
 
 
 @dataclass(frozen=True)
@@ -66,33 +68,33 @@ class StreamSnapshot:
     Attributes:
         brokers: the names of the brokers.
         ends: the end of each queue.
-        marks: the newest record of each store that has one, by broker.
+        last_records: the newest record of each store that has one, by broker.
         discovered: queues that were not there at the first poll.
     """
 
     brokers: AbstractSet[str]
     ends: Mapping[Key, int]
-    marks: Mapping[str, LogMark]
+    last_records: Mapping[str, LogMark]
     discovered: AbstractSet[Key]
 
     @classmethod
-    def of(cls, places: Mapping[str, FollowedPlace]) -> Self:
+    def of(cls, followed: Mapping[str, Followed]) -> Self:
         """Return what the last poll of each store found."""
         ends: dict[Key, int] = {}
-        marks: dict[str, LogMark] = {}
+        last_records: dict[str, LogMark] = {}
         discovered: set[Key] = set()
-        for broker, place in places.items():
-            tail = place.tail
+        for broker, store in followed.items():
+            tail = store.tail
             ends |= {(broker, *queue): end for queue, end in tail.ends.items()}
             discovered |= {(broker, *queue) for queue in tail.discovered}
             if tail.mark is not None:
-                marks[broker] = tail.mark
-        return cls(frozenset(places), ends, marks, frozenset(discovered))
+                last_records[broker] = tail.mark
+        return cls(frozenset(followed), ends, last_records, frozenset(discovered))
 
     @property
     def offset(self) -> StreamOffset:
         """The offset after all that was found."""
-        return StreamOffset(self.ends, self.marks)
+        return StreamOffset(self.ends, self.last_records)
 
 
 class Loss(NamedTuple):
@@ -119,17 +121,17 @@ class FollowedSource(Protocol):
     """The stores or the running brokers of a stream.
 
     Attributes:
-        places: the stores or brokers that are followed now, by broker name.
+        followed: the stores or brokers that are followed now, by broker name.
         forgets_gone: whether a queue that is gone starts over if it comes back.
     """
 
     forgets_gone: bool
 
     @property
-    def places(self) -> Mapping[str, FollowedPlace]: ...
+    def followed(self) -> Mapping[str, Followed]: ...
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
-        """Look, and return the answer to a question about what was found.
+        """Poll, and return the answer to a question about what was found.
 
         The question may read what is followed, so both are repeated if that changes meanwhile.
         """
@@ -140,7 +142,7 @@ class FollowedSource(Protocol):
         ...
 
     def poll(self) -> StreamSnapshot:
-        """Look at all that is followed."""
+        """Look for changes in all that is followed."""
         ...
 
     def last_poll(self) -> StreamSnapshot:
@@ -163,7 +165,7 @@ class FollowedSource(Protocol):
         """Raise an error for queues that are not there any more, or log a warning.
 
         Args:
-            queues: how far they were delivered.
+            queues: the queue offsets up to which they were delivered.
         """
         ...
 

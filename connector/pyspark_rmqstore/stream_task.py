@@ -32,13 +32,13 @@ def read_planned(
     """
     task = _StreamTask(ref, planned, request)
     # The signs are taken before the store is opened: a file may be deleted while it is opened.
-    recoveries = Recoveries(task.signs, task.invalidate)
+    recoveries = Recoveries(task.signs, task.note_change)
     with open_in_task(ref, planned.ends) as store:
         # A broker that starts after the plan was checked and before it is read may cut the log and
         # write other records in the place of those that were planned. Rows that Spark has got
         # cannot be taken back. So only the first batch is read again here; what fails later is left
         # to Spark's own attempts.
-        restarts = Restarts(store.paths, task.invalidate)
+        restarts = Restarts(store.paths, task.note_change)
         yield from retry(lambda: task.begin(store), recoveries, restarts)
 
 
@@ -47,7 +47,7 @@ class _StreamTask:
         self._ref = ref
         self._planned = planned
         self._request = request
-        self._is_invalid = False
+        self._may_have_changed = False
 
     def signs(self) -> StoreSigns:
         with naming_this_host():
@@ -55,27 +55,26 @@ class _StreamTask:
         queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in self._planned.slices}
         return StoreSigns.of(paths, folders_of(paths, queues))
 
-    def invalidate(self) -> None:
-        self._is_invalid = True
+    def note_change(self) -> None:
+        self._may_have_changed = True
 
     def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
-        """Return the batches, the first of which is read already."""
-        part = self._planned if self._holds_planned(store) else self._plan_again(store)
+        """Return the batches, the first of which is read already.
+
+        They are planned again unless the store has what was planned. The last record of a closed
+        store shows that.
+        """
+        part = self._planned
+        is_valid = not self._may_have_changed and (
+            part.mark is None or part.mark.stands_in(store.log)
+        )
+        if is_valid and store.paths.has_abort:
+            is_valid = all(store.ranges.stands(queue_slice) for queue_slice in part.slices)
+        if not is_valid:
+            part = self._plan_again(store)
         batches = part.read(store, self._request)
         first = next(batches, None)
         return batches if first is None else chain([first], batches)
-
-    def _holds_planned(self, store: StoreParts) -> bool:
-        """Return whether the store holds what was planned; of a closed one the mark shows it."""
-        if self._is_invalid or not self._has_mark(store):
-            return False
-        return not store.paths.has_abort or all(
-            store.ranges.stands(part) for part in self._planned.slices
-        )
-
-    def _has_mark(self, store: StoreParts) -> bool:
-        mark = self._planned.mark
-        return mark is None or mark.stands_in(store.log)
 
     def _plan_again(self, store: StoreParts) -> QueuesPart:
         """Take from the log what queues now lack.
@@ -86,7 +85,7 @@ class _StreamTask:
         slices = self._planned.slices
         if not self._request.fail_on_data_loss:
             # Messages that took the place of those that were cut off were stored later than the
-            # mark, and come with the next micro-batch.
+            # last record, and come with the next micro-batch.
             until = LATEST_TIME
             mark = self._planned.mark
             if mark is not None and not mark.stands_in(store.log):

@@ -86,7 +86,8 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
             where = "it is for messages"
             if views:
                 where = f"it is for view {', '.join(views)}"
-                where += ", and for messages" if option.scope else ""
+                if option.scope:
+                    where += ", and for messages"
             raise OptionError(f"{option.name} has no meaning with view {view}: {where}")
     named = given["columns"]
     if named is not None:
@@ -193,7 +194,8 @@ class RmqStoreViewReader(DataSourceReader):
         Raises:
             OptionError: no store has a topic, a queue or a consumer group that is named.
         """
-        spec, stores = self._spec, self._options.stores
+        spec = self._spec
+        stores = self._options.stores
         if spec.view not in OF_CLUSTER:
             stores = stores_to_read(stores)
         if spec.names_groups:
@@ -217,7 +219,8 @@ class RmqStoreViewReader(DataSourceReader):
         return tasks
 
     def _plan(self, ref: StoreRef, n_stores: int) -> _StorePlan:
-        spec, limits = self._spec, self._options.limits
+        spec = self._spec
+        limits = self._options.limits
         if limits.min_partitions:
             limits = limits._replace(min_partitions=-(-limits.min_partitions // n_stores))
         with open_ref(ref) as store:

@@ -69,7 +69,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions | Sending:
     paths = paths_or_root(given, conf, _NO_PATH)
     if len(paths) != 1:
         raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
-    app_id, version = given["txnAppId"], given["txnVersion"]
+    app_id = given["txnAppId"]
+    version = given["txnVersion"]
     if (app_id is None) != (version is None) or app_id == "":
         raise OptionError("txnAppId and txnVersion: give both, or none")
     if version is not None and not re.fullmatch(r"[0-9]+", version.strip()):

@@ -6,6 +6,8 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -16,7 +18,7 @@ from connector.engine import Engine, LocalFrame
 from connector.sparkreads import GoldenStore
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
-from pyspark_rmqstore.s3a import _options, s3a_options
+from pyspark_rmqstore.s3a import s3a_options
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import absolute_path, store_path
 from reading import TOLD_COLUMNS
@@ -122,9 +124,16 @@ def test_settings_of_s3a_are_read_as_hadoop_does() -> None:
         "secret.key": "b", "path.style.access": "true",
     }  # fmt: skip
     expected = {"endpoint": "http://minio:9000", "access_key": "a", "secret_key": "b"}
-    assert _options(settings.get) == expected
+    assert json.loads(s3a_options(_session(settings))) == expected
     provider = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
-    assert _options({"aws.credentials.provider": provider}.get) == {"anonymous": "true"}
+    anonymous = _session({"aws.credentials.provider": provider})
+    assert json.loads(s3a_options(anonymous)) == {"anonymous": "true"}
+
+
+def _session(settings: dict[str, str]) -> SparkSession:
+    """Return what has the settings of s3a as a session has them."""
+    conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
+    return cast("SparkSession", SimpleNamespace(conf=conf))
 
 
 def test_options_of_a_storage_are_text_and_not_shown() -> None:

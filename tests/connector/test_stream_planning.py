@@ -526,7 +526,7 @@ def test_a_blank_that_a_recovery_cut_off_is_noticed(tmp_path: Path) -> None:
     assert [row[0] for row in query.trigger()] == ["A"] * 4 + ["B"]
 
 
-def test_a_snapshot_keeps_what_its_look_found(tmp_path: Path) -> None:
+def test_a_snapshot_keeps_what_its_poll_found(tmp_path: Path) -> None:
     root = tmp_path / "b"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 5))
@@ -541,7 +541,7 @@ def test_a_snapshot_keeps_what_its_look_found(tmp_path: Path) -> None:
         assert before.ends == {("b", "A", 0): 5}
         assert after.ends == {("b", "A", 0): 7, ("b", "B", 0): 3}
         assert (before.discovered, after.discovered) == (set(), {("b", "B", 0)})
-        assert before.marks["b"].physical_offset < after.marks["b"].physical_offset
+        assert before.last_records["b"].physical_offset < after.last_records["b"].physical_offset
         assert stores.last_poll() == after
         stores.close()
 

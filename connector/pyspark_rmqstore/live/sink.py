@@ -1,6 +1,6 @@
 """The sink for running brokers: each task sends its rows, at least once.
 
-The unique keys of rows that have none are made of their places in the task, so messages that a
+The unique keys of rows that have none are made of their numbers in the task, so messages that a
 repeated task sends again have equal ids if its rows come in the same order.
 """
 

@@ -54,11 +54,11 @@ class LiveTail:
         self._selection = selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
         self.withdrawn: Mapping[QueueKey, tuple[int, int]] = {}
-        self._reported: dict[QueueKey, int] = {}  # ends of these that there was a warning of
+        self._warned_ends: dict[QueueKey, int] = {}  # of these
         self.discovered: set[QueueKey] = set()
         self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
         self.mark: LogMark | None = None
-        self._has_looked = False
+        self._has_polled = False
 
     @property
     def ends(self) -> dict[QueueKey, int]:
@@ -89,20 +89,20 @@ class LiveTail:
             and (spans[key][0] < start or spans[key][1] < self._firsts.get(key, start))
         }
         self._firsts |= first_offsets(broker, {key: spans[key] for key in new | remade})
-        if self._has_looked:
+        if self._has_polled:
             self.discovered |= new
         self.broker = broker
         self.spans = spans
         self.withdrawn = withdrawn
-        self._has_looked = True
+        self._has_polled = True
         self.mark = max(marks, default=None)
 
     def unread(self, delivered: Mapping[QueueKey, int]) -> dict[QueueKey, tuple[int, int]]:
         """Return the messages that are not delivered yet, and that the broker lets nobody read.
 
         Args:
-            delivered: how far queues were delivered. The broker is asked for those among them that
-                their topics do not have any more.
+            delivered: the queue offsets up to which queues were delivered. The broker is asked for
+                those among them that their topics do not have any more.
         """
         topics = {topic for topic, _ in self.spans}
         others = [
@@ -117,9 +117,10 @@ class LiveTail:
         left = {key: (max(at, delivered.get(key, at)), end) for key, (at, end) in spans.items()}
         return {key: (at, end) for key, (at, end) in left.items() if at < end}
 
-    def is_told(self, key: QueueKey, end: int) -> bool:
-        """Return whether there was a warning of a queue up to its end, as there is one now."""
-        before, self._reported[key] = self._reported.get(key), end
+    def note_warning(self, key: QueueKey, end: int) -> bool:
+        """Note a warning of a queue up to its end, and return whether there was one before."""
+        before = self._warned_ends.get(key)
+        self._warned_ends[key] = end
         return before == end
 
     def first(self, key: QueueKey) -> int:
@@ -136,33 +137,35 @@ class LiveTail:
         """Return the first queue offset whose message lies after a mark, or the queue's end."""
         return first_behind(self.broker, key, mark.physical_offset + 1, self.spans.get(key, (0, 0)))
 
-    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
         """Return the queues that do not hold the message before an offset that was reached."""
-        spans = {key: self.spans.get(key, (0, 0)) for key in next_offsets}
-        found = {key for key, (_, end) in spans.items() if next_offsets[key] > end}
-        asked = [key for key in spans if key not in found and spans[key][0] < next_offsets[key]]
+        spans = {key: self.spans.get(key, (0, 0)) for key in reached}
+        found = {key for key, (_, end) in spans.items() if reached[key] > end}
+        asked = [
+            key for key, (start, _) in spans.items() if key not in found and start < reached[key]
+        ]
         # Of a queue that has nothing new the broker says without its messages whether it has one
         # that was stored after the mark.
-        idle = [key for key in asked if next_offsets[key] == spans[key][1]]
+        idle = [key for key in asked if reached[key] == spans[key][1]]
         times = self.broker.at_times([(key, mark.store_timestamp + 1) for key in idle])
-        settled = {key for key, first in zip(idle, times, strict=True) if first == spans[key][1]}
-        asked = [key for key in asked if key not in settled]
-        last = [QueueSlice(*key, next_offsets[key] - 1, next_offsets[key]) for key in asked]
+        unchanged = {key for key, first in zip(idle, times, strict=True) if first == spans[key][1]}
+        asked = [key for key in asked if key not in unchanged]
+        last = [QueueSlice(*key, reached[key] - 1, reached[key]) for key in asked]
         records = first_records(self.broker, last)
         return found | {
             key
             for key, record in zip(asked, records, strict=True)
             if record is not None
-            and record.served_offset == next_offsets[key] - 1
+            and record.served_offset == reached[key] - 1
             and record.physical_offset > mark.physical_offset
         }
 
-    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
+    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues whose topics no name server knows any more."""
         topics = {topic for topic, _ in self.spans}
         return {
             key
-            for key, offset in next_offsets.items()
+            for key, offset in reached.items()
             if offset and key[0] not in topics and self._selection.chooses(*key)
         }
 
@@ -178,24 +181,24 @@ class LiveTail:
 def _has_newer(
     broker: LiveBroker,
     spans: Mapping[QueueKey, tuple[int, int]],
-    mark: LogMark,
-    next_offsets: Mapping[QueueKey, int],
+    record: LogMark,
+    delivered: Mapping[QueueKey, int],
 ) -> bool:
-    """Return whether a message before the ends that queues reached is newer than the newest record.
+    """Return whether a message that was delivered is newer than the newest record.
 
     Then it has replaced another one. The newest record may be in a queue that is not followed any
     more, so that it is not found proves nothing.
     """
     last = [
         QueueSlice(*key, end - 1, end)
-        for key, end in next_offsets.items()
+        for key, end in delivered.items()
         if key in spans and spans[key][0] < end <= spans[key][1]
     ]
     return any(
-        record.physical_offset > mark.physical_offset
-        or record.store_timestamp > mark.store_timestamp
-        for record in first_records(broker, last)
-        if record is not None
+        other.physical_offset > record.physical_offset
+        or other.store_timestamp > record.store_timestamp
+        for other in first_records(broker, last)
+        if other is not None
     )
 
 
@@ -204,16 +207,19 @@ class FollowedBroker(NamedTuple):
 
     tail: LiveTail
 
-    def holds(self, mark: LogMark, next_offsets: Mapping[QueueKey, int]) -> bool:
-        """Return whether the record of a mark still stands, or was deleted as too old."""
-        if mark == self.tail.mark:  # which the poll has just found
+    def holds(self, record: LogMark, delivered: Mapping[QueueKey, int]) -> bool:
+        """Return whether a record still stands, or was deleted as too old."""
+        if record == self.tail.mark:  # which the poll has just found
             return True
-        broker, spans = self.tail.broker, self.tail.spans
-        stands = mark_stands(broker, spans, mark)
-        return not _has_newer(broker, spans, mark, next_offsets) if stands is None else stands
+        broker = self.tail.broker
+        spans = self.tail.spans
+        stands = mark_stands(broker, spans, record)
+        if stands is None:
+            return not _has_newer(broker, spans, record, delivered)
+        return stands
 
     @property
-    def proves_marks(self) -> bool:
+    def proves_records(self) -> bool:
         """Whether it knows of an older record that it still stands; through a proxy it does not."""
         return not self.tail.broker.is_behind_proxy
 
@@ -224,7 +230,7 @@ class FollowedBroker(NamedTuple):
             "because its topic has fewer queues to read now (readQueueNums); let it "
             "have them again (mqadmin updateTopic), or read the broker's files"
             for queue, (start, end) in self.tail.unread(delivered).items()
-            if not self.tail.is_told(queue, end) or not is_once
+            if not self.tail.note_warning(queue, end) or not is_once
         }
 
     def queue_slices(
@@ -234,10 +240,11 @@ class FollowedBroker(NamedTuple):
         return [QueueSlice(*key, start, stop)]
 
     def task_of(
-        self, slices: list[QueueSlice], _limits: Limits, mark: LogMark | None
+        self, slices: list[QueueSlice], _limits: Limits, last_record: LogMark | None
     ) -> BrokerTask:
-        """Return what is read of ranges of queues up to a mark."""
-        return BrokerTask.of(self.tail.broker, sampled_part(self.tail.broker, slices, mark))
+        """Return what is read of ranges of queues up to a record."""
+        part = sampled_part(self.tail.broker, slices, last_record)
+        return BrokerTask.of(self.tail.broker, part)
 
 
 class FollowedBrokers:
@@ -255,7 +262,7 @@ class FollowedBrokers:
         self._warned: set[str] = set()
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
-        """Look, and return the answer to a question about what was found."""
+        """Poll, and return the answer to a question about what was found."""
         return self._patiently(lambda: ask(self.poll()))
 
     def initial(self) -> StreamOffset:
@@ -282,8 +289,8 @@ class FollowedBrokers:
             )
             for name, tail in self._tails.items()
         }
-        # A running consumer may commit messages that were only just written, so queues are looked
-        # at after the offsets of groups were read.
+        # A running consumer may commit messages that were only just written, so queues are polled
+        # after the offsets of groups were read.
         snapshot = self.poll()
         initial: dict[Key, int] = withdrawn
         for name, resolver in resolvers.items():
@@ -292,7 +299,7 @@ class FollowedBrokers:
             for key, span in tail.spans.items():
                 there = (min(tail.first(key), span[1]), span[1])
                 initial[name, *key] = resolver.start(*key, there, times)
-        return StreamOffset(initial, snapshot.marks)
+        return StreamOffset(initial, snapshot.last_records)
 
     def poll(self, *, looks_beyond: bool = False) -> StreamSnapshot:
         """Look at all queues of all brokers.
@@ -333,15 +340,17 @@ class FollowedBrokers:
 
     def last_poll(self) -> StreamSnapshot:
         """Return what the last poll found; the first one if there was none."""
-        return self._snapshot() if self._tails else self._patiently(self.poll)
+        if not self._tails:
+            return self._patiently(self.poll)
+        return self._snapshot()
 
     @property
-    def places(self) -> Mapping[str, FollowedBroker]:
+    def followed(self) -> Mapping[str, FollowedBroker]:
         """The brokers that were found until now."""
         return {name: FollowedBroker(tail) for name, tail in self._tails.items()}
 
     def _snapshot(self) -> StreamSnapshot:
-        return StreamSnapshot.of(self.places)
+        return StreamSnapshot.of(self.followed)
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Refuse: option ``maxBytesPerTrigger``, which asks, is not for running brokers."""

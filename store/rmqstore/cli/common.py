@@ -38,7 +38,10 @@ from rmqstore.cli.parameters import QUIET, with_flags
 from rmqstore.errors import NotPermittedError, RmqStoreError, StoreFormatError, argument_names
 from rmqstore.progress import Progress, ignore_progress
 
-DAMAGE, USAGE, DECLINED, PIPE_CLOSED = 1, 2, 4, 141
+DAMAGE = 1
+USAGE = 2
+DECLINED = 4
+PIPE_CLOSED = 141
 BYTES: Final = "bytes"
 err_console = Console(stderr=True)
 
@@ -85,12 +88,8 @@ def ends_clearly(command: Command) -> Command:
     return options("time_zone")(run)
 
 
-def _stays_open() -> bool:
-    return False
-
-
 def repeated(
-    look: Callable[[], Iterator[pa.RecordBatch]], pause: float
+    poll: Callable[[], Iterator[pa.RecordBatch]], pause: float
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a function gives, again and again, until SIGINT or SIGTERM.
 
@@ -98,7 +97,7 @@ def repeated(
         BrokenPipeError: nobody reads stdout any more, which otherwise only the next write shows.
 
     Args:
-        look: gives batches.
+        poll: gives batches.
         pause: seconds between two calls.
     """
     is_over = Event()
@@ -114,16 +113,16 @@ def repeated(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, end)
-    is_closed = _stays_open
+    is_closed: Callable[[], bool] | None = None
     with suppress(OSError):  # what is printed goes to no file
         is_closed = platforms.watch_of_pipe(sys.stdout.fileno())
     try:
         while not is_over.is_set():
-            for batch in look():
+            for batch in poll():
                 yield batch
                 if is_over.is_set():
                     return
-            if is_closed():
+            if is_closed is not None and is_closed():
                 raise BrokenPipeError
             is_over.wait(pause)
     finally:

@@ -124,7 +124,8 @@ def import_messages(
     was appended, and which queue offsets it got, is said on stderr.
     """
     given = given_options()
-    folders, sizes = given.folders, sizes_of(given.conf)
+    folders = given.folders
+    sizes = sizes_of(given.conf)
     spec = WriteSpec(
         make_uniq_key=make_uniq_key == "make", max_message_size=sizes.max_message_size, **how
     )
@@ -210,9 +211,14 @@ def _read(
         raise UnsupportedFeatureError(f"{source}: import reads local files; copy it here")
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
-    is_known = source.is_dir() or has_known_suffix(source)
-    format_name = source_format or ("jsonl" if source == _STDIO else "")
-    format_name = format_name or (format_of(source) if is_known else "a name that gives no format")
+    if source_format:
+        format_name = source_format
+    elif source == _STDIO:
+        format_name = "jsonl"
+    elif source.is_dir() or has_known_suffix(source):
+        format_name = format_of(source)
+    else:
+        format_name = "a name that gives no format"
     if format_name not in INPUT_FORMATS:
         raise OptionError(
             f"{source}: {format_name} is not read; import takes Parquet (.parquet) and JSON Lines "

@@ -65,8 +65,13 @@ def tell_status(target: str, *, as_json: bool) -> None:
 
 
 def _status_lines(state: FollowState, behind: int | None, *, is_running: bool) -> Iterator[str]:
-    what = "running" if is_running else "closed" if state.is_closed else "not closed properly"
-    yield f"broker {state.broker!r} of cluster {state.cluster!r} at {state.address}: {what}"
+    if is_running:
+        status = "running"
+    elif state.is_closed:
+        status = "closed"
+    else:
+        status = "not closed properly"
+    yield f"broker {state.broker!r} of cluster {state.cluster!r} at {state.address}: {status}"
     yield f"log from {state.begin} to {state.end}, queues to {max(state.built, state.begin)}"
     if not state.builds_queues:
         yield "queues and index are not built any further (--no-queues)"
@@ -123,11 +128,17 @@ class Report:
         self._reported_at = time.monotonic()
         self._write_metrics(progress)
         for broker in sorted({*progress.copies, *progress.errors}):
-            known, error = progress.copies.get(broker), progress.errors.get(broker)
+            known = progress.copies.get(broker)
+            error = progress.errors.get(broker)
             if self._as_json:
-                named: dict[str, Any] = {"broker": broker} if with_names else {}
-                of_error = {} if error is None else {"error": error}
-                click.echo(json.dumps(named | (known._asdict() if known else {}) | of_error))
+                row: dict[str, Any] = {}
+                if with_names:
+                    row["broker"] = broker
+                if known is not None:
+                    row |= known._asdict()
+                if error is not None:
+                    row["error"] = error
+                click.echo(json.dumps(row))
                 continue
             prefix = f"{broker}: " if with_names else ""
             if error is not None:
@@ -152,7 +163,9 @@ class Report:
         copies = {
             name: copy._replace(is_connected=False) for name, copy in self._last.copies.items()
         }
-        errors = self._last.errors if broker is None else {broker: str(error)}
+        errors = self._last.errors
+        if broker is not None:
+            errors = {broker: str(error)}
         self._write_metrics(ClusterProgress(copies, errors))
 
     def _write_metrics(self, progress: ClusterProgress) -> None:
@@ -301,7 +314,7 @@ class FollowOptions:
     @classmethod
     def parsed(cls, values: Mapping[str, Any]) -> Self:
         """Return what the values of parameters say."""
-        own = {setting.name for setting in fields(cls)} & values.keys()
+        own = {field.name for field in fields(cls)} & values.keys()
         of_brokers = {name: value for name, value in values.items() if name not in own}
         return cls(**{name: values[name] for name in own}, of_brokers=of_brokers)
 
@@ -318,9 +331,11 @@ class FollowOptions:
     def require_fitting(self) -> None:
         """Refuse options that are of one broker only, or of many."""
         if self.namesrv is not None:
-            unfit, how = {"--until": self.until, "--ha-address": self.ha_address}, "with"
+            how = "with"
+            unfit = {"--until": self.until, "--ha-address": self.ha_address}
         else:
-            unfit, how = {"--cluster": self.cluster, "--prefer-slave": self.prefer_slave}, "without"
+            how = "without"
+            unfit = {"--cluster": self.cluster, "--prefer-slave": self.prefer_slave}
         for name, value in unfit.items():
             if value not in (None, False):
                 raise OptionError(f"{name}: cannot be used {how} --namesrv")
@@ -335,8 +350,10 @@ class FollowOptions:
 
     def _tls(self) -> ssl.SSLContext | None:
         """Return the settings of TLS, None for plain text."""
-        certificate, key = self.of_brokers["tls_cert"], self.of_brokers["tls_key"]
-        authorities, any_host = self.of_brokers["tls_ca"], self.of_brokers["tls_any_host"]
+        certificate = self.of_brokers["tls_cert"]
+        key = self.of_brokers["tls_key"]
+        authorities = self.of_brokers["tls_ca"]
+        any_host = self.of_brokers["tls_any_host"]
         if key and not certificate:
             raise OptionError("--tls-key: needs --tls-cert")
         if not (self.of_brokers["tls"] or authorities or certificate):

@@ -204,7 +204,8 @@ def dump(
     .timeindex, .txnindex and .snapshot give their entries. Records of the cluster's metadata are
     shown as bytes.
     """
-    topic, decode = None, None
+    topic = None
+    decode = None
     for name, decoder in _DECODERS.items():
         if choice.pop(name):
             topic, decode = decoder
@@ -225,18 +226,8 @@ def dump(
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
-        if batches:
-            schema: pa.Schema = BATCHES
-            rows: Iterable[pa.RecordBatch] = (
-                row for key in chosen for row in batch_rows([chosen[key]], *bounds[key])
-            )
-        elif deep:
-            schema = stored_schema(decode)
-            rows = (
-                batch
-                for key, partition in chosen.items()
-                for batch in stored_rows(partition, *bounds[key], decode)
-            )
+        if batches or deep:
+            schema, rows = _stored(chosen, bounds, decode, deep=deep)
         else:
             scan = opened.scan(
                 assign=numbers_by_topic(chosen),
@@ -247,8 +238,28 @@ def dump(
                 mode=choice["mode"],
             )
             schema, rows = _readable(scan.schema, scan, output)
-        shown = rows if output.is_on_terminal else counted(rows, "reading", unit="rows")
-        output.write(schema, shown)
+        if not output.is_on_terminal:
+            rows = counted(rows, "reading", unit="rows")
+        output.write(schema, rows)
+
+
+def _stored(
+    chosen: dict[TopicPartition, Partition],
+    bounds: dict[TopicPartition, tuple[int, int]],
+    decode: Decode | None,
+    *,
+    deep: bool,
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """Return the batches of partitions within bounds, or with ``deep`` their records as stored."""
+    if deep:
+        return stored_schema(decode), (
+            batch
+            for key, partition in chosen.items()
+            for batch in stored_rows(partition, *bounds[key], decode)
+        )
+    return BATCHES, (
+        row for key, partition in chosen.items() for row in batch_rows([partition], *bounds[key])
+    )
 
 
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
@@ -368,7 +379,8 @@ def _folders_aside(
             topic, number = parsed.topic_partition
             if (topics and topic not in topics) or (partitions and number not in partitions):
                 continue
-            folder, text = f"{log_dir.path}/{name}", STATES[parsed.state]
+            folder = f"{log_dir.path}/{name}"
+            text = STATES[parsed.state]
             if parsed.state == STRAY:
                 findings.append(Finding("folder", folder, text))
             else:
@@ -428,11 +440,11 @@ def verify(
             if any(log_dir.has_metadata for log_dir in opened.log_dirs):
                 parts.append(f"{METADATA_TOPIC}, which is not read as a partition: name its files")
     left_out = "; ".join(parts)
-    folders = ", ".join(paths)
+    named = ", ".join(paths)
     if not chosen and not findings:
         reason = f"left out: {left_out}" if left_out else "there is no partition"
-        raise OptionError(f"{folders}: nothing was checked; {reason}")
+        raise OptionError(f"{named}: nothing was checked; {reason}")
     if left_out:
-        click.echo(f"{folders}: not checked: {left_out}", err=True)
+        click.echo(f"{named}: not checked: {left_out}", err=True)
     show_findings(findings, output)
-    click.echo(f"{folders}: {len(chosen)} partitions are valid", err=True)
+    click.echo(f"{named}: {len(chosen)} partitions are valid", err=True)

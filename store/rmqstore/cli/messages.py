@@ -28,7 +28,9 @@ from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Messages, Scan
 
-_PAUSE, _REMOTE_PAUSE = 0.5, 5.0  # seconds between two looks at a store that is followed
+# Seconds between two polls of a store that is followed.
+_PAUSE = 0.5
+_REMOTE_PAUSE = 5.0
 # what the progress of a scan counts
 SCAN_UNITS: Final[dict[ScanOrder, str]] = {"queue": "messages", "commitlog": BYTES}
 
@@ -135,17 +137,19 @@ def followed(
     }
     request = parse_request(arguments, streaming=True)
     tails = []
-    for opened in each_store(store):
-        opened.parts.ranges.warn_unknown_topics(
+    pause = _PAUSE
+    for member in each_store(store):
+        member.parts.ranges.warn_unknown_topics(
             request.selection, "they are followed once they appear"
         )
-        tails.append(TailingScan(opened.parts, request))
-    is_remote = any(opened.parts.log.is_remote for opened in each_store(store))
+        tails.append(TailingScan(member.parts, request))
+        if member.parts.log.is_remote:
+            pause = _REMOTE_PAUSE
 
-    def look() -> Iterator[pa.RecordBatch]:
+    def poll() -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(tail.messages() for tail in tails)
 
-    batches = repeated(look, _REMOTE_PAUSE if is_remote else _PAUSE)
+    batches = repeated(poll, pause)
     return pa.RecordBatchReader.from_batches(request.schema, batches)
 
 
@@ -189,7 +193,7 @@ def topic_arguments(
         )
     else:
         if isinstance(store, MessageStore | StoreCluster):
-            queues = [opened.parts.store_queues for opened in each_store(store)]
+            queues = [member.parts.store_queues for member in each_store(store)]
             known = {topic for of_store in queues for topic in of_store.known_topics()}
         else:
             known = {*store.topics()}

@@ -31,9 +31,12 @@ from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.options import OPTION_OF_ARGUMENT, OneOf, boolean
 
 Command = Callable[..., None]
-ISO, MILLIS = "iso", "ms"  # how times are written
+ISO = "iso"  # how times are written
+MILLIS = "ms"
 EMPTY: Final = 3  # the exit code of --fail-if-empty
-TABLE, JSON, PRETTY = "table", "json", "pretty"
+TABLE = "table"
+JSON = "json"
+PRETTY = "pretty"
 FILE_FORMATS: Final = (*FORMATS, JSON)  # those that are not for people
 TIMES: Final = "epoch ms, ISO-8601 or -1h"
 REPEATED: Final = "may be repeated"
@@ -79,7 +82,8 @@ class Flag:
             more: what the help of this verb adds, if not the same as others.
         """
         settings = dict(self._settings)
-        doc, argument = self._doc, self._argument or name
+        doc = self._doc
+        argument = self._argument or name
         option = OPTION_OF_ARGUMENT.get(argument)
         if not doc and option is not None:
             doc = option.doc
@@ -87,7 +91,9 @@ class Flag:
                 settings["is_flag"] = True
             elif isinstance(option.parse, OneOf):
                 settings |= {"type": click.Choice(option.parse.words), "default": option.default}
-        text = "; ".join(filter(None, (doc, self._more if more is None else more)))
+        if more is None:
+            more = self._more
+        text = "; ".join(filter(None, (doc, more)))
         text = text.replace("`path`", "PATH").replace("`", "")
         return click.option(
             *self._spellings,

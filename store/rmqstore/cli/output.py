@@ -149,7 +149,9 @@ class Output(NamedTuple):
     def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows as :meth:`write` does, and return how many there are."""
         schema, batches = self._timed(schema, batches)
-        rows = Counted(batches if self.limit is None else first_rows(batches, self.limit))
+        if self.limit is not None:
+            batches = first_rows(batches, self.limit)
+        rows = Counted(batches)
         if self.target is None:
             valid = _UntilAnError(rows)
             self._write(sys.stdout, schema, valid)
@@ -317,13 +319,16 @@ def _print_table(
     if not first:
         return
     fit = None
+    shown = [names, *first]
+    widths = None
     if is_cut and text.isatty():
         context = click.get_current_context(silent=True)
         are_chosen = context is not None and context.params.get("columns") is not None
         fit = fitted(names, first, Console().width, keeps_all=are_chosen)
-    shown = [names, *first] if fit is None else [fit.cells(row) for row in (names, *first)]
+        shown = [fit.cells(row) for row in shown]
+        widths = fit.widths
     if len(first) <= _FRAMED_ROWS:
-        lines = framed(shown[0], shown[1:], None if fit is None else fit.widths)
+        lines = framed(shown[0], shown[1:], widths)
         click.echo("\n".join(lines), file=text)
     elif fit is None:
         widths = [max(map(len, column)) for column in zip(*shown, strict=True)]

@@ -75,7 +75,7 @@ def with_flags(text: str) -> str:
 
 
 def _flag_of(argument: str, value: str | None, command: click.Command) -> str | None:
-    by_argument = {getattr(known, "argument", known.name): known for known in command.params}
+    by_argument = {getattr(param, "argument", param.name): param for param in command.params}
     parameter = by_argument.get(argument)
     if parameter is None:
         return None

@@ -36,6 +36,7 @@ from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.trace import find_messages, trace
 from rmqstore.query.arguments import BoundArguments
 from rmqstore.query.selection import (
+    LookupKeys,
     Selection,
     choose_topics,
     match_topics,
@@ -121,10 +122,10 @@ def _offsets(
     timestamp = parse_timestamp("timestamp", time)
     with err_console.status("searching"):
         rows = [
-            (opened.broker_name, topic, queue_id, timestamp, offset)
-            for opened in stores
+            (member.broker_name, topic, queue_id, timestamp, offset)
+            for member in stores
             for topic in topics
-            for queue_id, offset in opened.offsets_at(topic, time).items()
+            for queue_id, offset in member.offsets_at(topic, time).items()
         ]
     columns = [
         pa.array([row[number] for row in rows], field.type) for number, field in enumerate(_OFFSETS)
@@ -133,11 +134,24 @@ def _offsets(
     return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
 
 
-def _warn_of_shared_records(
-    stores: Sequence[MessageStore], selection: Selection, example: str
+def _warn_of_gaps(
+    stores: Sequence[MessageStore], lookup: LookupKeys, selection: Selection, *, index_only: bool
 ) -> None:
-    """Name topics some of whose messages no index knows, and a condition that finds these."""
-    batches = {topic for opened in stores for topic in opened.parts.queues.batch_topics()}
+    """Say how much of the log the index does not cover, and of which topics it lacks messages."""
+    n_uncovered = sum(
+        find_by_keys(store.parts, lookup, selection).n_uncovered_bytes for store in stores
+    )
+    if n_uncovered > SMALL_GAPS:
+        consequence = "are not searched" if index_only else "are read"
+        text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
+        click.echo(text, err=True)
+    if lookup.keys:
+        example = "keys = 'KEY'"
+    elif lookup.msg_ids:
+        example = "msgId = 'ID'"
+    else:
+        return
+    batches = {topic for store in stores for topic in store.parts.queues.batch_topics()}
     if topics := choose_topics(selection, sorted(batches)):
         text = f'messages that share a record are in no index: dump --where "{example}" finds them'
         click.echo(f"{', '.join(topics)}: {text}", err=True)
@@ -146,10 +160,10 @@ def _warn_of_shared_records(
 def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> None:
     """Refuse topics that no store knows."""
     known: dict[str, set[int]] = {}
-    for opened in stores:
-        for topic, queue_ids in opened.parts.ranges.named_queues(selection).items():
+    for store in stores:
+        for topic, queue_ids in store.parts.ranges.named_queues(selection).items():
             known.setdefault(topic, set()).update(queue_ids)
-    require_named(selection, known, ", ".join(str(opened.paths.root) for opened in stores))
+    require_named(selection, known, ", ".join(str(store.paths.root) for store in stores))
 
 
 def _messages(
@@ -172,23 +186,15 @@ def _messages(
         "ending_timestamp": ending_timestamp,
     }
     selection = parse_selection(**chosen, **times)
-    lookup_keys = parse_lookup_keys(msg_key or None, msg_id or None, msg_tags or None)
+    keys = parse_lookup_keys(msg_key or None, msg_id or None, msg_tags or None)
     stores = each_store(store)
-    n_uncovered = sum(
-        find_by_keys(opened.parts, lookup_keys, selection).n_uncovered_bytes for opened in stores
-    )
-    if n_uncovered > SMALL_GAPS:
-        consequence = "are not searched" if index_only else "are read"
-        text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
-        click.echo(text, err=True)
-    if msg_key or msg_id:
-        _warn_of_shared_records(stores, selection, "keys = 'KEY'" if msg_key else "msgId = 'ID'")
+    _warn_of_gaps(stores, keys, selection, index_only=index_only)
     # Stores come one after the other, and so do the queues of tiered storage.
     is_in_order = len(stores) == 1 and not stores[0].parts.is_tiered
     tables = []
     with progress_bar("searching", stays=False) as progress:
-        for opened in stores:
-            found = opened.scan(
+        for member in stores:
+            found = member.scan(
                 **chosen,
                 **times,
                 where=where_queue(queue_ids, None, chosen),
@@ -204,9 +210,9 @@ def _messages(
     if not len(rows):  # records may name topics that were deleted
         _require_topics(stores, selection)
     if not is_in_order:
-        names = (
-            rows.column_names if columns is None else [name.strip() for name in columns.split(",")]
-        )
+        names = rows.column_names
+        if columns is not None:
+            names = [name.strip() for name in columns.split(",")]
         rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
     return rows
 

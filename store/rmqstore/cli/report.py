@@ -57,10 +57,10 @@ def report(
     made = page.with_name(f"{page.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
     made.replace(page)
-    for store_facts in facts:
-        text = f"{store_facts.messages:,} messages of {len(store_facts.topics):,} topics"
-        click.echo(f"{page}: {store_facts.broker_name}, {text}", err=True)
-    n_findings = sum(len(store_facts.findings or ()) for store_facts in facts)
+    for of_store in facts:
+        text = f"{of_store.messages:,} messages of {len(of_store.topics):,} topics"
+        click.echo(f"{page}: {of_store.broker_name}, {text}", err=True)
+    n_findings = sum(len(of_store.findings or ()) for of_store in facts)
     if n_findings:
         click.echo(f"damage: {number_of(n_findings, 'finding')}", err=True)
         sys.exit(DAMAGE)

@@ -138,9 +138,12 @@ def _show_kinds(stores: Sequence[MessageStore]) -> None:
             click.echo(f"{store.broker_name} ({store.paths.root}):")
         for text in store.parts.kind().lines():
             click.echo(text)
-        epochs = [] if store.parts.is_tiered else store.view("epochs").read_all().to_pylist()
+        if store.parts.is_tiered:
+            continue
+        epochs = store.view("epochs").read_all().to_pylist()
         for epoch in epochs:
-            start, end = epoch["startOffset"], epoch["endOffset"]
+            start = epoch["startOffset"]
+            end = epoch["endOffset"]
             if epoch["epoch"] is None:
                 click.echo(f"epochs: {epoch['reason']}")
             else:

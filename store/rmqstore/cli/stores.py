@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -110,7 +109,8 @@ def _paths_and_ids(
             raise click.MissingParameter("Give it, or --conf.", context, StoreArgument(["path"]))
         paths = words[:1]
     ids = words[len(paths) :]
-    path, kind = StoreArgument(["path"]), StoreFolder(takes_patterns=True)
+    path = StoreArgument(["path"])
+    kind = StoreFolder(takes_patterns=True)
     context.params["paths"] = tuple(kind.convert(word, path, context) for word in paths)
     if not ids:
         raise click.MissingParameter("Give at least one.", context, argument, param_hint="'ID'")
@@ -156,12 +156,14 @@ def open_store(
     folders = given.folders
     if conf is not None:
         folders["conf"] = conf
+    if storage_options is None:
+        storage_options = given.storage_options
     return open_for(
         path,
         broker_name=broker_name,
         ignore_log_end=ignore_log_end,
         tiered=given.tiered,
-        storage_options=given.storage_options if storage_options is None else storage_options,
+        storage_options=storage_options,
         **folders,
     )
 
@@ -237,31 +239,33 @@ def open_stores(
     names = names_by_path(
         {name: expanded(folders, given.storage_options) for name, folders in by_broker.items()}
     )
-    named: list[tuple[Path | None, str | None, BrokerSettings | None]]
+    to_open: list[tuple[Path | None, str | None, BrokerSettings | None]]
     if len(paths) == len(given.confs) == 1 and not names:  # the file of the store at the path
-        named = [(paths[0], None, given.confs[0])]
+        to_open = [(paths[0], None, given.confs[0])]
     elif bool(paths) + bool(names) + bool(given.confs) == 1:
-        named = [(path, None, None) for path in paths]
-        named += [(path_of(path), name, None) for path, name in names.items()]
-        named += [(None, None, conf) for conf in given.confs]
+        to_open = [(path, None, None) for path in paths]
+        to_open += [(path_of(path), name, None) for path, name in names.items()]
+        to_open += [(None, None, conf) for conf in given.confs]
     elif not paths and brokers is None and not given.confs:
         context = click.get_current_context()
-        parameters = context.command.params
-        argument = next(known for known in parameters if known.name == "paths")
+        argument = next(param for param in context.command.params if param.name == "paths")
         hint = "Name stores by PATH..., or by --brokers, or by --conf."
         raise click.MissingParameter(hint, context, argument)
     else:
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
-    if len(named) > 1 and given.for_one_store:
+    if len(to_open) > 1 and given.for_one_store:
         raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
-    to_reach = options_by_path(
-        [path for path, _, _ in named if path is not None], given.storage_options
-    )
-    open_one = partial(open_store, ignore_log_end=ignore_log_end)
+    named = [path for path, _, _ in to_open if path is not None]
+    to_reach = options_by_path(named, given.storage_options)
     with ExitStack() as stack:
         opened = []
-        for path, name, conf in named:
-            taken = None if path is None else to_reach[path]
-            store = open_one(path, broker_name=name, conf=conf, storage_options=taken)
+        for path, name, conf in to_open:
+            store = open_store(
+                path,
+                broker_name=name,
+                ignore_log_end=ignore_log_end,
+                conf=conf,
+                storage_options=None if path is None else to_reach[path],
+            )
             opened.append(stack.enter_context(store))
         yield opened

@@ -79,8 +79,8 @@ def verify(path: Path, output: Output) -> None:
             compared += "; queues in RocksDB were not compared"
         tiered = given_options().tiered
         if store.parts.is_tiered:
-            all_valid = "all messages in tiered storage are whole"
-            compared = f"{compared}, and {all_valid}" if store.parts.has_store else all_valid
+            of_tier = "all messages in tiered storage are whole"
+            compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
         for kind, cure, of_kind in by_kind(findings):

@@ -180,7 +180,8 @@ def describe_stores(
     if columns is not None:
         rows = rows.select(select_described(columns))
     if output.is_table:
-        rows, output = _turned(rows), output._replace(is_cut=False)
+        rows = _turned(rows)
+        output = output._replace(is_cut=False)
     output.write(rows.schema, rows.to_batches())
 
 

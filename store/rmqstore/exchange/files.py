@@ -23,14 +23,15 @@ from rmqstore.exchange.json_rows import BASE64, base64_texts, json_values, write
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-_ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
+_ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_BYTES = 64 << 20
 _ROWS_AT_ONCE = 8192
 # Columns that the paths of a partitioned folder may hold: topic=Orders/queueId=3/….
 _PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
 
 
 class RowOrigins:
-    """The places of the rows of a batch in their file, and the number of its first row among all.
+    """The file and the lines of the rows of a batch, and the number of its first row among all.
 
     Readers of files note each batch before they yield it. Rows and lines are counted from 1.
     """
@@ -42,7 +43,7 @@ class RowOrigins:
         self._numbers: Sequence[Sequence[int]] = ()
 
     def note(self, source: str, unit: str, numbers: Sequence[Sequence[int]]) -> None:
-        """Keep the places of the rows that come next.
+        """Keep the file and the lines of the rows that come next.
 
         Args:
             source: name of the file.
@@ -57,7 +58,7 @@ class RowOrigins:
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:
-        """Let errors of rows name their places."""
+        """Let errors of rows name their file and line."""
         try:
             yield
         except IllegalRowError as err:
@@ -110,7 +111,7 @@ def read_parquet(
     Args:
         source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
         columns: the columns to read, all by default.
-        places: notes where the rows of each batch are.
+        origins: notes where the rows of each batch are.
 
     Raises:
         IllegalMessageError: a file is not Parquet, or a column is missing.
@@ -213,8 +214,9 @@ def format_of(path: Path) -> str:
     Raises:
         OptionError: the suffix is unknown.
     """
-    name = Path(path.stem) if compression_of(path) else path
-    format_name = "parquet" if path.is_dir() else _SUFFIXES.get(name.suffix)
+    format_name = _SUFFIXES.get(_suffix(path))
+    if path.is_dir():
+        format_name = "parquet"
     if format_name is None:
         known = ", ".join(_SUFFIXES)
         raise OptionError(
@@ -225,7 +227,14 @@ def format_of(path: Path) -> str:
 
 def has_known_suffix(path: Path) -> bool:
     """Return whether a name gives a format."""
-    return (Path(path.stem) if compression_of(path) else path).suffix in _SUFFIXES
+    return _suffix(path) in _SUFFIXES
+
+
+def _suffix(path: Path) -> str:
+    """Return the suffix of a name, the one before that of a compression."""
+    if compression_of(path):
+        path = Path(path.stem)
+    return path.suffix
 
 
 def compression_of(path: Path) -> str | None:

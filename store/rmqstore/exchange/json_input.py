@@ -45,7 +45,7 @@ def read_json_lines(
         file: a file that is open as UTF-8 text.
         name: name of the file, for errors.
         verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
-        places: notes on which lines the rows of each batch are.
+        origins: notes on which lines the rows of each batch are.
 
     Raises:
         IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
@@ -207,8 +207,8 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
             except OptionError as err:
                 raise IllegalMessageError(f"{where}: {name}: {err}") from err
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
-                wanted = _wanted(types[plain], is_base64=plain != name)
-                text = f"{where}: {name} must be {wanted}, not {json.dumps(value)[:100]}"
+                expected = _expected(types[plain], is_base64=plain != name)
+                text = f"{where}: {name} must be {expected}, not {json.dumps(value)[:100]}"
                 if name == _BODY:
                     text += _OTHER_BODIES
                 raise IllegalMessageError(text) from err
@@ -243,7 +243,7 @@ def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: A
     return value
 
 
-def _wanted(kind: pa.DataType, *, is_base64: bool) -> str:
+def _expected(kind: pa.DataType, *, is_base64: bool) -> str:
     """Say what a value has to be."""
     if is_base64:
         return "bytes in base64" if pa.types.is_binary(kind) else f"{kind}, without {BASE64}"

@@ -73,7 +73,9 @@ def json_lines(batch: pa.RecordBatch) -> list[bytes]:
 
 def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the rows of a batch with values that JSON can hold, (n,)."""
-    names, columns, others = [], [], []
+    names = []
+    columns = []
+    others = []  # bytes of which some are not UTF-8
     for field, column in zip(batch.schema, batch.columns, strict=True):
         values = _values(field, column)
         if values is None:
@@ -155,7 +157,8 @@ def _times(column: pa.Array) -> list[str | None]:
     """Return times as ISO-8601 with milliseconds, by the clock of the current time zone."""
     unit = column.type.unit
     if unit != "ms":  # those in ms may be too far off to be counted in microseconds
-        unit, column = "us", column.cast(pa.timestamp("us", column.type.tz))
+        unit = "us"
+        column = column.cast(pa.timestamp(unit, column.type.tz))
     stored = numbers_of(column.cast(pa.int64()))
     zone_now = zone_name()
     clock = stored

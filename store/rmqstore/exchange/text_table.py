@@ -93,7 +93,7 @@ def fitted(
     # Where the least widths are too much, the widest are made equal until they fit.
     while _total(widths) > width and max(widths) > 1:
         widest = max(widths)
-        widths = [min(width_of_column, widest - 1) for width_of_column in widths]
+        widths = [min(taken, widest - 1) for taken in widths]
     # What is left is for the elastic columns, those first that need the least of it.
     left = width - _total(widths)
     needed = [natural[column] - taken for column, taken in zip(kept, widths, strict=True)]
@@ -216,7 +216,7 @@ def _width_of(character: str) -> int:
 def _cut(cell: str, most: int) -> str:
     if len(cell) <= most and width_of(cell) <= most:
         return cell
-    n_columns, end = 0, 0
+    n_columns = end = 0
     for end, character in enumerate(cell):  # noqa: B007 - used after the loop
         n_columns += _width_of(character)
         if n_columns > most - 1:

@@ -57,17 +57,16 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     if end is not None:
         keys_until = read_checkpoint(paths).index_msg_timestamp
         return BrokerStart(end.physical_offset, end.scanned_from, keys_until)
-    last_written = -1
+    units_end = -1
     for key in paths.queue_folders.queues():
         with closing(open_files(paths, *key)) as queue:
-            last_written = max(last_written, reach(queue, kept_end(queue, FOREVER)))
+            units_end = max(units_end, reach(queue, kept_end(queue, FOREVER)))
     newest = next(
-        (segment for segment in reversed(log.segments) if segment.start <= max(last_written, 0)),
-        None,
+        (segment for segment in reversed(log.segments) if segment.start <= max(units_end, 0)), None
     )
     start = log.min_offset if newest is None else newest.start
     log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
-    return BrokerStart(log_end, last_written + 1, FOREVER, cuts_queues=last_written >= log_end)
+    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues=units_end >= log_end)
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
@@ -100,11 +99,16 @@ def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[
             entry.name for entry in paths.storage.list_folder(folder) if not entry.is_folder
         )
         for name in names:
-            path, start = folder / name, name_to_offset(name)
-            if start is None:
-                yield Finding(part, str(path), _not_an_offset(path, paths.storage), "start")
-            else:
+            path = folder / name
+            start = name_to_offset(name)
+            if start is not None:
                 found.append((path, start, paths.storage.size(path), name == names[-1]))
+                continue
+            text = "the name of the file is not an offset of 20 digits: a broker does not start"
+            stem = name.partition(".")[0]
+            if name_to_offset(stem) is not None and not paths.storage.exists(folder / stem):
+                text += f"; there is no file {stem}, so it may be this one"
+            yield Finding(part, str(path), text, "start")
     usual = usual_size([(start, length) for _, start, length, _ in found])
     for path, start, length, is_last in found:
         if usual and start % usual:
@@ -120,14 +124,6 @@ def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[
                 f"({_MESSAGE})"
             )
             yield Finding(part, str(path), text, "start")
-
-
-def _not_an_offset(path: Path, storage: Storage) -> str:
-    text = "the name of the file is not an offset of 20 digits: a broker does not start"
-    stem = path.name.partition(".")[0]
-    if name_to_offset(stem) is not None and not storage.exists(path.with_name(stem)):
-        text += f"; there is no file {stem}, so it may be this one"
-    return text
 
 
 def _misnamed(paths: StorePaths) -> Iterator[Finding]:
@@ -176,12 +172,14 @@ def _twins(paths: StorePaths) -> Iterator[Finding]:
 
 def _first_difference(storage: Storage, first: Path, second: Path) -> int | None:
     """Return the position of the first byte that differs in two files, None if there is none."""
-    sizes = storage.size(first), storage.size(second)
+    first_size = storage.size(first)
+    second_size = storage.size(second)
+    common_size = min(first_size, second_size)
     with storage.open(first) as first_file, storage.open(second) as second_file:
-        for start in range(0, min(sizes), _BLOCK_BYTES):
-            size = min(_BLOCK_BYTES, min(sizes) - start)
-            blocks = first_file.read(start, size), second_file.read(start, size)
-            differing = np.flatnonzero(blocks[0] != blocks[1])
+        for start in range(0, common_size, _BLOCK_BYTES):
+            size = min(_BLOCK_BYTES, common_size - start)
+            is_other = first_file.read(start, size) != second_file.read(start, size)
+            differing = np.flatnonzero(is_other)
             if len(differing):
                 return start + int(differing[0])
-    return None if sizes[0] == sizes[1] else min(sizes)
+    return None if first_size == second_size else common_size

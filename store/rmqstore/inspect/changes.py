@@ -112,12 +112,14 @@ def planned_append(
     if is_store(path, **folders):
         paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
         release = BrokerRelease(paths, CommitLog(paths.commitlogs), spec.broker_version)
-        plan, nums = plan_rebuild(paths, sizes), queue_nums(paths)
+        plan = plan_rebuild(paths, sizes)
+        nums = queue_nums(paths)
         lines = [f"{path}: rows are appended after physical offset {plan.log_end:,}"]
         lines += map(str, plan.log_changes)
     else:
         _, settings = new_root(path, folders.get("conf"))
-        sizes, lines = sizes_of(settings), [f"{path}: a new store is made"]
+        sizes = sizes_of(settings)
+        lines = [f"{path}: a new store is made"]
     rows = _Rows()
     n_levels = sizes.n_delay_levels
     maker = MessageMaker(replace(spec, queue_nums=nums, n_delay_levels=n_levels))
@@ -147,10 +149,16 @@ def done_append(
         n_rows: how many rows were appended.
         taken: the queue offsets that they took, by topic.
     """
-    topics = {topic: [*slices] for topic, slices in groupby(taken, attrgetter("topic"))}
+    by_topic = groupby(taken, attrgetter("topic"))
+    topics = {topic: list(queues) for topic, queues in by_topic}
     lines = [f"{path}: {n_rows:,} {'row was' if n_rows == 1 else 'rows were'} appended"]
     for topic, queues in islice(topics.items(), _FEW):
-        texts = [f"{queue.queue_id} ({_offsets(queue)})" for queue in queues[:_FEW]]
+        texts = []
+        for queue in queues[:_FEW]:
+            offsets = f"offsets {queue.start} to {queue.end - 1}"
+            if queue.end - queue.start == 1:
+                offsets = f"offset {queue.start}"
+            texts.append(f"{queue.queue_id} ({offsets})")
         if len(queues) > _FEW:
             texts.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
         n_messages = sum(queue.end - queue.start for queue in queues)
@@ -160,12 +168,6 @@ def done_append(
     if len(topics) > _FEW:
         lines.append(f"and {number_of(len(topics) - _FEW, 'more topic')}")
     return lines
-
-
-def _offsets(taken: QueueSlice) -> str:
-    if taken.end - taken.start == 1:
-        return f"offset {taken.start}"
-    return f"offsets {taken.start} to {taken.end - 1}"
 
 
 class _Rows:

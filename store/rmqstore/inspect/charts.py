@@ -25,14 +25,18 @@ from rmqstore.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _TIME_SAMPLES = 40_000  # records that are read for their store time, over all queues
-_MIN_TIME_SAMPLES, _MAX_TIME_SAMPLES = 4, 256  # for one queue
+_MIN_TIME_SAMPLES = 4  # for one queue
+_MAX_TIME_SAMPLES = 256
 _SMALL_QUEUE = 16  # messages; with at most this many, the time of each is read
 _MAX_BINS = 120
 _SHOWN_TOPICS = 8
 OTHER_TOPICS: Final = "other topics"
 SYSTEM_TOPICS: Final = "system topics"
 
-_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_SECOND = 1000
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
 WIDTHS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
     *(_SECOND * n for n in (1, 2, 5, 10, 15, 30)),
@@ -42,9 +46,10 @@ WIDTHS_MS: Final = (
 )
 
 _SHOWN = 15  # rows of a chart
-_TIME_TICKS, _VALUE_TICKS = 5, 5
+_TIME_TICKS = 5
+_VALUE_TICKS = 5
 _MAX_DECADES = 6  # of a logarithmic scale
-_DOT_PLACES = 200  # that can be distinguished
+_DOT_STEPS = 200  # of a share that can be distinguished
 
 
 def estimate_rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
@@ -53,10 +58,9 @@ def estimate_rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
     The store times of some messages are read; between them the estimate is interpolated. The
     largest topics come apart, the others together, and those of the system together.
     """
-    first, last = facts.first, facts.last
-    if first is None or last is None:
+    if facts.first is None or facts.last is None:
         return None
-    first, last = min(first, last), max(first, last)  # a damaged time may reverse them
+    first, last = sorted((facts.first, facts.last))  # a damaged time may reverse them
     width = next(
         (width for width in WIDTHS_MS if (last - first) // width < _MAX_BINS),
         (last - first) // _MAX_BINS + 1,
@@ -85,15 +89,17 @@ def _stored_before(
     """Return the number of messages of a queue that were stored before each time, (n,)."""
     assert queue.min_offset is not None
     assert queue.max_offset is not None
-    whole = QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
-    known = {whole.start: queue.first, whole.end - 1: queue.last}
-    slices = [whole]
+    start = queue.min_offset
+    end = queue.max_offset
+    known = {start: queue.first, end - 1: queue.last}
+    slices = [QueueSlice(queue.topic, queue.queue_id, start, end)]
     if not n_samples:
         slices = []
-    elif whole.end - whole.start <= _SMALL_QUEUE:
+    elif end - start <= _SMALL_QUEUE:
         # A sample of several messages would not give the time of each.
         slices = [
-            whole._replace(start=offset, end=offset + 1) for offset in range(whole.start, whole.end)
+            QueueSlice(queue.topic, queue.queue_id, offset, offset + 1)
+            for offset in range(start, end)
         ]
     for queue_slice in slices:
         # a damaged record; the times of the others suffice
@@ -102,9 +108,7 @@ def _stored_before(
                 partial(store.parts.sampler.sample, queue_slice, n_samples)
             ):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
-    points = [
-        (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None
-    ]
+    points = [(time, offset - start) for offset, time in sorted(known.items()) if time is not None]
     if not points:
         return np.zeros(len(edges))
     times = np.maximum.accumulate(np.array([time for time, _ in points], np.int64))
@@ -244,30 +248,32 @@ def draw_skew(topics: Sequence[TopicFacts], queues: Sequence[QueueFacts]) -> Ske
     means = {topic.topic: topic.messages / topic.queues for topic in shown}
     top = max(topic.skew or 1.0 for topic in shown)
     ticks = _nice_ticks(top)
-    by_position: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
+    by_topic: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
     for queue in queues:
-        if queue.topic in by_position and queue.messages is not None:
+        if queue.topic in by_topic and queue.messages is not None:
             share = queue.messages / means[queue.topic] / ticks[-1]
-            by_position[queue.topic].setdefault(round(share * _DOT_PLACES), []).append(queue)
+            by_topic[queue.topic].setdefault(round(share * _DOT_STEPS), []).append(queue)
     rows = []
-    for topic, found in by_position.items():
+    for topic, by_step in by_topic.items():
         dots = []
-        for position, at in sorted(found.items()):
-            messages = at[0].messages or 0
+        for step, alike in sorted(by_step.items()):
+            messages = alike[0].messages or 0
             times = f"{messages / means[topic]:.2f} times the mean"
-            title = f"queue {at[0].queue_id}: {messages:,} messages, {times}"
-            if len(at) > 1:
-                title += f"; {len(at) - 1:,} more like it"
-            dots.append((100 * position / _DOT_PLACES, title))
+            title = f"queue {alike[0].queue_id}: {messages:,} messages, {times}"
+            if len(alike) > 1:
+                title += f"; {len(alike) - 1:,} more like it"
+            dots.append((100 * step / _DOT_STEPS, title))
         rows.append(Dots(topic, dots))
     return SkewChart(rows, [Tick(100 * value / ticks[-1], number(value)) for value in ticks])
 
 
 def number(value: float) -> str:
     """Return a value of an axis as text."""
-    if value >= 1:
-        return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
-    return f"{value:.3g}"
+    if value < 1:
+        return f"{value:.3g}"
+    if value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.1f}"
 
 
 def _logarithmic(values: NDArray[np.float64], totals: NDArray[np.float64]) -> Scale:

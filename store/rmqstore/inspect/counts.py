@@ -19,7 +19,8 @@ from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-HOUR, DAY = "hour", "day"
+HOUR = "hour"
+DAY = "day"
 _LENGTHS: Final = {HOUR: 3_600_000, DAY: 86_400_000}  # ms
 COLUMNS: Final = pa.schema(
     [("topic", pa.string()), ("time", pa.timestamp("ms", "UTC")), ("messages", pa.int64())]

@@ -239,7 +239,7 @@ def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]
         kinds.setdefault(kind_of(finding), []).append(finding)
     end = _CURES["end"] if "end" in kinds else None
     found = []
-    for kind, findings_of_kind in kinds.items():
+    for kind, of_kind in kinds.items():
         cure = _CURES[kind]
         if end is not None and kind != "end" and cure.command == _REBUILD:
             cure = cure._replace(
@@ -249,5 +249,5 @@ def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]
             )
         elif end is not None and cure.last_command == _REBUILD:
             cure = cure._replace(then="If there is no other copy, continue below.", last_command="")
-        found.append((kind, cure, findings_of_kind))
+        found.append((kind, cure, of_kind))
     return found

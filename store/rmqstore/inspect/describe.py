@@ -25,7 +25,9 @@ from rmqstore.store.message_store import MessageStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
-CLOSED, OPEN, NOT_CLOSED = "closed", "open", "not closed"
+CLOSED = "closed"
+OPEN = "open"
+NOT_CLOSED = "not closed"
 
 _HEAD_BYTES: Final = 1 << 16  # of a file, in which its first record is looked for
 _TIME: Final = pa.timestamp("ms", "UTC")
@@ -106,7 +108,9 @@ class _Row:
         self._reasons: list[str] = []
 
     def values(self) -> dict[str, object]:
-        parts, paths = self._parts, self._paths
+        parts = self._parts
+        paths = self._paths
+        folders = paths.queue_folders
         identity = self._known(parts.config.identity)
         kind = self._known(parts.kind)
         topics = self._known(self._topics) or set()
@@ -121,6 +125,8 @@ class _Row:
         end = self._known(self._end)
         last = None if end is None else self._known(last_record_before, log, end)
         first = self._known(_first_record, log)
+        of_queue = self._known(_size_of_first, paths, folders.topics, folders.queue_files)
+        of_batches = self._known(_size_of_first, paths, folders.batch_topics, folders.batch_files)
         return {
             "path": str(paths.root),
             "brokerName": parts.view_broker_name,
@@ -137,15 +143,8 @@ class _Row:
             "lastStoreTimestamp": self._stored_at(last),
             "logFiles": len(log.segments),
             "mappedFileSizeCommitLog": max(lengths, default=None),
-            "mappedFileSizeConsumeQueue": self._known(
-                _size_of_first, paths, paths.queue_folders.topics, paths.queue_folders.queue_files
-            ),
-            "mapperFileSizeBatchConsumeQueue": self._known(
-                _size_of_first,
-                paths,
-                paths.queue_folders.batch_topics,
-                paths.queue_folders.batch_files,
-            ),
+            "mappedFileSizeConsumeQueue": of_queue,
+            "mapperFileSizeBatchConsumeQueue": of_batches,
             "indexFiles": len(index_files(paths.index, paths.storage)),
             "maxHashSlotNum": sizes and sizes.n_slots,
             "maxIndexNum": sizes and sizes.n_items,
@@ -158,10 +157,10 @@ class _Row:
             "reason": "; ".join(self._reasons) or None,
         }
 
-    def _known(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Return what a look gives, None with its reason if damage hides it."""
+    def _known(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return what a function reads, None with the reason noted if damage hides it."""
         try:
-            return ask(*args, **kwargs)
+            return read(*args, **kwargs)
         except (RmqStoreError, OSError) as err:
             if str(err) not in self._reasons:
                 self._reasons.append(str(err))
@@ -184,23 +183,24 @@ class _Row:
         return None
 
     def _topics(self) -> set[str]:
-        paths, config = self._paths, self._parts.config
+        paths = self._paths
         if paths.rocksdb_queues is not None:
             return {*self._parts.store_queues.known_topics()}
         return {
             *paths.queue_folders.topics(),
             *paths.queue_folders.batch_topics(),
-            *config.topics(),
+            *self._parts.config.topics(),
             *(topic for topic, _ in self._parts.ends.recovered),
         }
 
     def _n_queues(self) -> int:
         """Return the number of queues, those included that a recovery would make."""
-        parts, paths = self._parts, self._paths
-        if paths.rocksdb_queues is not None:
-            return sum(len(parts.store_queues.ids(topic)) for topic in parts.store_queues.topics())
-        in_files = {*paths.queue_folders.queues(), *paths.queue_folders.batch_queues()}
-        return len(in_files | parts.ends.recovered.keys())
+        if self._paths.rocksdb_queues is not None:
+            queues = self._parts.store_queues
+            return sum(len(queues.ids(topic)) for topic in queues.topics())
+        folders = self._paths.queue_folders
+        in_files = {*folders.queues(), *folders.batch_queues()}
+        return len(in_files | self._parts.ends.recovered.keys())
 
     def _files(self) -> dict[str, object]:
         paths = self._paths

@@ -20,7 +20,9 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.opening import open_for
 
-OK, MISSING, WRONG = "ok", "missing", "wrong"
+OK = "ok"
+MISSING = "missing"
+WRONG = "wrong"
 
 _JAVA: Final = 17  # the least that Spark 4 takes
 _WORKERS: Final = "PYSPARK_PYTHON"
@@ -154,14 +156,15 @@ def _store(
     conf: str | os.PathLike[str] | None,
     storage_options: Mapping[str, object] | None,
 ) -> Check:
-    name = " ".join(os.fspath(given) for given in (path, conf) if given is not None)
+    name = " ".join(os.fspath(file) for file in (path, conf) if file is not None)
     if path is not None and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         cure = f"name the folder that holds commitlog/; this host is {socket.gethostname()}"
         return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
         with open_for(path, conf=conf, storage_options=storage_options) as store:
-            kind, ends = store.parts.kind(), store.parts.ends
-            end, after = ends.log_end, ends.after_end
+            kind = store.parts.kind()
+            end = store.parts.ends.log_end
+            after = store.parts.ends.after_end
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
         if isinstance(err, NotAStoreError):

@@ -12,7 +12,9 @@ from rmqstore.errors import Finding
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import RecordsAfter
 
-_LATE_MESSAGES, _LATE_MILLIS = 1000, 10 * 60_000  # a lag of less needs nobody's attention
+# A lag of less needs nobody's attention.
+_LATE_MESSAGES = 1000
+_LATE_MILLIS = 10 * 60_000
 
 # How far a group is behind: not at all, a little, so much that one should look, or that much
 # without having consumed anything lately.

@@ -129,15 +129,16 @@ def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) ->
     """Return the bytes of the records of a queue, None if they are not known."""
     if not row["messages"]:
         return None if row["messages"] is None else 0
-    whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
+    queue = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
     try:
         if is_estimated:
-            samples = store.parts.retry(lambda: store.parts.sampler.sample(whole, _SIZE_SAMPLES))
+            samples = store.parts.retry(lambda: store.parts.sampler.sample(queue, _SIZE_SAMPLES))
             sizes = [sample.mean_bytes for sample in samples]
             return int(row["messages"] * np.mean(sizes)) if sizes else None
-        return total_weight(store.parts.queues.open(*whole[:2]), whole.start, whole.end)
+        units = store.parts.queues.open(queue.topic, queue.queue_id)
+        return total_weight(units, queue.start, queue.end)
     except (RmqStoreError, OSError) as err:
-        logger.info("%s-%d: %s", *whole[:2], err)
+        logger.info("%s-%d: %s", queue.topic, queue.queue_id, err)
         return None
 
 
@@ -292,11 +293,13 @@ def size(n_bytes: int | None) -> str:
     """Return a number of bytes in the largest unit that fits."""
     if n_bytes is None:
         return _UNKNOWN
-    amount, unit = float(n_bytes), "B"
+    amount = float(n_bytes)
+    unit = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if amount < _STEP:
             break
-        amount, unit = amount / _STEP, larger
+        amount /= _STEP
+        unit = larger
     return f"{n_bytes:,} B" if unit == "B" else f"{amount:,.1f} {unit}"
 
 
@@ -313,7 +316,8 @@ def span(millis: int | None) -> str:
         return _UNKNOWN
     if millis < 1000:
         return f"{millis} ms"
-    left, parts = millis // 1000, []
+    left = millis // 1000
+    parts = []
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         if left >= seconds:
             parts.append(f"{left // seconds} {unit}")

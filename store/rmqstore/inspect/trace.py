@@ -48,10 +48,18 @@ COLUMNS: Final = pa.schema(
         *(ALL_COLUMNS.field(name) for name in _OF_RECORD[5:]),
     ]
 )
-MESSAGE, RETRY, DEAD_LETTER = "message", "retry", "deadLetter"
-DELAYED, TIMED, PREPARED = "delayed", "timed", "prepared"
-CONSUMED, NOT_CONSUMED, UNKNOWN = "consumed", "not consumed", "unknown"
-DELIVERED, WAITING = "delivered", "waiting"
+MESSAGE = "message"
+RETRY = "retry"
+DEAD_LETTER = "deadLetter"
+DELAYED = "delayed"
+TIMED = "timed"
+PREPARED = "prepared"
+
+CONSUMED = "consumed"
+NOT_CONSUMED = "not consumed"
+UNKNOWN = "unknown"
+DELIVERED = "delivered"
+WAITING = "waiting"
 _KINDS: Final = {
     SCHEDULE_TOPIC: DELAYED,
     TIMER_TOPIC: TIMED,
@@ -184,11 +192,30 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     found = find_messages(store, [message_id], progress=progress)
     if not found.rows:
         raise MessageNotFoundError(f"{message_id}: {found.missing[message_id]}")
+    records = _records_of_message(store, message_id, found.rows, progress)
+    # Each queue in tiered storage has a log of its own.
+    order = "storeTimestamp" if store.parts.is_tiered else "commitLogOffset"
+    oldest_first = sorted(records.values(), key=lambda row: (row[order], _identity(row)))
+    offsets: Offsets = {}
+    delays: Mapping[int, int] = {}
+    try:
+        offsets = store.parts.config.committed_offsets()
+        delays = delivered_offsets(store.parts)
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s; what groups have consumed is not known", err)
+    known = known_names(store.parts)
+    traced = [row for record in oldest_first for row in _rows(record, offsets, delays, known)]
+    return pa.Table.from_pylist(traced, schema=COLUMNS)
+
+
+def _records_of_message(
+    store: MessageStore, message_id: str, rows: list[Row], progress: Progress
+) -> dict[tuple[Any, ...], Row]:
+    """Return the records that an id names, their origins and all copies, by their identity."""
     records: dict[tuple[Any, ...], Row] = {}
     seen = {message_id}
-    rows = found.rows
     for _ in range(_MAX_ROUNDS):
-        records |= {_row_order(row): row for row in rows}
+        records |= {_identity(row): row for row in rows}
         ids: set[str] = set()
         for row in rows:
             key = _unique_key(row)
@@ -204,7 +231,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
         rows = find_messages(store, sorted(ids), progress=progress).rows
     without_key = [row["offsetMsgId"] for row in records.values() if not _unique_key(row)]
     if without_key:  # their retries and dead letters name them as their origin
-        names = ", ".join(f"'{store_name}'" for store_name in without_key)
+        names = ", ".join(f"'{origin_id}'" for origin_id in without_key)
         copies = store.view(
             "deadLetters",
             columns=["commitLogOffset", "msgId"],
@@ -213,23 +240,11 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
         by = "msgId" if store.parts.is_tiered else "commitLogOffset"
         found_copies = [str(copy[by]) for copy in copies.to_arrow().to_pylist()]
         for row in find_messages(store, found_copies, progress=progress).rows:
-            records[_row_order(row)] = row
-    # Each queue in tiered storage has a log of its own.
-    order = "storeTimestamp" if store.parts.is_tiered else "commitLogOffset"
-    oldest_first = sorted(records.values(), key=lambda row: (row[order], _row_order(row)))
-    offsets: Offsets = {}
-    delays: Mapping[int, int] = {}
-    try:
-        offsets = store.parts.config.committed_offsets()
-        delays = delivered_offsets(store.parts)
-    except (RmqStoreError, OSError) as err:
-        logger.warning("%s; what groups have consumed is not known", err)
-    known = known_names(store.parts)
-    traced = [row for record in oldest_first for row in _rows(record, offsets, delays, known)]
-    return pa.Table.from_pylist(traced, schema=COLUMNS)
+            records[_identity(row)] = row
+    return records
 
 
-def _row_order(row: Row) -> tuple[Any, ...]:
+def _identity(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("commitLogOffset", "topic", "queueId", "queueOffset"))
 
 
@@ -241,7 +256,8 @@ def _rows(
     record: Row, offsets: Offsets, delays: Mapping[int, int], known: KnownNames
 ) -> Iterator[Row]:
     """Yield the rows of one record."""
-    topic, queue_id = record["topic"], record["queueId"]
+    topic = record["topic"]
+    queue_id = record["queueId"]
     origin = origin_of(topic, dict(record["properties"]), known)
     row = {name: record[name] for name in _OF_RECORD}
     row["kind"] = _KINDS.get(topic, MESSAGE)
@@ -272,4 +288,6 @@ def _rows(
 def _state(record: Row, next_offset: int | None, passed: str, not_passed: str) -> str:
     if next_offset is None:
         return UNKNOWN
-    return passed if next_offset > record["queueOffset"] else not_passed
+    if next_offset > record["queueOffset"]:
+        return passed
+    return not_passed

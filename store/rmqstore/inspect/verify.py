@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from itertools import islice
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -105,11 +104,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     Raises:
         NotPermittedError: a file may not be read by this user, so nothing is known of it.
     """
-    yield from in_order(_found(store, progress))
-
-
-def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    tiers = [tiered.tier for tiered in store.parts.tiers if isinstance(tiered.tier, Tier)]
+    found: list[Finding] = []
+    tiers = [queues.tier for queues in store.parts.tiers if isinstance(queues.tier, Tier)]
     if not tiers:
         store.parts.require("verify")
     if store.parts.has_store:
@@ -117,31 +113,49 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
         for text in messages_elsewhere(store.paths):
             if text in unread:
                 logger.warning("%s: not looked at: %s", store.paths.root, text)
-        with _without_tiers(store.parts) if tiers else nullcontext(store) as local:
-            yield from _found_in_store(local, progress)
+        local: AbstractContextManager[MessageStore] = nullcontext(store)
+        if tiers:
+            parts = store.parts
+            ignores = parts.ends.ignores_log_end
+            local = MessageStore(
+                StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
+            )
+        with local as local_store:
+            found += _found_in_store(local_store, progress)
     for tier in tiers:
-        yield from tier_findings(store, tier)
-
-
-def _without_tiers(parts: StoreParts) -> MessageStore:
-    """Return the local store of one that is read with tiered storage."""
-    ignores = parts.ends.ignores_log_end
-    return MessageStore(
-        StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
-    )
+        found += tier_findings(store, tier)
+    yield from in_order(found)
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    yield from _damaged_tables(store)
+    for err in BrokerConfig(store.paths).damage():
+        if isinstance(err.__cause__, NotPermittedError):
+            raise err.__cause__
+        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
-    whole = store.parts.log_slice()
-    for start, stop, segment in store.parts.log.segment_spans(whole.start, whole.end):
+    log = store.parts.log
+    log_slice = store.parts.log_slice()
+    for start, stop, segment in log.segment_spans(log_slice.start, log_slice.end):
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
-            yield Finding("log", f"{store.parts.log.folders}, {start}", text)
-    n_bytes = n_written(store.parts.log, [store.parts.log_slice()])
+            yield Finding("log", f"{log.folders}, {start}", text)
+    n_bytes = n_written(log, [store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
+    yield from _wrong_units_and_keys(store, n_bytes, progress)
+    yield from timer_findings(store)
+
+
+def _wrong_units_and_keys(
+    store: MessageStore, n_bytes: int, progress: Progress
+) -> Iterator[Finding]:
+    """Yield what differs in queues and index from what the records of the log ask for.
+
+    Args:
+        store: the local store.
+        n_bytes: the size of the log, which one pass has read.
+        progress: called with the progress of both passes.
+    """
     end = store.parts.log_slice().end
     log = store.parts.log
     broker = foresee(store.paths, log, store.parts.ends)
@@ -158,8 +172,8 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     def second_pass(done: int, _total: int) -> None:
         progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
 
-    for data, whole_headers in _whole_headers(store, end, gaps, second_pass):
-        headers = queues.without_torn(data, whole_headers) if has_entries else whole_headers
+    for data, all_headers in _record_headers(store, end, gaps, second_pass):
+        headers = queues.without_torn(data, all_headers) if has_entries else all_headers
         requests = read_requests(data, headers, rules)
         queues.compare(requests)
         with_units = headers.take(have_units(headers.column("sys_flag")))
@@ -175,25 +189,26 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     if not are_queues_unreadable(store.paths):
         yield from queues.findings(gaps, store.parts.ranges.light_messages_apart)
         if batch_topics:
-            # Units and records may disagree although all of them are whole, so messages are read.
-            batches = store.scan(
-                subscribe=batch_topics,
-                columns=["queueOffset"],
-                mode="PERMISSIVE",
-                fail_on_data_loss=False,
-            )
-            for text in islice(_corrupt(batches), _MAX_FINDINGS):
-                location, _, reason = text.partition(": ")
-                yield Finding("queue", location, reason)
+            yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
-    yield from timer_findings(store)
 
 
-def _damaged_tables(store: MessageStore) -> Iterator[Finding]:
-    for err in BrokerConfig(store.paths).damage():
-        if isinstance(err.__cause__, NotPermittedError):
-            raise err.__cause__
-        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+def _damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Finding]:
+    """Yield the messages of batch topics that reads refuse.
+
+    Units and records may disagree although all of them are valid.
+    """
+    batches = store.scan(
+        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+    )
+    corrupt = (
+        text
+        for batch in batches
+        for text in batch.column("_corrupt_record").drop_null().to_pylist()
+    )
+    for text in islice(corrupt, _MAX_FINDINGS):
+        location, _, reason = text.partition(": ")
+        yield Finding("queue", location, reason)
 
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
@@ -239,7 +254,8 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
         yield Finding("end", f"{end.path}, {end.physical_offset}", text)
 
 
-def _damaged_records(store: MessageStore, advance: Callable[[int], None]) -> Iterator[Finding]:
+def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> Iterator[Finding]:
+    """Yield the records that reads refuse; ``progress`` is called with the bytes that are read."""
     n_damaged = 0
     log = store.parts.log_slice()
     # Bodies are read to see whether they inflate.
@@ -259,16 +275,16 @@ def _damaged_records(store: MessageStore, advance: Callable[[int], None]) -> Ite
             yield Finding("log", location, reason, "part" if is_part else "")
         last = pc.max(batch.column("commitLogOffset")).as_py()
         if last is not None:
-            advance(last - log.start)
+            progress(last - log.start)
     n_more = n_damaged - _MAX_FINDINGS
     if n_more > 0:
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")
 
 
-def _whole_headers(
+def _record_headers(
     store: MessageStore, end: int, gaps: list[Span], progress: Progress
 ) -> Iterator[tuple[Bytes, RecordHeaders]]:
-    """Yield the headers of all whole records, in the order of the log, and the bytes around them.
+    """Yield the headers of all complete records, in the order of the log, and the bytes around.
 
     After damage they continue where reads do. A record that is damaged otherwise, for instance by
     an impossible time, has its unit and its keys all the same.
@@ -276,7 +292,7 @@ def _whole_headers(
     Args:
         store: the store.
         end: physical offset where the log ends.
-        gaps: receives the parts of the log, up to any offset, in which no whole record lies.
+        gaps: receives the parts of the log, up to any offset, in which no complete record lies.
         progress: called with the bytes that were walked.
     """
     log = store.parts.log
@@ -287,10 +303,10 @@ def _whole_headers(
             progress(part.end - log.min_offset, end - log.min_offset)
             continue
         for span in part.spans if isinstance(part, JoinedWindow) else (part,):
-            reached = yield from _headers_of_span(store, span, gaps)
+            log_end = yield from _headers_of_span(store, span, gaps)
             progress(min(span.end, end) - log.min_offset, end - log.min_offset)
-            if reached is not None:
-                gaps.append(Span(reached, FOREVER))
+            if log_end is not None:
+                gaps.append(Span(log_end, FOREVER))
                 return
     gaps.append(Span(end, FOREVER))
 
@@ -298,7 +314,7 @@ def _whole_headers(
 def _headers_of_span(
     store: MessageStore, span: SegmentSpan, gaps: list[Span]
 ) -> Generator[tuple[Bytes, RecordHeaders], None, int | None]:
-    """Yield as :func:`_whole_headers` does; return where the log ends, None if it continues."""
+    """Yield as :func:`_record_headers` does; return where the log ends, None if it continues."""
     start, end, segment = span
     if segment is None:
         gaps.append(Span(start, end))
@@ -306,9 +322,9 @@ def _headers_of_span(
     for window in walk_forward(store.parts.log, segment, start, end):
         data, starts, sizes = window.rejoined()
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-            headers, whole = read_headers(data, starts[rows])
+            headers, is_complete = read_headers(data, starts[rows])
             offsets_in_log = starts[rows] + segment.start
-            is_valid = whole & (headers.column("physical_offset") == offsets_in_log)
+            is_valid = is_complete & (headers.column("physical_offset") == offsets_in_log)
             stops = offsets_in_log + sizes[rows]
             gaps += [
                 Span(int(offsets_in_log[row]), int(stops[row]))
@@ -335,13 +351,6 @@ def _valid_headers(
         yield data, headers.take(rows)
 
 
-def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-    for batch in batches:
-        column = batch.column("_corrupt_record")
-        if column.null_count < len(column):
-            yield from column.drop_null().to_pylist()
-
-
 class _Tally:
     """What the comparison of one queue has found so far."""
 
@@ -358,7 +367,7 @@ class _Tally:
     ) -> None:
         self.queue = queue
         self._ext = cache(open_ext)
-        # Units of delayed messages hold times of delivery.
+        # Units of delayed messages have times of delivery.
         self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
         # physical offset of the record with queue offset 0, -1 if it is not there
         self._first_physical_offset = first_physical_offset
@@ -392,7 +401,7 @@ class _Tally:
         Args:
             key: its topic and queue id.
             log: the log of the store.
-            gaps: the parts of the log in which no whole record lies, by offset.
+            gaps: the parts of the log in which no complete record lies, by offset.
         """
         queue_name = f"{key[0]}-{key[1]}"
         lost, n_other = self._without_record(key, log, gaps)
@@ -404,9 +413,8 @@ class _Tally:
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
-            yield Finding(
-                "queue", queue_name, text + again, "lost" if self.n_given_again else "gone"
-            )
+            kind = "lost" if self.n_given_again else "gone"
+            yield Finding("queue", queue_name, text + again, kind)
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
@@ -415,9 +423,8 @@ class _Tally:
             yield Finding("queue", queue_name, text + again, "end")
         texts = []
         if self.n_missing:
-            first = self._first_missing
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
-            texts.append(f"{count}, the first at queue offset {first}")
+            texts.append(f"{count}, the first at queue offset {self._first_missing}")
         if len(unserved):
             named = named_offsets(unserved)
             text = f"a broker that starts does not serve {named}, which the log has"
@@ -452,13 +459,14 @@ class _Tally:
         self, key: QueueKey, log: CommitLog, gaps: Sequence[Span]
     ) -> tuple[NDArray[np.int64], int]:
         """Return the queue offsets whose record the log lost, and how many units are wrong else."""
-        begin, end = self._begin, self._end
-        n_extra = self.queue.count_units(begin, end, log.min_offset) - self._n_matched
+        n_units = self.queue.count_units(self._begin, self._end, log.min_offset)
+        n_extra = n_units - self._n_matched
         if n_extra <= 0:
             return _NONE, 0
-        starts, ends = (np.array([span[side] for span in gaps], np.int64) for side in (0, 1))
+        starts = np.array([span.start for span in gaps], np.int64)
+        ends = np.array([span.end for span in gaps], np.int64)
         lost = []
-        for low, high in chunks(self.queue, begin, end):
+        for low, high in chunks(self.queue, self._begin, self._end):
             offsets = np.arange(low, high)
             units = self.queue.units(low, high)
             physical_offsets = units.physical_offsets
@@ -489,7 +497,7 @@ class _Tally:
             for parts in (self._built, self._unbuilt, self._cut)
         )
         # It appends units to those that are there, whatever their queue offsets; only in a queue
-        # without a file it fills the places before the first one.
+        # without a file it fills the queue offsets before the first one.
         start = int(built[0]) if len(built) and not self.queue.is_present else self._kept
         moved = built[built != np.arange(start, start + len(built))]
         return start + len(built), np.union1d(unbuilt, moved), cut
@@ -521,7 +529,9 @@ class _Tally:
             exists_there, same_there = self._compare_at(moved, units.units[rows])
             if not same_there[first]:
                 break
-            unit_offsets, exists, same = moved, exists_there, same_there
+            unit_offsets = moved
+            exists = exists_there
+            same = same_there
         if self._broker is not None:
             self._foresee(self._broker, offsets, unit_offsets, exists, units.units[rows])
         wrong = exists & ~same
@@ -549,13 +559,14 @@ class _Tally:
         expected: NDArray[np.void],
     ) -> None:
         """Note what a broker that starts does with records whose units it does not keep."""
-        # A consumer knows a message by the place of its unit. A broker builds by the record.
+        # A consumer knows a message by the offset of its unit. A broker builds by the record.
         served = np.where(exists, unit_offsets, offsets)
         self._last = max(self._last, int(served.max()))
         dropped = np.flatnonzero(~exists | (unit_offsets >= self._kept))
         if not len(dropped):
             return
-        offsets, physical_offsets = offsets[dropped], expected["physical_offset"][dropped]
+        offsets = offsets[dropped]
+        physical_offsets = expected["physical_offset"][dropped]
         served = served[dropped]
         is_cut = physical_offsets >= broker.log_end
         is_built = ~is_cut & (physical_offsets >= broker.built_from) & (offsets >= self._kept)
@@ -566,7 +577,7 @@ class _Tally:
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
     ) -> tuple[Mask, Mask]:
-        """Return which places (n,) have a unit, and which of these units are as expected."""
+        """Return which queue offsets (n,) have a unit, and which of these are as expected."""
         exists = np.zeros(len(unit_offsets), np.bool_)
         is_same = np.zeros(len(unit_offsets), np.bool_)
         low = max(int(unit_offsets.min()), self._begin)
@@ -682,16 +693,13 @@ class _Queues:
         """Yield the findings queue by queue, and how many messages all of them lose.
 
         Args:
-            gaps: the parts of the log in which no whole record lies.
+            gaps: the parts of the log in which no complete record lies.
             apart: light message queues that lie in RocksDB and are left out.
         """
         self._compare_waiting()
+        folders = self._paths.queue_folders
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
-        for key in (
-            *self._paths.queue_folders.queues(),
-            *self._paths.queue_folders.batch_queues(),
-            *in_rocksdb,
-        ):
+        for key in (*folders.queues(), *folders.batch_queues(), *in_rocksdb):
             self._tally(*key)
         of_deleted: Counter[str] = Counter()
         ordered = sorted(gaps)
@@ -703,7 +711,7 @@ class _Queues:
             # A topic that was deleted has neither an entry in topics.json nor queues.
             is_unknown = self._known_topics and topic not in self._known_topics
             may_be_deleted = is_unknown and not is_system_topic(topic)
-            if may_be_deleted and not self._paths.queue_folders.has_queue_folder(topic):
+            if may_be_deleted and not folders.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             yield from tally.findings((topic, queue_id), self._log, ordered)

@@ -133,7 +133,7 @@ def index_findings(
         paths: the files of the store.
         keys: the keys of all records of its log.
         log_start: physical offset where the log begins.
-        gaps: the parts of the log in which no whole record lies.
+        gaps: the parts of the log in which no complete record lies.
         broker: what a broker that starts would do, None if it is not known.
         log_end: physical offset from which on a running broker may still be adding keys.
     """
@@ -166,9 +166,25 @@ def index_findings(
     if broker is not None:
         yield from _deleted(paths, opened, items_of_files, is_known, broker)
     inside = (offsets >= log_start) & ~is_added
-    offsets, hashes = offsets[inside], hashes[inside]
-    if not len(offsets):
-        return
+    if inside.any():
+        yield from _other_keys(paths, keys, log_start, gaps, offsets[inside], hashes[inside])
+
+
+def _other_keys(
+    paths: StorePaths,
+    keys: KeysOfLog,
+    log_start: int,
+    gaps: Iterable[Span],
+    offsets: NDArray[np.int64],
+    hashes: NDArray[np.int64],
+) -> Iterator[Finding]:
+    """Yield that items lack a key of the log, and that they belong to no key of their record.
+
+    Args:
+        paths, keys, log_start, gaps: as for :func:`index_findings`.
+        offsets: the physical offsets of all items, (n,).
+        hashes: the hashes of their keys, (n,).
+    """
     first = int(offsets.min())
     key_offsets, key_hashes = keys.starting_at(first)
     of_items = _pairs(offsets, hashes)
@@ -189,19 +205,13 @@ def index_findings(
         yield Finding("index", str(paths.index), text)
     of_tags = _pairs(*keys.of_tags())
     is_extra = ~_are_among(of_items, of_keys) & ~_are_among(of_items, of_tags)
-    yield from _without_record(paths, offsets[is_extra], gaps)
-
-
-def _without_record(
-    paths: StorePaths, offsets: NDArray[np.int64], gaps: Iterable[Span]
-) -> Iterator[Finding]:
-    """Yield what is wrong with items of no key, by the physical offsets that they hold."""
+    extra = offsets[is_extra]
     starts, ends = np.array([[-1, -1], *sorted(gaps)], np.int64).T
-    of_lost = offsets < ends[np.searchsorted(starts, offsets, side="right") - 1]
+    of_lost = extra < ends[np.searchsorted(starts, extra, side="right") - 1]
     if of_lost.any():
         text = f"{int(of_lost.sum())} items lead to records that are lost"
         yield Finding("index", str(paths.index), text)
-    others = offsets[~of_lost]
+    others = extra[~of_lost]
     if len(others):
         text = (
             f"{len(others)} items do not belong to a key of their record, "
@@ -237,7 +247,8 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
             findings.append(Finding("index", str(path), str(err)))
     for file in opened:
         items = file.items()["physical_offset"]
-        first, last = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
+        first = int(file.header["begin_phy_offset"])
+        last = int(file.header["end_phy_offset"])
         if len(items) and (first != int(items[0]) or last > int(items[-1])):
             text = (
                 f"the header says records from {first} to {last}, "
@@ -279,7 +290,8 @@ def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
     """
     mask: Mask = np.zeros(len(numbers), np.bool_)
     if len(others):
-        rising, order = np.sort(others), np.argsort(numbers)
+        rising = np.sort(others)
+        order = np.argsort(numbers)
         ordered = numbers[order]
         rows = np.minimum(np.searchsorted(rising, ordered), len(rising) - 1)
         mask[order] = rising[rows] == ordered

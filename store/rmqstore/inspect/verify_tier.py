@@ -57,6 +57,11 @@ class _Segments(NamedTuple):
     others: list[str]  # names of files that are no segments
 
     @property
+    def known(self) -> _Lengths:
+        """The segments that the broker noted, those that are there if its notes are not known."""
+        return self.there if self.noted is None else self.noted
+
+    @property
     def end(self) -> int | None:
         """The offset after the last one of those that the broker noted, as it takes it."""
         if not self.noted:
@@ -73,7 +78,8 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
         store: the store, opened with its tiered storage, or that alone.
         tier: the files in tiered storage.
     """
-    noted, is_closed = _noted(store, tier), not store.paths.has_abort
+    noted = _noted(store, tier)
+    is_closed = not store.paths.has_abort
     keys = {(topic, number) for topic in tier.topics() for number in tier.queue_ids(topic)}
     keys |= {key for _, key in noted or () if key != _INDEX_KEY}
     with MessageStore(StoreParts.of(None, tier)) as alone:
@@ -109,7 +115,9 @@ def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengt
             if broker != tier.broker_name or not is_queue_id(number):
                 continue
             try:
-                lengths = {integer(start): integer(of["size"]) for start, of in segments.items()}
+                lengths = {
+                    integer(at): integer(segment["size"]) for at, segment in segments.items()
+                }
             except (AttributeError, KeyError, TypeError, ValueError) as err:
                 reason = f"the segments of {queue} are no table of lengths"
                 raise CorruptConfigError(str(path), 0, reason) from err
@@ -147,9 +155,9 @@ def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
                 yield Finding("tier", str(part.folder / segment_name(before)), text)
         return
     for start in sorted(part.there.keys() | part.noted.keys()):
-        path, size, noted = (
-            str(part.folder / segment_name(start)), part.there.get(start), part.noted.get(start)
-        )  # fmt: skip
+        path = str(part.folder / segment_name(start))
+        size = part.there.get(start)
+        noted = part.noted.get(start)
         if noted is None:
             text = f"the broker has no note of this segment in {METADATA}, and does not read it"
             yield Finding("tier", path, text, "stray")
@@ -169,15 +177,14 @@ def _of_messages(
     store: MessageStore, alone: MessageStore, key: QueueKey, parts: dict[str, _Segments]
 ) -> Iterator[Finding]:
     """Yield which messages of a queue cannot be read, and what a broker makes of the queue."""
-    name = f"{key[0]}-{key[1]}"
+    queue_name = f"{key[0]}-{key[1]}"
     width = QUEUE_UNIT.itemsize
-    known, logged = (
-        part.there if part.noted is None else part.noted
-        for part in (parts[CONSUME_QUEUE], parts[COMMIT_LOG])
-    )
+    known = parts[CONSUME_QUEUE].known
+    logged = parts[COMMIT_LOG].known
     if not known:
         return
-    begin, end = min(known) // width, (max(known) + known[max(known)]) // width
+    begin = min(known) // width
+    end = (max(known) + known[max(known)]) // width
     if logged and min(logged) > 0:  # retention deletes records and units each for itself
         begin = max(begin, alone.parts.store_queues.range(*key)[0])
     local = store.parts.queues.part(*key) if store.parts.has_store else None
@@ -190,19 +197,20 @@ def _of_messages(
             f"at queue offset {units_end // width}, and the local store begins at {local_start}; "
             f"it does not serve {named_offsets(np.arange(begin, local_start))}"
         )
-        yield Finding("tier", name, text, "deletes")
+        yield Finding("tier", queue_name, text, "deletes")
         return
     lost = np.setdiff1d(np.arange(begin, end), _valid(alone, key))
-    only_here, elsewhere = lost[lost < local_start], lost[lost >= local_start]
+    only_here = lost[lost < local_start]
+    elsewhere = lost[lost >= local_start]
     if len(only_here):
         text = f"a broker does not serve {named_offsets(only_here)}, which only the tier had"
-        yield Finding("tier", name, text)
+        yield Finding("tier", queue_name, text)
     if len(elsewhere):
         text = (
             f"the tier lacks {named_offsets(elsewhere)}; a broker serves them until retention "
             "deletes them in the local store"
         )
-        yield Finding("tier", name, text)
+        yield Finding("tier", queue_name, text)
 
 
 def _valid(alone: MessageStore, key: QueueKey) -> NDArray[np.int64]:

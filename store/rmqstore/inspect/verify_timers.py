@@ -10,6 +10,7 @@ Source: TimerMessageStore.java#load, #recover, #recoverAndRevise, #reviseQueueOf
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -57,7 +58,8 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
     Of a timer log with files of a wrong name or length nothing else is said: what a broker reads of
     it is as chance has it.
     """
-    paths, progress = store.paths, store.parts.config.timer_progress()
+    paths = store.paths
+    progress = store.parts.config.timer_progress()
     wheel = find_wheel(paths.storage, paths.root)
     slots = _NO_SLOTS
     if wheel is not None and (wheel.flushed is not None or paths.storage.size(wheel.path)):
@@ -96,7 +98,8 @@ def _foresee(
     parts += scan.valid_units(files[0].start)
     positions, units = (np.concatenate(column) for column in zip(*parts, strict=True))
     is_there = positions < scan.end
-    positions, units = positions[is_there], units[is_there]
+    positions = positions[is_there]
+    units = units[is_there]
     physical_offsets = units["physical_offset"].astype(np.int64)
     seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
     # The last unit counts if the log ends right after it.
@@ -148,9 +151,14 @@ def _undelivered(
     store: MessageStore, start: _Start, precision: int, progress: TimerProgress
 ) -> Iterator[Finding]:
     waiting = _waiting(store, progress)
-    following = _queue_offset_after(store, *start.last)
-    if following is None:
-        following = progress.queue_offset
+    # Of the record of the last unit, or if no such record lies there of what was noted.
+    following = progress.queue_offset
+    physical_offset, size = start.last
+    if physical_offset >= store.parts.log.min_offset:
+        with suppress(RmqStoreError):
+            fixed = store.parts.log.parts(physical_offset).fixed
+            if int(fixed["total_size"]) == size:
+                following = int(fixed["queue_offset"]) + 1
     is_entered = waiting.queue_offsets < following
     rows = np.flatnonzero(is_entered & ~np.isin(waiting.physical_offsets, start.delivered))
     lost = waiting.queue_offsets[rows[~_have_copies(store, waiting.physical_offsets[rows])]]
@@ -182,11 +190,9 @@ def _have_copies(store: MessageStore, physical_offsets: NDArray[np.int64]) -> Ma
     mask: Mask = np.zeros(len(physical_offsets), np.bool_)
     schema = scan_schema("topic", include_pending=False)
     spec = ReadSpec(schema, DROPMALFORMED, fail_on_data_loss=False)
-    found = (
-        read_waiting_at(store.parts, TIMER_TOPIC, np.sort(physical_offsets), spec)
-        if len(physical_offsets)
-        else None
-    )
+    found = None
+    if len(physical_offsets):
+        found = read_waiting_at(store.parts, TIMER_TOPIC, np.sort(physical_offsets), spec)
     if found is not None:
         are_copied = have_copies(store.parts, found, np.ones(len(found.physical_offsets), np.bool_))
         mask = np.isin(physical_offsets, found.physical_offsets[are_copied])
@@ -210,14 +216,3 @@ def _waiting(store: MessageStore, progress: TimerProgress) -> _Messages:
             columns = (chosen.column("queueOffset"), chosen.column("commitLogOffset"), times)
             parts.append(_Messages(*(column.to_numpy() for column in columns)))
     return _Messages(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _queue_offset_after(store: MessageStore, physical_offset: int, size: int) -> int | None:
-    """Return the queue offset after that of a record; None if no such record lies there."""
-    if physical_offset < store.parts.log.min_offset:
-        return None
-    try:
-        fixed = store.parts.log.parts(physical_offset).fixed
-    except RmqStoreError:
-        return None
-    return int(fixed["queue_offset"]) + 1 if int(fixed["total_size"]) == size else None

@@ -59,7 +59,8 @@ def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitL
     fixed = record.fixed
     if int(fixed["physical_offset"]) != physical_offset or int(fixed["total_size"]) != size:
         return None
-    topic, queue_id = decode_text(record.topic), int(fixed["queue_id"])
+    topic = decode_text(record.topic)
+    queue_id = int(fixed["queue_id"])
     if (topic, queue_id) != key:
         return _Kind(
             f"messages of {topic}-{queue_id}",
@@ -69,10 +70,8 @@ def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitL
     own_offset = int(fixed["queue_offset"])
     if own_offset == queue_offset or queue.unit(own_offset)[0] != physical_offset:
         return None
-    (path, position), (own_path, own_position) = (
-        queue.location(queue_offset),
-        queue.location(own_offset),
-    )
+    path, position = queue.location(queue_offset)
+    own_path, own_position = queue.location(own_offset)
     if path != own_path and position == own_position:
         return _Kind(
             f"messages of another file of the queue, {own_path}",

@@ -67,8 +67,8 @@ class StoreCluster(Closing):
 
     def __repr__(self) -> str:
         """Return the brokers, with the store that is read of each."""
-        lines = (f"{name} ({store.paths.root})" for name, store in self.stores.items())
-        return f"StoreCluster of {', '.join(lines)}"
+        texts = (f"{name} ({store.paths.root})" for name, store in self.stores.items())
+        return f"StoreCluster of {', '.join(texts)}"
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics of each broker."""
@@ -175,11 +175,11 @@ class StoreCluster(Closing):
             if name in HIDING_SYSTEM_TOPICS:
                 chosen = self._options_of_each(options)
             require_known_names([store.parts for store in self.stores.values()], spec)
-            arguments = (
+            views = (
                 read_view(store.parts, view_spec(name, columns=columns, **given), condition)
                 for store, given in chosen
             )
-            return chain.from_iterable(arguments)
+            return chain.from_iterable(views)
 
         return Scan(spec.schema, plan, self._require_open)
 
@@ -211,8 +211,8 @@ class StoreCluster(Closing):
             if selection.assign is None:
                 named: dict[str, Any] = {"subscribe": here}
             else:
-                queue_ids = {topic: selection.assign[topic] & known[name][topic] for topic in here}
-                named = {"assign": {topic: ids for topic, ids in queue_ids.items() if ids}}
+                assigned = {topic: selection.assign[topic] & known[name][topic] for topic in here}
+                named = {"assign": {topic: ids for topic, ids in assigned.items() if ids}}
             if any(named.values()):
                 chosen.append((store, {**options, **named}))
         return chosen or [(next(iter(self.stores.values())), options)]

@@ -107,11 +107,11 @@ class MessageStore(Closing):
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Return the queues of a topic, sorted by id; [] for a topic without queues."""
-        parts, queue_ids = self.parts, self.queue_ids(topic)
+        queue_ids = self.queue_ids(topic)
         if queue_ids:
-            parts.ranges.require_plain_queues()
-        info = parts.store_queues.info
-        return parts.retry(lambda: QueueInfos(info(topic, queue_id) for queue_id in queue_ids))
+            self.parts.ranges.require_plain_queues()
+        info = self.parts.store_queues.info
+        return self.parts.retry(lambda: QueueInfos(info(topic, queue_id) for queue_id in queue_ids))
 
     def offset_at(
         self,

@@ -161,7 +161,8 @@ def open_for(
     """
     require_arguments(arguments, ["path", "mode", *OpenArguments.__annotations__])
     given = {**_DEFAULTS, **arguments}
-    storage, storage_options = given["storage"], given["storage_options"]
+    storage = given["storage"]
+    storage_options = given["storage_options"]
     asked = [name for name, value in arguments.items() if value and value is not LOCAL]
     if path is not None and not isinstance(path, (str, os.PathLike)):
         of_one = [name for name in asked if name not in OpenTogether.__annotations__]
@@ -257,7 +258,8 @@ def create(
         UnsupportedFeatureError: the path is not on a local disk, or ``conf`` wants the log outside
             of the root.
     """
-    base, settings, disk = *new_root(path, conf), Disk()
+    base, settings = new_root(path, conf)
+    disk = Disk()
     disk.keep_within(base)
     for folder in (base / "commitlog", base / "consumequeue", base / "config"):
         disk.make_folder(folder)
@@ -296,18 +298,20 @@ def created(
 ) -> Iterator[StoreWriter]:
     """Make a new store as :func:`create` does, which an error before the first commit removes."""
     base, _ = new_root(path, conf)
-    was_there, before = LOCAL.exists(base), _names(base)
+    was_there = LOCAL.exists(base)
+    before = _names(base)
     try:
         with create(path, spec=spec, conf=conf) as writer:
             yield writer
     except BaseException:
         if not LOCAL.list_folder(base / "commitlog"):
             disk = Disk()
+            made = [base]
             if was_there:
                 disk.keep_within(base)
-            made = [base / name for name in sorted(_names(base) - before)] if was_there else [base]
-            for entry in made:
-                disk.delete_tree(entry)
+                made = [base / name for name in sorted(_names(base) - before)]
+            for folder in made:
+                disk.delete_tree(folder)
         raise
 
 

@@ -65,7 +65,7 @@ def topic_table(rows: Sequence[tuple[str, object]], n_topics: int) -> str:
 class _Readings:
     """Readings of the same rows, the first of which is planned at once.
 
-    A reader holds on to this and not to its scan: the collector of cycles sees no Arrow reader.
+    A reader refers to this and not to its scan: the collector of cycles sees no Arrow reader.
     """
 
     def __init__(self, plan: Plan, require_open: Callable[[], None]) -> None:
@@ -76,10 +76,14 @@ class _Readings:
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, at most ``limit``; they are planned when the first batch is taken."""
-        planned, self._planned = self._planned, None
+        batches = self._planned
+        self._planned = None
         self._require_open()
-        batches = self._plan() if planned is None else planned
-        for batch in batches if limit is None else first_rows(batches, limit):
+        if batches is None:
+            batches = self._plan()
+        if limit is not None:
+            batches = first_rows(batches, limit)
+        for batch in batches:
             yield batch
             self._require_open()
 

@@ -94,7 +94,7 @@ class SavedCheckpoint:
         return self._checkpoint.logics_phy_offset
 
     def set_dispatched(self, physical_offset: int) -> None:
-        """Set the last record that queues hold; :meth:`save` writes it.
+        """Set the last record whose units are in all queues; :meth:`save` writes it.
 
         It stays 0 where no broker set it, as none before 5.5.0 does.
 
@@ -113,19 +113,19 @@ class SavedCheckpoint:
         """
         self._checkpoint = self._checkpoint._replace(confirm_phy_offset=physical_offset)
 
-    def ask_for_all(self, log_start: int, *, is_whole: bool) -> None:
+    def ask_for_all(self, log_start: int, *, is_valid: bool) -> None:
         """Have a broker build all queues and the index if a rebuild of ours is interrupted.
 
-        Its recovery then scans the whole log. Where it would cut the log at damage, it is not asked
-        to.
+        Its recovery then scans all of the log. Where it would cut the log at damage, it is not
+        asked to.
 
         Args:
             log_start: physical offset where the log begins.
-            is_whole: whether a recovery gets from there to the end of the log.
+            is_valid: whether a recovery gets from there to the end of the log.
         """
-        if is_whole:
+        if is_valid:
             self._checkpoint = self._checkpoint.recovered_from(log_start)
-        self.save(built=0 if is_whole else None, index=0)
+        self.save(built=0 if is_valid else None, index=0)
 
     def cover_index(self) -> None:
         """Flush the newest index file, and guarantee all of them at the next :meth:`save`.
@@ -218,34 +218,35 @@ class Dispatcher:
             progress(spans[-1].end - start, end - start)
 
     def _dispatch_file(
-        self, segment: Segment, start: int, end: int, reach: Callable[[int], None]
+        self, segment: Segment, start: int, end: int, progress: Callable[[int], None]
     ) -> None:
         path = str(segment.path)
         for window in self._walk(self._log, segment, start, end):
-            for starts, headers, whole in window.headers(self._topic, _BATCH_ROWS):
+            for starts, headers, is_complete in window.headers(self._topic, _BATCH_ROWS):
                 physical_offsets = starts + segment.start
-                valid = whole & (headers.column("physical_offset") == physical_offsets)
+                valid = is_complete & (headers.column("physical_offset") == physical_offsets)
                 for physical_offset in physical_offsets[~valid].tolist():
                     reason = "not a whole record with this physical offset"
                     self._report_damage(path, physical_offset, reason)
                 valid_headers = headers if valid.all() else headers.take(np.flatnonzero(valid))
                 if len(valid_headers):
                     self._put_records(window.data, valid_headers)
-            reach(min(window.stopped, end))
+            progress(min(window.stopped, end))
             if window.damage is not None:
                 self._report_damage(path, window.stopped, window.damage)
 
     def _put_records(self, data: Bytes, headers: RecordHeaders) -> None:
         requests = read_requests(data, headers, self._config.rules)
-        units, has_unit = requests.units, requests.has_unit
+        units = requests.units
+        has_unit = requests.has_unit
         if self._known_topics is not None:
-            unknown = frozenset(units.topics) - self._known_topics
-            unknown = frozenset(topic for topic in unknown if not topic.startswith(LMQ_PREFIX))
+            named = frozenset(topic for topic in units.topics if not topic.startswith(LMQ_PREFIX))
+            unknown = named - self._known_topics
             if unknown:
                 raise UnknownTopicsError(int(headers.column("physical_offset")[0]), unknown)
-        self._topic = (
-            first_topic(data, headers) if len(headers) and len(units.topics) == 1 else None
-        )
+        self._topic = None
+        if len(headers) and len(units.topics) == 1:
+            self._topic = first_topic(data, headers)
         if self._batch_topics:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
             in_batches = is_batch[units.topic_codes]
@@ -288,9 +289,9 @@ class Dispatcher:
             "log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it"
         )
 
-    def _add_finding(self, part: str, location: str, text: str) -> None:
+    def _add_finding(self, part: str, place: str, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
-            self.findings.append(Finding(part, location, text))
+            self.findings.append(Finding(part, place, text))
         elif len(self.findings) == _MAX_FINDINGS:
             text = f"more than {_MAX_FINDINGS} findings"
             self.findings.append(Finding(part, self._log.folders, text))

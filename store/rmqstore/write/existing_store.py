@@ -53,7 +53,7 @@ from rmqstore.write.truncation import RESIZED, LogChange
 logger = logging.getLogger(__name__)
 
 _NEWEST_ITEMS = 64
-_LOOKED_AT = 16  # files of queues whose length is looked at
+_CHECKED_FILES = 16  # of queues, whose lengths are compared
 
 _BROKERS_LOCK = b"lock"  # what a broker writes into the file
 _LONG_TOPICS: Release = (5, 1)  # Source: MessageVersion.java, MESSAGE_VERSION_V2
@@ -98,7 +98,8 @@ def _hold_tags(path: Path, sizes: IndexSizes, log: CommitLog) -> bool:
         if not message.tags:
             continue
         (key_hash,) = key_hashes([message.topic], [tag_key(message.tags)]).ravel()
-        if ((items["physical_offset"] == physical_offset) & (items["key_hash"] == key_hash)).any():
+        of_record = items["physical_offset"] == physical_offset
+        if (of_record & (items["key_hash"] == key_hash)).any():
             return True
     return False
 
@@ -226,27 +227,14 @@ def existing_config(
     """
     changes: dict[str, int | None] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
-        lengths = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
-        if not is_fitted and plan_sizes(log):
-            raise StoreStateError(
-                f"{log.folders}: files of {sorted({length for _, length in lengths})} bytes; "
-                "a broker requires all files to have the same size"
-            )
-        size = usual_size(lengths) or config.mapped_file_size_commit_log
-        odd = next((segment for segment in log.segments if segment.start % size), None)
-        if odd is not None:
-            raise StoreStateError(
-                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, "
-                "the size of this store's log files; the file was renamed, "
-                "or all files are empty and mappedFileSizeCommitLog must be given"
-            )
+        size = _log_file_size(log, config, is_fitted=is_fitted)
         changes["mapped_file_size_commit_log"] = size
     folders = paths.queue_folders
     for name, topics, files_of in (
         ("mapped_file_size_consume_queue", folders.topics, folders.queue_files),
         ("mapper_file_size_batch_consume_queue", folders.batch_topics, folders.batch_files),
     ):
-        files = islice((queue for topic in topics() for queue in files_of(topic)), _LOOKED_AT)
+        files = islice((queue for topic in topics() for queue in files_of(topic)), _CHECKED_FILES)
         sizes_of_files = [(int(file.name), LOCAL.size(file)) for file in files]
         too_long = [length for _, length in sizes_of_files if length > MAX_FILE_BYTES]
         size = next(iter(too_long), usual_size(sizes_of_files))
@@ -264,6 +252,29 @@ def existing_config(
         raise StoreStateError(
             f"{paths.root} has files of sizes that no broker uses: {err}"
         ) from err
+
+
+def _log_file_size(log: CommitLog, config: StoreConfig, *, is_fitted: bool) -> int:
+    """Return the size of the files of a log that has some.
+
+    Raises:
+        StoreStateError: they differ in length, or the name of one does not fit that length.
+    """
+    lengths = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
+    if not is_fitted and plan_sizes(log):
+        raise StoreStateError(
+            f"{log.folders}: files of {sorted({length for _, length in lengths})} bytes; "
+            "a broker requires all files to have the same size"
+        )
+    size = usual_size(lengths) or config.mapped_file_size_commit_log
+    odd = next((segment for segment in log.segments if segment.start % size), None)
+    if odd is not None:
+        raise StoreStateError(
+            f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, "
+            "the size of this store's log files; the file was renamed, "
+            "or all files are empty and mappedFileSizeCommitLog must be given"
+        )
+    return size
 
 
 class BrokerRelease:
@@ -303,7 +314,7 @@ class BrokerRelease:
 
     def _require(self, since: Release, what: str) -> None:
         if self._known is None:
-            self._known = self._seen()
+            self._known = self._earliest()
         if self._known < since:
             number = f"{since[0]}.{since[1]}"
             raise UnsupportedFeatureError(
@@ -313,7 +324,7 @@ class BrokerRelease:
                 f"`broker_version={number}`"
             )
 
-    def _seen(self) -> Release:
+    def _earliest(self) -> Release:
         """Return the earliest release that can have left the files and the newest records."""
         seen = parse_release(earliest_release(self._paths))
         settings = self._paths.settings
@@ -322,8 +333,8 @@ class BrokerRelease:
         for segment in reversed(self._log.segments):
             end = segment.start + self._log.file_of(segment).written_end(segment.size)
             for window in walk_back(self._log, segment, end):
-                for _, headers, whole in window.headers():
-                    valid = headers.take(whole)
+                for _, headers, is_complete in window.headers():
+                    valid = headers.take(is_complete)
                     if (valid.column("magic") == MESSAGE_MAGIC_V2).any():
                         seen = max(seen, _LONG_TOPICS)
                     if (valid.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
@@ -334,7 +345,8 @@ class BrokerRelease:
 
 def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
     """Return whether writers of ours have written every record of a log."""
-    end, file_bytes = 0, max((segment.size for segment in log.segments), default=0)
+    end = 0
+    file_bytes = max((segment.size for segment in log.segments), default=0)
     try:
         commits = read_commits(paths)
     except RmqStoreError:  # then it is not known
@@ -349,6 +361,8 @@ def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
         if not follows:
             return False
         end = commit.end
-    last = log.segments[-1] if log.segments else None
-    written = 0 if last is None else last.start + log.file_of(last).written_end(last.size)
-    return end > 0 and written <= end
+    written_end = 0
+    if log.segments:
+        last = log.segments[-1]
+        written_end = last.start + log.file_of(last).written_end(last.size)
+    return 0 < end >= written_end

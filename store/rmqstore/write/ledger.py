@@ -48,9 +48,11 @@ class Ledger:
         entry = self._read(self._path(app_id))
         if entry is None:
             return None
-        return entry.version if entry.is_done or _stands(entry, log) else entry.previous
+        if entry.is_done or _is_in_log(entry, log):
+            return entry.version
+        return entry.previous
 
-    def resolve_intent(self, log: CommitLog) -> None:
+    def complete(self, log: CommitLog) -> None:
         """Look up every unfinished write in the log; called when a store is opened for writing."""
         for name in sorted(entry.name for entry in LOCAL.list_folder(self._folder)):
             if not name.endswith(".json"):
@@ -59,7 +61,7 @@ class Ledger:
             entry = self._read(path)
             if entry is None or entry.is_done:
                 continue
-            if _stands(entry, log):
+            if _is_in_log(entry, log):
                 self._write(path, replace(entry, is_done=True))
             elif entry.previous is not None:
                 self._write(path, LedgerEntry(entry.previous, None, None, is_done=True))
@@ -118,5 +120,6 @@ class Ledger:
         return None
 
 
-def _stands(entry: LedgerEntry, log: CommitLog) -> bool:
-    return all(record is None or record.stands(log) for record in (entry.first, entry.last))
+def _is_in_log(entry: LedgerEntry, log: CommitLog) -> bool:
+    records = (entry.first, entry.last)
+    return all(record is None or record.stands(log) for record in records)

@@ -213,7 +213,8 @@ def are_offset_ids(ids: pa.StringArray, batch: pa.RecordBatch) -> pa.BooleanArra
         return pc.fill_null(pc.equal(ids, batch.column("offsetMsgId")), fill_value=False)
     if not {"storeHost", "commitLogOffset"} <= names:
         return pa.repeat(pa.scalar(value=False), len(ids))
-    hosts, offsets = batch.column("storeHost"), batch.column("commitLogOffset")
+    hosts = batch.column("storeHost")
+    offsets = batch.column("commitLogOffset")
     known = pc.and_(hosts.is_valid(), offsets.is_valid())
     own = offset_ids(pack_hosts(hosts.fill_null(_NO_HOST)), offsets.fill_null(0).to_numpy())
     return pc.fill_null(pc.and_(known, pc.equal(ids, own)), fill_value=False)
@@ -368,7 +369,9 @@ class MessageMaker:
         born_hosts = Hosts.constant(self._born_host, n)
         if "bornHost" in columns:
             hosts = columns["bornHost"]
-            born_hosts = pack_hosts(hosts.fill_null(self._born_host) if hosts.null_count else hosts)
+            if hosts.null_count:
+                hosts = hosts.fill_null(self._born_host)
+            born_hosts = pack_hosts(hosts)
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,

@@ -107,12 +107,13 @@ def known_batch_topics(paths: StorePaths) -> frozenset[str]:
 class QueueFiles:
     """The queues of one store, plain ones and BatchConsumeQueues.
 
+    Records that are appended may show that a topic was deleted and made again.
+
     Args:
         disk: performs all changes.
         paths: the files of the store.
         config: sizes of new files.
         batch_topics: the topics whose queues are BatchConsumeQueues.
-        may_begin_again: whether records may show that a topic was deleted and made again.
     """
 
     def __init__(
@@ -121,14 +122,11 @@ class QueueFiles:
         paths: StorePaths,
         config: StoreConfig,
         batch_topics: AbstractSet[str],
-        *,
-        may_begin_again: bool = False,
     ) -> None:
         self._disk = disk
         self._paths = paths
         self._config = config
         self._unchecked_after: int | None = None
-        self._may_begin_again = may_begin_again
         self.batch_topics = batch_topics
 
     def numbers(self) -> Iterator[int]:
@@ -151,10 +149,10 @@ class QueueFiles:
         return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
 
     def end(self) -> int:
-        """Return the physical offset up to which the queues reach, -1 without any unit."""
+        """Return the physical offset after the last record with a unit, -1 without any unit."""
         ends = [-1]
-        for appender in self._all():
-            with closing(appender) as queue:
+        for files in self._all():
+            with closing(files) as queue:
                 ends.append(reach(queue, queue.end()))
         return max(ends)
 
@@ -178,11 +176,11 @@ class QueueFiles:
         """Remove the units of records after the log end.
 
         Returns:
-            The physical offset up to which the queues reach.
+            The physical offset after the last record with a unit.
         """
         queues_end = n_queues = n_units = 0
-        for appender in self._all():
-            with closing(appender) as queue:
+        for files in self._all():
+            with closing(files) as queue:
                 end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
                 queues_end = max(queues_end, reach(queue, end))
                 n_queues += n_removed > 0
@@ -213,7 +211,7 @@ class QueueFiles:
                     records_end=records_end,
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
-                    may_begin_again=self._may_begin_again,
+                    may_begin_again=True,
                 )
             return QueueAppender(
                 self._disk,
@@ -223,7 +221,7 @@ class QueueFiles:
                 end=end,
                 records_end=records_end,
                 is_new=not queue.segments,
-                may_begin_again=self._may_begin_again,
+                may_begin_again=True,
             )
 
     def empty(self, folder: Path) -> None:

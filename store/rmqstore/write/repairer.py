@@ -89,11 +89,9 @@ class Repairer:
         self._paths = paths
         self._config = config
         self._log = log
-        self.queues = QueueFiles(
-            disk, paths, config, known_batch_topics(paths), may_begin_again=True
-        )
+        self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
-        self._whole_from = log.max_offset
+        self._valid_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"
 
     def repair(self, *, truncate: bool = False, check_log: bool = False) -> Repaired:
@@ -166,7 +164,7 @@ class Repairer:
         if not cut.is_noted:
             copies = None if cut.is_our_own else self._cut_folder
             truncate_log(self._disk, self._log, cut.end, copies)
-            self._whole_from = cut.end.scanned_from
+            self._valid_from = cut.end.scanned_from
         return cut.end, cut.is_noted
 
     def plan_cut(self, *, truncate: bool = False, check_log: bool = False) -> LogCut:
@@ -216,7 +214,8 @@ class Repairer:
         files = index_files(self._paths.index)
         for path in files:
             header = read_header(path)
-            stored_until, record_end = header["end_timestamp"], header["end_phy_offset"]
+            stored_until = header["end_timestamp"]
+            record_end = header["end_phy_offset"]
             is_late = not was_closed and stored_until > checkpoint.index_msg_timestamp
             if outdated or is_late or record_end >= max(log_end, 1) or stored_until == 0:
                 outdated.append(path)
@@ -274,7 +273,7 @@ class Repairer:
             )
 
     def _find_record(self, segment: Segment, start: int) -> int | None:
-        """Return where the first whole record of a file from ``start`` on begins, or None."""
+        """Return where the first valid record of a file from ``start`` on begins, or None."""
         physical_offset = next_record(self._log, segment, start, segment.end)
         return physical_offset if physical_offset < segment.end else None
 
@@ -291,7 +290,7 @@ class Repairer:
             scanned_from = scan_start(self._log, candidate)
             if scanned_from > start:
                 continue
-            if self._is_whole_from(scanned_from):
+            if self._is_valid_from(scanned_from):
                 recovered = candidate.recovered_from(scanned_from)
                 self._disk.replace(self._paths.checkpoint, recovered.stored())
                 if not self._paths.has_abort:
@@ -300,18 +299,18 @@ class Repairer:
                     self._disk.replace(self._paths.abort, our_abort())
             return
 
-    def is_whole(self) -> bool:
+    def is_valid(self) -> bool:
         """Return whether a recovery from the first file of the log gets to its end."""
-        return self._is_whole_from(self._log.min_offset)
+        return self._is_valid_from(self._log.min_offset)
 
-    def _is_whole_from(self, start: int) -> bool:
+    def _is_valid_from(self, start: int) -> bool:
         """Return whether a recovery from the start of a file gets to the end of the log.
 
         What was scanned to find the end is not read again, and what was appended since is our own.
         """
-        if not is_whole_between(self._log, start, self._whole_from):
+        if not is_whole_between(self._log, start, self._valid_from):
             return False
-        self._whole_from = min(self._whole_from, start)
+        self._valid_from = min(self._valid_from, start)
         return True
 
     def _dispatch(
@@ -424,11 +423,9 @@ def plan_rebuild(
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(log) if change.path not in gone]
         min_offset = log.min_offset
-    topics, batch_topics = paths.queue_folders.topics(), paths.queue_folders.batch_topics()
-    queue_files = [file for topic in topics for file in paths.queue_folders.queue_files(topic)]
-    queue_files += [
-        file for topic in batch_topics for file in paths.queue_folders.batch_files(topic)
-    ]
+    folders = paths.queue_folders
+    queue_files = [file for topic in folders.topics() for file in folders.queue_files(topic)]
+    queue_files += [file for topic in folders.batch_topics() for file in folders.batch_files(topic)]
     end = cut.end
     return RebuildPlan(
         paths.root,

@@ -1,11 +1,11 @@
-"""Records that tasks have staged in files, and the places that they get in log and queues.
+"""Records that tasks have staged in files, and the offsets that they get in log and queues.
 
-The records stand in one file, one after the other and still without their places. Beside it is a
+The records stand in one file, one after the other and still without their offsets. Beside it is a
 file of Arrow IPC streams, one for each batch of records, with a row for each record: the commit
 does not read fields of records back. Neither file is flushed, because a job that a power cut ends
 is not committed.
 
-The places follow from the sizes of the records and the ends of log and queues. They are computed
+The offsets follow from the sizes of the records and the ends of log and queues. They are computed
 twice, to write the log and to build queues and index, because a large job would fill the memory
 with them.
 """
@@ -156,7 +156,9 @@ class PartWriter:
             n = len(requests.sizes)
             ends = np.zeros(n + 1, np.int32)
             np.cumsum(np.bincount(requests.key_rows, minlength=n), out=ends[1:])
-            delayed = np.zeros(n, np.bool_) if requests.is_delayed is None else requests.is_delayed
+            is_delayed = requests.is_delayed
+            if is_delayed is None:
+                is_delayed = np.zeros(n, np.bool_)
             topics = texts(requests.topics)
             side = [
                 numbers(requests.sizes),
@@ -164,7 +166,7 @@ class PartWriter:
                 numbers(requests.queue_ids),
                 numbers(records.sys_flags),
                 numbers(requests.tags_codes),
-                booleans(delayed),
+                booleans(is_delayed),
                 pa.ListArray.from_arrays(numbers(ends), numbers(requests.key_hashes)),
             ]
             schema = _SIDE
@@ -303,17 +305,17 @@ def _array(column: pa.Array) -> NDArray[Any]:
 
 
 class PlacedBatch(NamedTuple):
-    """Consecutive records of a part, and their places."""
+    """Consecutive records of a part, and their offsets and store times."""
 
     part: StagedTask
     batch: StagedBatch
     topics: TopicColumn
     placement: Placement
-    stored: PlacedFields
+    fields: PlacedFields
     light_offsets: pa.BinaryArray | None  # a property string for each record; None without any
 
     def records(self, staged: StagedRecords, batch_topics: Collection[str]) -> Records:
-        """Return the records, as :meth:`StagedRecords.read` does, at their places.
+        """Return the records, as :meth:`StagedRecords.read` does, with their offsets.
 
         Raises:
             IllegalMessageError: a record is in a batch topic and names a light message queue, or
@@ -324,7 +326,7 @@ class PlacedBatch(NamedTuple):
         if self.batch.light_queues is not None and self.light_offsets is not None:
             require_plain_parents(self.topics, self.batch.light_queues, batch_topics)
             records = extend_properties(records, self.light_offsets)
-        stamp(records, *self.stored)
+        stamp(records, *self.fields)
         return records
 
 
@@ -355,7 +357,7 @@ class StagedAppend:
         offsets.mark()
 
     def place(self, now: Callable[[], int]) -> Iterator[PlacedBatch]:
-        """Yield all batches with their places; this advances the queue offsets.
+        """Yield all batches with their offsets; this advances the queue offsets.
 
         Args:
             now: returns the store time of the next batch, ms.
@@ -365,7 +367,7 @@ class StagedAppend:
             OSError: a file does not hold what its task staged.
         """
         for placed in self._placed(self._offsets, now):
-            self._times.append(int(placed.stored.store_timestamps[0]))
+            self._times.append(int(placed.fields.store_timestamps[0]))
             yield placed
 
     def requests(self) -> Callable[[], Iterator[DispatchRequests]]:
@@ -375,7 +377,7 @@ class StagedAppend:
         def again() -> Iterator[DispatchRequests]:
             times = iter(self._times)
             for placed in self._placed(offsets, lambda: next(times)):
-                yield placed.batch.requests.placed(placed.stored)
+                yield placed.batch.requests.placed(placed.fields)
 
         return again
 
@@ -396,6 +398,6 @@ class StagedAppend:
                 topics = TopicColumn(requests.topics, requests.topic_codes)
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
-                stored = PlacedFields(queue_offsets, placement.physical_offsets, times)
-                yield PlacedBatch(part, batch, topics, placement, stored, light_offsets)
+                fields = PlacedFields(queue_offsets, placement.physical_offsets, times)
+                yield PlacedBatch(part, batch, topics, placement, fields, light_offsets)
                 end = placement.end

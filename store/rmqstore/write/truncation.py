@@ -99,21 +99,19 @@ def truncate_log(disk: Disk, log: CommitLog, end: LogEnd, copies: Path | None) -
             disk.delete(change.path)
         elif change.what == MOVED:
             assert copies is not None, "what is moved is kept"
-            _move(disk, change.path, copies)
+            disk.make_folder(copies)
+            target = copies / change.path.name
+            logger.warning(
+                "%s lies after the end of the log; it is moved to %s", change.path, target
+            )
+            disk.rename(change.path, target)
+            disk.flush_folder(copies)
+            disk.flush_folder(change.path.parent)
         else:
             if copies is not None:
                 _keep_tail(disk, change, end, copies)
             disk.clear_append(change.path, change.start, change.stop)
     log.refresh()
-
-
-def _move(disk: Disk, path: Path, copies: Path) -> None:
-    disk.make_folder(copies)
-    target = copies / path.name
-    logger.warning("%s lies after the end of the log; it is moved to %s", path, target)
-    disk.rename(path, target)
-    disk.flush_folder(copies)
-    disk.flush_folder(path.parent)
 
 
 def _keep_tail(disk: Disk, cleared: LogChange, end: LogEnd, copies: Path) -> None:
@@ -155,7 +153,8 @@ def cut_queue(
     Returns:
         The queue offset after the last unit that is left, and how many units were removed.
     """
-    start, end = queue.begin, queue.end()
+    start = queue.begin
+    end = queue.end()
     if end > start and was_closed:
         physical_offset, size, _ = queue.unit(end - 1)
         if size > 0 and 0 <= physical_offset < log_end:

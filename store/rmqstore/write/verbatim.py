@@ -30,21 +30,7 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     Raises:
         IllegalMessageError: a column is missing, of another type, or has nulls.
     """
-    for field in VERBATIM:
-        if field.name == "commitLogOffset":
-            continue
-        if field.name not in batch.schema.names:
-            raise IllegalMessageError(f"verbatim: column {field.name} is missing")
-        given = batch.schema.field(field.name).type
-        if given != field.type:
-            raise IllegalMessageError(
-                f"verbatim: column {field.name} must be {field.type}, got {given}"
-            )
-        if batch.column(field.name).null_count:
-            text = f"verbatim: column {field.name} has nulls"
-            if field.name == "bornTimestamp":
-                text += ": the client's time is not in the years 1 to 9999; copy the whole store"
-            raise IllegalMessageError(text)
+    _require_columns(batch)
 
     def numbers(name: str) -> NDArray[Any]:
         column: NDArray[Any] = batch.column(name).to_numpy()
@@ -58,8 +44,9 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     if PROPERTY_MULTI_DISPATCH in entries.names:
         by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
         dispatches = dispatches_of(entries, by_topic[topics.codes])
-        starts, lengths = dispatches.name_starts, dispatches.name_lengths
-        names = gather_spans(entries.data, starts, lengths, pa.binary())
+        names = gather_spans(
+            entries.data, dispatches.name_starts, dispatches.name_lengths, pa.binary()
+        )
         # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its
         # folder.
         is_kept = pc.find_substring(names, "/").to_numpy() < 0
@@ -83,6 +70,25 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         prepared_transaction_offsets=numbers("preparedTransactionOffset"),
         light_queues=light_queues,
     )
+
+
+def _require_columns(batch: pa.RecordBatch) -> None:
+    """Refuse a batch that lacks a column of records as they are stored."""
+    for field in VERBATIM:
+        if field.name == "commitLogOffset":
+            continue
+        if field.name not in batch.schema.names:
+            raise IllegalMessageError(f"verbatim: column {field.name} is missing")
+        given = batch.schema.field(field.name).type
+        if given != field.type:
+            raise IllegalMessageError(
+                f"verbatim: column {field.name} must be {field.type}, got {given}"
+            )
+        if batch.column(field.name).null_count:
+            text = f"verbatim: column {field.name} has nulls"
+            if field.name == "bornTimestamp":
+                text += ": the client's time is not in the years 1 to 9999; copy the whole store"
+            raise IllegalMessageError(text)
 
 
 def claim_offsets(

@@ -133,25 +133,25 @@ class WaitingRequests:
     def clear(self) -> None:
         """Forget all requests."""
         self._sources: deque[Callable[[], Iterable[DispatchRequests]]] = deque()
-        self.end: int | None = None  # physical offset after the last record whose requests are held
+        self.end: int | None = None  # physical offset after the last record of these requests
         self._n_rows = 0
         self._is_full = False
 
     def add(self, requests: DispatchRequests, end: int) -> None:
-        """Hold the requests of records that end at the physical offset ``end``."""
+        """Keep the requests of records that end at the physical offset ``end``."""
         self._is_full |= self._n_rows > _MAX_WAITING
         if not self._is_full:
             self._n_rows += len(requests.has_unit) + _ROWS_A_BATCH
             self.add_source(lambda: [requests], end)
 
     def add_source(self, source: Callable[[], Iterable[DispatchRequests]], end: int) -> None:
-        """Hold what returns the requests of records that end at ``end``; it takes no memory."""
+        """Keep what returns the requests of records that end at ``end``; it takes no memory."""
         if not self._is_full:
             self._sources.append(source)
             self.end = end
 
     def stop(self) -> None:
-        """Hold no further requests, as if the limit were reached."""
+        """Keep no further requests, as if there were too many."""
         self._is_full = True
 
     def requests(self) -> Iterator[DispatchRequests]:
@@ -229,7 +229,7 @@ class StoreWriter:
         self._batch_topics = self._repairer.queues.batch_topics
         self._topics = WrittenTopics(self._disk, self.paths, self._spec, self._batch_topics)
         self._ledger = Ledger(self._disk, self.paths.root)
-        self._ledger.resolve_intent(self._log)
+        self._ledger.complete(self._log)
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
@@ -290,7 +290,8 @@ class StoreWriter:
         self._release.require(columns.topics.names, columns.host_bits)
         if SCHEDULE_TOPIC in columns.topics.names:
             self.config.require_delay_levels()
-        light_queues, batch_topics = columns.light_queues, self._batch_topics
+        light_queues = columns.light_queues
+        batch_topics = self._batch_topics
         with self._offsets.undone_on_error():
             if light_queues is not None and not verbatim:
                 require_plain_parents(columns.topics, light_queues, batch_topics, first_row)
@@ -311,11 +312,11 @@ class StoreWriter:
         for rows in row_batches(sizes):
             part = columns.take(rows)
             placement = self._append.place(sizes[rows])
-            stored = PlacedFields(queue_offsets[rows], placement.physical_offsets, times[rows])
-            records = encode_records(part, stored)
+            fields = PlacedFields(queue_offsets[rows], placement.physical_offsets, times[rows])
+            records = encode_records(part, fields)
             with self._all_or_nothing():
                 requests = part.requests(records, self.config.rules)
-                self._waiting.add(requests.placed(stored), placement.end)
+                self._waiting.add(requests.placed(fields), placement.end)
                 self._put(records, placement, times[rows])
         self._topics.add(columns.topics, columns.queue_ids)
 
@@ -352,7 +353,7 @@ class StoreWriter:
                 if SCHEDULE_TOPIC in placed.topics.names:
                     self.config.require_delay_levels()
                 records = placed.records(staged, self._batch_topics)
-                self._put(records, placed.placement, placed.stored.store_timestamps)
+                self._put(records, placed.placement, placed.fields.store_timestamps)
                 self._topics.add(placed.topics, placed.batch.requests.queue_ids)
             self._waiting.add_source(run.requests(), self._append.end)
 
@@ -413,7 +414,8 @@ class StoreWriter:
             CommitError: everything was committed, but queues and index are incomplete.
         """
         self._require_usable()
-        start, end = self._append.start, self._append.end
+        start = self._append.start
+        end = self._append.end
         with self._all_or_nothing():
             if txn is not None:
                 self._ledger.intend(*txn, self._log, *self._append.marks())
@@ -453,7 +455,7 @@ class StoreWriter:
         self.config.require_delay_levels()
         self.flush()
         dispatched = self._checkpoint.dispatched
-        self._checkpoint.ask_for_all(self._log.min_offset, is_whole=self._repairer.is_whole())
+        self._checkpoint.ask_for_all(self._log.min_offset, is_valid=self._repairer.is_valid())
         self._has_failed = True
         with named_os_errors(
             self.paths.root, "the next writer that opens the store completes the rebuild"
@@ -475,9 +477,13 @@ class StoreWriter:
         # The checkpoint comes first, because a recovery deletes index files that are newer, with
         # all the older keys in them.
         self._checkpoint.save(index=self._last_store_timestamp)
-        index, batch_topics = self.paths.index, self._batch_topics
         dispatcher = Dispatcher(
-            self._disk, self._log, index, self.config, self._queue, batch_topics
+            self._disk,
+            self._log,
+            self.paths.index,
+            self.config,
+            self._queue,
+            self._batch_topics,
         )
         for requests in self._waiting.requests():
             dispatcher.put(requests)
