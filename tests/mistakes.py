@@ -158,7 +158,7 @@ MISTAKES: Final = (
     Mistake(
         "connector/pyspark_rmqstore/continuation.py",
         "records = {**since.last_records}",
-        "records = dict[str, LogMark]()",
+        "records = dict[str, LastRecord]()",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
         "connector/test_brokers.py",
     ),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.stream_snapshot import Followed, Loss, StreamSnapshot
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.tail import replacements
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Continuation:
         """
         since = self._since
         snapshot = self._snapshot
-        left: dict[Key, LogMark] = {}  # the last records of queues that are not followed
+        left: dict[Key, LastRecord] = {}  # the last records of queues that are not followed
         for key in queues.keys() - snapshot.ends.keys():
             record = since.last_record_of(key)
             is_left = key in since.left or key[0] in self._followed

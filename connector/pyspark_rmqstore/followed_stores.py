@@ -17,7 +17,7 @@ from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot, report
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.plan import queues_part
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
@@ -51,7 +51,7 @@ class FollowedStore(NamedTuple):
     def proves_records(self) -> bool:
         return True
 
-    def holds(self, record: LogMark, _delivered: Mapping[QueueKey, int]) -> bool:
+    def holds(self, record: LastRecord, _delivered: Mapping[QueueKey, int]) -> bool:
         """Return whether a record still stands, or was deleted as too old."""
         return self.tail.holds(record)
 
@@ -68,7 +68,7 @@ class FollowedStore(NamedTuple):
         return self.store.store_queues.slices(key, start, stop, spec)
 
     def task_of(
-        self, slices: list[QueueSlice], limits: Limits, last_record: LogMark | None
+        self, slices: list[QueueSlice], limits: Limits, last_record: LastRecord | None
     ) -> StoreTask:
         """Return what is read of ranges of queues up to a record, which is split within limits."""
         return StoreTask(queues_part(self.store, slices, limits, last_record), self.ref)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.spans import QueueKey
 
 _VERSION = 1
@@ -150,10 +150,10 @@ class StreamOffset:
     """
 
     queues: Mapping[Key, int] = field(default_factory=dict)
-    last_records: Mapping[str, LogMark] = field(default_factory=dict)
-    left: Mapping[Key, LogMark] = field(default_factory=dict)
+    last_records: Mapping[str, LastRecord] = field(default_factory=dict)
+    left: Mapping[Key, LastRecord] = field(default_factory=dict)
 
-    def last_record_of(self, key: Key) -> LogMark | None:
+    def last_record_of(self, key: Key) -> LastRecord | None:
         """Return a record at or after all messages of a queue that lie before the offset."""
         return self.left.get(key, self.last_records.get(key[0]))
 
@@ -218,9 +218,9 @@ class StreamOffset:
             ) from err
 
 
-def _stored(record: LogMark) -> dict[str, int]:
+def _stored(record: LastRecord) -> dict[str, int]:
     return {"physicalOffset": record.physical_offset, "storeTimestamp": record.store_timestamp}
 
 
-def _record_of(stored: Mapping[str, Any]) -> LogMark:
-    return LogMark(int(stored["physicalOffset"]), int(stored["storeTimestamp"]))
+def _record_of(stored: Mapping[str, Any]) -> LastRecord:
+    return LastRecord(int(stored["physicalOffset"]), int(stored["storeTimestamp"]))

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
 from pyspark_rmqstore.tasks import Task
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.read.tail import Tail
@@ -34,7 +34,7 @@ class Followed(Protocol):
     @property
     def proves_records(self) -> bool: ...
 
-    def holds(self, record: LogMark, delivered: Mapping[QueueKey, int]) -> bool:
+    def holds(self, record: LastRecord, delivered: Mapping[QueueKey, int]) -> bool:
         """Return whether a record still stands, or was deleted as too old.
 
         Args:
@@ -57,7 +57,7 @@ class Followed(Protocol):
     ) -> list[QueueSlice]: ...
 
     def task_of(
-        self, slices: list[QueueSlice], limits: Limits, last_record: LogMark | None
+        self, slices: list[QueueSlice], limits: Limits, last_record: LastRecord | None
     ) -> Task: ...
 
 
@@ -74,21 +74,21 @@ class StreamSnapshot:
 
     brokers: AbstractSet[str]
     ends: Mapping[Key, int]
-    last_records: Mapping[str, LogMark]
+    last_records: Mapping[str, LastRecord]
     discovered: AbstractSet[Key]
 
     @classmethod
     def of(cls, followed: Mapping[str, Followed]) -> Self:
         """Return what the last poll of each store found."""
         ends: dict[Key, int] = {}
-        last_records: dict[str, LogMark] = {}
+        last_records: dict[str, LastRecord] = {}
         discovered: set[Key] = set()
         for broker, store in followed.items():
             tail = store.tail
             ends |= {(broker, *queue): end for queue, end in tail.ends.items()}
             discovered |= {(broker, *queue) for queue in tail.discovered}
-            if tail.mark is not None:
-                last_records[broker] = tail.mark
+            if tail.last_record is not None:
+                last_records[broker] = tail.last_record
         return cls(frozenset(followed), ends, last_records, frozenset(discovered))
 
     @property

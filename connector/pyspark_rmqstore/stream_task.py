@@ -66,7 +66,7 @@ class _StreamTask:
         """
         part = self._planned
         is_valid = not self._may_have_changed and (
-            part.mark is None or part.mark.stands_in(store.log)
+            part.last_record is None or part.last_record.is_in(store.log)
         )
         if is_valid and store.paths.has_abort:
             is_valid = all(store.ranges.stands(queue_slice) for queue_slice in part.slices)
@@ -87,9 +87,9 @@ class _StreamTask:
             # Messages that took the place of those that were cut off were stored later than the
             # last record, and come with the next micro-batch.
             until = LATEST_TIME
-            mark = self._planned.mark
-            if mark is not None and not mark.stands_in(store.log):
-                until = mark.store_timestamp
+            last_record = self._planned.last_record
+            if last_record is not None and not last_record.is_in(store.log):
+                until = last_record.store_timestamp
             confirmed = (
                 store.ranges.confirmed(part, store.log.max_offset, until) for part in slices
             )

@@ -10,7 +10,7 @@ import pytest
 from pyspark_rmqstore.offsets import StreamOffset
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 
 # Never to be changed: checkpoints of users hold it.
 VERSION_1 = (
@@ -24,7 +24,7 @@ OFFSET = StreamOffset(
         ("broker-b", "TopicA", 0): 1, ("broker-a", "TopicA", 10): 7, ("broker-a", "TopicA", 2): 5,
         ("broker-a", "TopicB", 0): 0, ("broker-a", "TopicA", 0): 23,
     },
-    {"broker-a": LogMark(4711, 1_700_000_000_000)},
+    {"broker-a": LastRecord(4711, 1_700_000_000_000)},
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def test_offsets_are_written_as_version_1_always_was() -> None:
 
 
 def test_queues_that_are_not_followed_keep_their_marks() -> None:
-    offset = dataclasses.replace(OFFSET, left={("broker-a", "TopicA", 10): LogMark(23, 1_700)})
+    offset = dataclasses.replace(OFFSET, left={("broker-a", "TopicA", 10): LastRecord(23, 1_700)})
     stored = json.loads(json.dumps(offset.json()))
     assert stored["left"] == {
         "TopicA": {"broker-a": {"10": {"physicalOffset": 23, "storeTimestamp": 1_700}}}

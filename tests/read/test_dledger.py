@@ -406,8 +406,8 @@ def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path, *, abort:
             shutil.rmtree(root)
             store.write(root, abort=abort)
             assert tail.spans()["T", 0] == (0, len(store.queues["T", 0]))
-            assert tail.mark is not None
-            assert tail.mark.physical_offset == store.placed[-1].physical_offset
+            assert tail.last_record is not None
+            assert tail.last_record.physical_offset == store.placed[-1].physical_offset
 
 
 # ---- hostile bytes

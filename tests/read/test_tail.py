@@ -15,8 +15,8 @@ import rmqstore.read.tail as tail_module
 import store_builder as build
 from goldens import Golden
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.log_cursor import LogCursor
-from rmqstore.read.log_mark import LogMark
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -260,14 +260,14 @@ def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path:
         tail = follow(root)
         tail.poll()
     assert tail.ends["A", 0] == 50
-    mark = tail.mark
-    assert mark is not None
+    last_record = tail.last_record
+    assert last_record is not None
     put_back(root, before)
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, 5)
         tail.poll()
         assert (tail.ends["A", 0], tail.ends["B", 0]) == (35, 10)
-        assert not mark.stands_in(tail.store.log)
+        assert not last_record.is_in(tail.store.log)
         put(writer, "B", 0, 5)
         tail.poll()
         assert tail.ends["B", 0] == 15
@@ -277,18 +277,18 @@ def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
     times = [build.T0 + number for number in range(60)]
     store = build.filled(build.Record(topic="T", store_timestamp=time) for time in times)
     root = store.write(tmp_path / "s")
-    mark = LogMark(store.places[-1], times[-1])
+    last_record = LastRecord(store.places[-1], times[-1])
     with open_for(root) as opened:
-        assert mark.stands_in(opened.parts.log)
+        assert last_record.is_in(opened.parts.log)
         for other in (
-            LogMark(mark.physical_offset, times[-1] + 1),
-            LogMark(mark.physical_offset + 1, times[-1]),
-            LogMark(1 << 40, times[-1]),
+            LastRecord(last_record.physical_offset, times[-1] + 1),
+            LastRecord(last_record.physical_offset + 1, times[-1]),
+            LastRecord(1 << 40, times[-1]),
         ):
-            assert not other.stands_in(opened.parts.log)
+            assert not other.is_in(opened.parts.log)
     (root / "commitlog" / f"{0:020d}").unlink()
     with open_for(root) as opened:
-        assert LogMark(0, 7).stands_in(opened.parts.log), "what retention deleted was not cut off"
+        assert LastRecord(0, 7).is_in(opened.parts.log), "what retention deleted was not cut off"
 
 
 def test_retention_deletes_under_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from goldens import Golden
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import Selection, parse_selection
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
@@ -119,7 +119,7 @@ def test_a_tier_alone_is_followed_as_it_grows(broker: TieringBroker, is_remote: 
         broker.upload(key)
         reader.read(reader.plan())
     assert reader.delivered == reader.expected()
-    assert reader.tail.mark is None
+    assert reader.tail.last_record is None
     assert reader.tail.discovered == set()
     broker.put(KEYS[2], 3)
     broker.upload(KEYS[2])
@@ -159,13 +159,13 @@ def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker
     assert (start, end) == (0, 60)
     local_start = reader.parts.queues.first(*KEYS[0])
     assert local_start is not None
-    before_all = LogMark(reader.parts.log.min_offset - 1, 0)
+    before_all = LastRecord(reader.parts.log.min_offset - 1, 0)
     assert reader.tail.first_after(KEYS[0], before_all) == local_start
     assert reader.tail.first_behind(KEYS[0], before_all) == local_start
-    assert reader.tail.first_behind(KEYS[0], LogMark(1 << 40, 0)) == 60
+    assert reader.tail.first_behind(KEYS[0], LastRecord(1 << 40, 0)) == 60
     assert reader.tail.replaced({KEYS[0]: 60, KEYS[1]: 6}, before_all) == {KEYS[0], KEYS[1]}
     assert reader.tail.replaced({KEYS[0]: local_start}, before_all) == set()
-    assert reader.tail.first_after(KEYS[0], LogMark(1 << 40, 1 << 60)) == 60
+    assert reader.tail.first_after(KEYS[0], LastRecord(1 << 40, 1 << 60)) == 60
     shutil.rmtree(broker.root / "consumequeue" / "A" / "0")
     reader = Reader(broker, broker.root, tiered=broker.tier)
     assert reader.tail.spans()[KEYS[0]] == (0, 60)

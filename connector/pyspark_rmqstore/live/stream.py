@@ -15,9 +15,9 @@ from rmqstore.live.bounds import (
     first_at,
     first_behind,
     first_offsets,
-    mark_stands,
     resolver_for,
     search_times,
+    still_has,
 )
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import BrokerSpans, LiveBrokers
@@ -26,7 +26,7 @@ from rmqstore.live.parts import sampled_part
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
 from rmqstore.query.selection import Selection
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.spans import QueueKey, QueueSlice
@@ -46,7 +46,7 @@ class LiveTail:
         discovered: the queues that were not there at the first poll.
         withdrawn: where other queues began and ended that hold messages, and that the broker lets
             nobody read.
-        mark: the newest record, by which the broker's log is recognized; None without one.
+        last_record: the newest record, by which the broker's log is recognized; None without one.
     """
 
     def __init__(self, broker: LiveBroker, selection: Selection) -> None:
@@ -57,7 +57,7 @@ class LiveTail:
         self._warned_ends: dict[QueueKey, int] = {}  # of these
         self.discovered: set[QueueKey] = set()
         self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
-        self.mark: LogMark | None = None
+        self.last_record: LastRecord | None = None
         self._has_polled = False
 
     @property
@@ -68,18 +68,20 @@ class LiveTail:
     def take(self, found: BrokerSpans) -> None:
         """Take what a poll found; nothing of it if the broker does not answer any more."""
         broker, spans, withdrawn = found
-        mark = self.mark
-        if mark is not None and not mark_stands(broker, spans, mark):
-            mark = None  # the next one is of all queues
-        known = {} if mark is None else self.ends
+        last_record = self.last_record
+        if last_record is not None and not still_has(broker, spans, last_record):
+            last_record = None  # the next one is of all queues
+        known = {} if last_record is None else self.ends
         grown = [
             QueueSlice(*key, end - 1, end)
             for key, (start, end) in spans.items()
             if start < end != known.get(key)
         ]
-        marks = [record.mark for record in first_records(broker, grown) if record is not None]
-        if mark is not None:
-            marks.append(mark)
+        last_records = [
+            record.last_record for record in first_records(broker, grown) if record is not None
+        ]
+        if last_record is not None:
+            last_records.append(last_record)
         new = spans.keys() - self.spans.keys()
         # A queue that begins or ends earlier than before was deleted with its topic and made again.
         remade = {
@@ -95,7 +97,7 @@ class LiveTail:
         self.spans = spans
         self.withdrawn = withdrawn
         self._has_polled = True
-        self.mark = max(marks, default=None)
+        self.last_record = max(last_records, default=None)
 
     def unread(self, delivered: Mapping[QueueKey, int]) -> dict[QueueKey, tuple[int, int]]:
         """Return the messages that are not delivered yet, and that the broker lets nobody read.
@@ -127,17 +129,19 @@ class LiveTail:
         """Return the first queue offset whose message is there."""
         return max(self.spans.get(key, (0, 0))[0], self._firsts.get(key, 0))
 
-    def first_after(self, key: QueueKey, mark: LogMark) -> int:
-        """Return the queue offset of the first message that was stored after a mark."""
+    def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
+        """Return the queue offset of the first message that was stored after a record."""
         span = self.spans.get(key, (0, 0))
-        by_time = first_at(self.broker, key, mark.store_timestamp + 1, span)
-        return min(by_time, first_behind(self.broker, key, mark.physical_offset, span))
+        by_time = first_at(self.broker, key, last_record.store_timestamp + 1, span)
+        return min(by_time, first_behind(self.broker, key, last_record.physical_offset, span))
 
-    def first_behind(self, key: QueueKey, mark: LogMark) -> int:
-        """Return the first queue offset whose message lies after a mark, or the queue's end."""
-        return first_behind(self.broker, key, mark.physical_offset + 1, self.spans.get(key, (0, 0)))
+    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
+        """Return the first queue offset whose message lies after a record, or the queue's end."""
+        return first_behind(
+            self.broker, key, last_record.physical_offset + 1, self.spans.get(key, (0, 0))
+        )
 
-    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+    def replaced(self, reached: Mapping[QueueKey, int], last_record: LastRecord) -> set[QueueKey]:
         """Return the queues that do not hold the message before an offset that was reached."""
         spans = {key: self.spans.get(key, (0, 0)) for key in reached}
         found = {key for key, (_, end) in spans.items() if reached[key] > end}
@@ -145,9 +149,9 @@ class LiveTail:
             key for key, (start, _) in spans.items() if key not in found and start < reached[key]
         ]
         # Of a queue that has nothing new the broker says without its messages whether it has one
-        # that was stored after the mark.
+        # that was stored after the last record.
         idle = [key for key in asked if reached[key] == spans[key][1]]
-        times = self.broker.at_times([(key, mark.store_timestamp + 1) for key in idle])
+        times = self.broker.at_times([(key, last_record.store_timestamp + 1) for key in idle])
         unchanged = {key for key, first in zip(idle, times, strict=True) if first == spans[key][1]}
         asked = [key for key in asked if key not in unchanged]
         last = [QueueSlice(*key, reached[key] - 1, reached[key]) for key in asked]
@@ -157,7 +161,7 @@ class LiveTail:
             for key, record in zip(asked, records, strict=True)
             if record is not None
             and record.served_offset == reached[key] - 1
-            and record.physical_offset > mark.physical_offset
+            and record.physical_offset > last_record.physical_offset
         }
 
     def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
@@ -181,7 +185,7 @@ class LiveTail:
 def _has_newer(
     broker: LiveBroker,
     spans: Mapping[QueueKey, tuple[int, int]],
-    record: LogMark,
+    record: LastRecord,
     delivered: Mapping[QueueKey, int],
 ) -> bool:
     """Return whether a message that was delivered is newer than the newest record.
@@ -207,13 +211,13 @@ class FollowedBroker(NamedTuple):
 
     tail: LiveTail
 
-    def holds(self, record: LogMark, delivered: Mapping[QueueKey, int]) -> bool:
+    def holds(self, record: LastRecord, delivered: Mapping[QueueKey, int]) -> bool:
         """Return whether a record still stands, or was deleted as too old."""
-        if record == self.tail.mark:  # which the poll has just found
+        if record == self.tail.last_record:  # which the poll has just found
             return True
         broker = self.tail.broker
         spans = self.tail.spans
-        stands = mark_stands(broker, spans, record)
+        stands = still_has(broker, spans, record)
         if stands is None:
             return not _has_newer(broker, spans, record, delivered)
         return stands
@@ -240,7 +244,7 @@ class FollowedBroker(NamedTuple):
         return [QueueSlice(*key, start, stop)]
 
     def task_of(
-        self, slices: list[QueueSlice], _limits: Limits, last_record: LogMark | None
+        self, slices: list[QueueSlice], _limits: Limits, last_record: LastRecord | None
     ) -> BrokerTask:
         """Return what is read of ranges of queues up to a record."""
         part = sampled_part(self.tail.broker, slices, last_record)

@@ -17,7 +17,7 @@ from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import RecordHeader, first_answers, first_records, record_at
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver, FoundTimes
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.spans import QueueKey, QueueSlice
 
 Spans = Mapping[QueueKey, tuple[int, int]]
@@ -92,23 +92,23 @@ def record_in_queues(broker: LiveBroker, physical_offset: int, spans: Spans) -> 
     )
 
 
-def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
-    """Return whether the record of a mark still stands, or was deleted as too old.
+def still_has(broker: LiveBroker, spans: Spans, last_record: LastRecord) -> bool | None:
+    """Return whether a broker still has a last record, or deleted it as too old.
 
     None if that is not known: through a proxy a record is looked for in the queues that are
     followed, and it may be in another one.
     """
     if broker.is_behind_proxy:  # which passes on no request for a record by its physical offset
-        record = record_in_queues(broker, mark.physical_offset, spans)
+        record = record_in_queues(broker, last_record.physical_offset, spans)
         if record is None:
             return None
     else:
-        record = record_at(broker, mark.physical_offset)
+        record = record_at(broker, last_record.physical_offset)
     if record is not None:
-        return record.mark == mark
+        return record.last_record == last_record
     firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
     oldest = [first.physical_offset for first in first_records(broker, firsts) if first is not None]
-    return bool(oldest) and mark.physical_offset < min(oldest)
+    return bool(oldest) and last_record.physical_offset < min(oldest)
 
 
 def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> FoundTimes:

@@ -12,7 +12,7 @@ from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.pulls import first_records
 from rmqstore.live.reading import LiveScan
 from rmqstore.progress import Advance, ignore_progress
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.parts import RangesPart
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Sample, SampledQueues, SampledSlice
@@ -21,12 +21,12 @@ from rmqstore.spans import QueueSlice
 
 @dataclass(frozen=True)
 class LivePart(RangesPart):
-    """Ranges of queues of one running broker, whose mark is the newest record that may be read."""
+    """Ranges of queues of one running broker; the last record is the newest that may be read."""
 
     def read(
         self, broker: LiveBroker, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Iterator[pa.RecordBatch]:
-        spec = replace(request.spec(broker.name, advance), mark=self.mark)
+        spec = replace(request.spec(broker.name, advance), last_record=self.last_record)
         return request.kept(LiveScan(broker, spec).batches(self.slices))
 
 
@@ -45,19 +45,21 @@ def plan_live(brokers: LiveBrokers, request: ScanRequest) -> dict[str, LivePart]
 
 
 def sampled_part(
-    broker: LiveBroker, slices: Sequence[QueueSlice], mark: LogMark | None = None
+    broker: LiveBroker, slices: Sequence[QueueSlice], last_record: LastRecord | None = None
 ) -> LivePart:
     """Return ranges of a broker's queues as a part; two messages of each are sampled.
 
     Args:
         broker: the broker.
         slices: the ranges.
-        mark: the newest record that may be read; by default the newest of these messages.
+        last_record: the newest record that may be read; by default the newest of these messages.
     """
     ends = [part._replace(start=at) for part in slices for at in (part.start, part.end - 1)]
     found = first_records(broker, ends)
-    if mark is None:
-        mark = max((record.mark for record in found if record is not None), default=None)
+    if last_record is None:
+        last_record = max(
+            (record.last_record for record in found if record is not None), default=None
+        )
     records = iter(zip(ends, found, strict=True))
     sampled = []
     for queue_slice in slices:
@@ -67,4 +69,4 @@ def sampled_part(
             if record is not None
         ]
         sampled.append(SampledSlice(queue_slice, samples[: queue_slice.end - queue_slice.start]))
-    return LivePart(tuple(slices), mark, SampledQueues(sampled))
+    return LivePart(tuple(slices), last_record, SampledQueues(sampled))

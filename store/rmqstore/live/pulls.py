@@ -29,7 +29,7 @@ from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.layout import FIXED_PART_V4, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
 from rmqstore.live.patience import Patience, is_passing
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
@@ -208,9 +208,9 @@ class RecordHeader(NamedTuple):
     served_offset: int = -1
 
     @property
-    def mark(self) -> LogMark:
+    def last_record(self) -> LastRecord:
         """The record as one by which the log of the broker is recognized."""
-        return LogMark(self.physical_offset, self.store_timestamp)
+        return LastRecord(self.physical_offset, self.store_timestamp)
 
 
 def first_records(

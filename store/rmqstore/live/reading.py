@@ -33,7 +33,7 @@ from rmqstore.format.layout import (
     SysFlag,
 )
 from rmqstore.format.topics import is_system_topic
-from rmqstore.live.bounds import mark_stands
+from rmqstore.live.bounds import still_has
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, plain_pipeline
@@ -270,16 +270,16 @@ class LiveScan:
         They were stored later than the newest record that was known, and this is gone. A broker's
         clock that was set back lets rows seem later too.
         """
-        mark = self._spec.mark
+        last_record = self._spec.last_record
         units = rows.units
-        if mark is None or units is None:
+        if last_record is None or units is None:
             return False
-        if (rows.headers.column("store_timestamp") <= mark.store_timestamp).all():
+        if (rows.headers.column("store_timestamp") <= last_record.store_timestamp).all():
             return False
         keys = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
         queues = {(units.topics[code], queue_id) for code, queue_id in keys}
         with self._broker.separate() as broker:  # other answers come on this connection
-            return mark_stands(broker, broker.spans([*queues]), mark) is False
+            return still_has(broker, broker.spans([*queues]), last_record) is False
 
     def _refuse(self, queue_slice: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
         """Handle bytes that are not a record as the mode says."""

@@ -126,7 +126,7 @@ def plain_pipeline(
     is_look_up = chosen is not None and chosen.is_look_up
     keeps_parts = spec.mode == PERMISSIVE
     chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
-    steps: list[Step] = [] if spec.mark is None else [partial(keep_planned, spec=spec)]
+    steps: list[Step] = [] if spec.last_record is None else [partial(keep_planned, spec=spec)]
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)
     steps.append(partial(choose, spec=spec, chosen=chosen))

@@ -13,7 +13,7 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.record_headers import RecordHeaders, check_headers
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.storage.log.commitlog import (
     CommitLog,
     SegmentPosition,
@@ -41,14 +41,14 @@ class LogCursor:
     """
 
     position: int
-    newest: LogMark | None = None
+    newest: LastRecord | None = None
     refused: bytes = b""
     is_disturbed: bool = False
 
     @classmethod
     def at(cls, log: CommitLog, position: int) -> LogCursor:
         """Return a cursor at a physical offset where a record will begin."""
-        return cls(position, LogMark.at(log, last_record_before(log, position)))
+        return cls(position, LastRecord.at(log, last_record_before(log, position)))
 
     def is_good(self, log: CommitLog) -> bool:
         """Return whether the log is still what it was up to here, and continues here."""
@@ -57,7 +57,7 @@ class LogCursor:
         newest = self.newest
         if newest is None or newest.physical_offset < log.min_offset:
             return True
-        return newest.stands_in(log) and self._follows(log, newest.physical_offset)
+        return newest.is_in(log) and self._follows(log, newest.physical_offset)
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
         """Return whether the cursor stands right after a record, or after the blank after it."""
@@ -92,7 +92,9 @@ class LogCursor:
                 continue
             for _, headers, whole in walked.headers():
                 last = headers.take(slice(len(headers) - 1, None))
-                self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
+                self.newest = LastRecord(
+                    *(int(last.column(name)[0]) for name in LastRecord._fields)
+                )
                 yield window.data, headers.take(window.without_torn(window.data, headers, whole))
             stop = walked.records
             after = stop.last

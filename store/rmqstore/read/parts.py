@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmqstore.format.layout import Positions
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.pending import PendingRows, read_pending
 from rmqstore.read.reading import finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.request import ScanRequest
@@ -67,12 +67,12 @@ class RangesPart:
 
     Attributes:
         slices: the ranges.
-        mark: a record by which the log of the plan is recognized, None if there is none.
+        last_record: a record by which the log of the plan is recognized, None if there is none.
         sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
     """
 
     slices: tuple[QueueSlice, ...]
-    mark: LogMark | None = None
+    last_record: LastRecord | None = None
     sampled: SampledQueues | None = None
 
     @property
@@ -104,7 +104,7 @@ class QueuesPart(RangesPart):
     Attributes:
         recovered: the units that only the log gives, of their queues and perhaps of others; None if
             a process that reads the part has to look for them.
-        is_newest: whether no record that may be read lies after the mark.
+        is_newest: whether no record that may be read lies after the last record.
     """
 
     recovered: dict[QueueKey, RecoveredUnits] | None = None
@@ -126,9 +126,9 @@ class QueuesPart(RangesPart):
         spec = request.spec(store.broker_name, advance)
         if request.lookup_keys:
             return request.kept(look_up(store, self.slices, spec, request.log_filter()))
-        is_cut = self.mark is not None and not self.mark.stands_in(store.log)
+        is_cut = self.last_record is not None and not self.last_record.is_in(store.log)
         if is_cut or self.is_newest:
-            spec = replace(spec, mark=self.mark, is_cut=is_cut)
+            spec = replace(spec, last_record=self.last_record, is_cut=is_cut)
         return request.kept(read_queues(store, self.slices, spec))
 
 

@@ -11,7 +11,7 @@ from rmqstore.errors import spelled
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.parts import (
     LogPart,
     LostPart,
@@ -152,7 +152,7 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
         *in_tiers, _ = store.store_queues.divide(slices)
         if any(in_tiers):
             part = queues_part(store, [*chain.from_iterable(in_tiers)], limits)
-            parts.append(replace(part, recovered=None, mark=None))
+            parts.append(replace(part, recovered=None, last_record=None))
     if uncovered:
         headers = None if limits is None else store.sampler.log_headers()
         parts.append(_log_part(store, uncovered, headers))
@@ -177,7 +177,7 @@ def queues_part(
     store: StoreParts,
     slices: Sequence[QueueSlice],
     limits: Limits | None,
-    mark: LogMark | None = None,
+    last_record: LastRecord | None = None,
 ) -> QueuesPart:
     """Return ranges of queues as a part, sampled if it is to be split within limits.
 
@@ -185,24 +185,24 @@ def queues_part(
         store: the store.
         slices: the ranges.
         limits: as for :func:`plan`.
-        mark: the newest record that may be read; by default one that shows whether the log is that
-            of the plan.
+        last_record: the newest record that may be read; by default one that shows whether the log
+            is that of the plan.
     """
     if limits is None:
-        return QueuesPart(tuple(slices), mark, recovered=store.ends.recovered)
+        return QueuesPart(tuple(slices), last_record, recovered=store.ends.recovered)
     mean_bytes = store.sampler.mean_if_one_task(slices, limits)
     if mean_bytes is None:
         sampled = [*map(store.sampler.at_ends, slices)]
     else:
         sampled = [SampledSlice(part, [Sample(part.start, 0, mean_bytes)]) for part in slices]
-    return _sampled_part(store, sampled, limits, mark)
+    return _sampled_part(store, sampled, limits, last_record)
 
 
 def _sampled_part(
     store: StoreParts,
     sampled: Sequence[SampledSlice],
     limits: Limits,
-    mark: LogMark | None = None,
+    last_record: LastRecord | None = None,
 ) -> QueuesPart:
     """Return ranges of queues, which were sampled at their two ends, as a part.
 
@@ -212,13 +212,13 @@ def _sampled_part(
     slices = tuple(item.queue_slice for item in sampled)
     queues = SampledQueues(store.sampler.evenly(sampled, limits))
     log, end, is_newest = store.log, store.log_end, True
-    if mark is None and end is not None and not log.is_remote:
-        mark = LogMark.at(log, last_record_before(log, end.physical_offset))
-    if mark is None and end is None and not log.is_remote:
+    if last_record is None and end is not None and not log.is_remote:
+        last_record = LastRecord.at(log, last_record_before(log, end.physical_offset))
+    if last_record is None and end is None and not log.is_remote:
         physical_offsets = [item.samples[-1].physical_offset for item in sampled if item.samples]
-        mark, is_newest = LogMark.at(log, max(physical_offsets, default=None)), False
+        last_record, is_newest = LastRecord.at(log, max(physical_offsets, default=None)), False
     recovered = store.ends.recovered
-    return QueuesPart(slices, mark, queues, recovered=recovered, is_newest=is_newest)
+    return QueuesPart(slices, last_record, queues, recovered=recovered, is_newest=is_newest)
 
 
 def _total_length(slices: Iterable[QueueSlice | LogSlice]) -> int:

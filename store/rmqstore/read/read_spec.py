@@ -13,7 +13,7 @@ from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92_filter import Filter
 
 if TYPE_CHECKING:
-    from rmqstore.read.log_mark import LogMark
+    from rmqstore.read.last_record import LastRecord
 
 READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -34,7 +34,7 @@ class ReadSpec:
     broker_name: str = ""
     inflate: bool = True  # whether compressed bodies are inflated; if not, they are as stored
     advance: Advance = ignore_progress  # called when records were read
-    mark: LogMark | None = None  # the newest record when the read was planned; None if unknown
+    last_record: LastRecord | None = None  # the newest when the read was planned, if known
     is_cut: bool = False  # whether that record is gone, so that newer ones may be in older places
 
     @property

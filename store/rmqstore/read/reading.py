@@ -197,7 +197,7 @@ def _read_tiers(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ranges of queues in each of the tiers of a store."""
     # The CRC of a whole record covers its physical offset, which is another one here.
-    spec = replace(spec, check_record_crc=False, mark=None)
+    spec = replace(spec, check_record_crc=False, last_record=None)
     batch_topics = store.queues.batch_topics() if any(in_tiers) else ()
     for tier, slices in zip(store.tiers, in_tiers, strict=True):
         for (topic, queue_id), group in groupby(slices, lambda queue_slice: queue_slice[:2]):

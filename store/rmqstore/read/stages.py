@@ -188,15 +188,15 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
     Raises:
         OffsetOutOfRangeError: there are some, and data loss is to fail.
     """
-    if spec.mark is None:
+    if spec.last_record is None:
         return rows
-    is_newer = rows.offsets[rows.all_row_numbers()] > spec.mark.physical_offset
+    is_newer = rows.offsets[rows.all_row_numbers()] > spec.last_record.physical_offset
     if spec.is_cut:
-        is_newer |= rows.headers.column("store_timestamp") > spec.mark.store_timestamp
+        is_newer |= rows.headers.column("store_timestamp") > spec.last_record.store_timestamp
     if not is_newer.any():
         return rows
     units, row_numbers = rows.units, rows.all_row_numbers()[is_newer]
-    assert units is not None, "only reads by queue have a mark"
+    assert units is not None, "only reads by queue have a last record"
     first = units.expected(int(row_numbers[0]))
     text = (
         f"{number_of(len(row_numbers), 'message is', 'messages are')} newer than the plan of "

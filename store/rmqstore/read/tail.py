@@ -21,8 +21,8 @@ from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.log_cursor import LogCursor
-from rmqstore.read.log_mark import LogMark
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
@@ -58,35 +58,41 @@ class Tail(Protocol):
     @property
     def discovered(self) -> AbstractSet[QueueKey]: ...
     @property
-    def mark(self) -> LogMark | None: ...
+    def last_record(self) -> LastRecord | None: ...
     def first(self, key: QueueKey) -> int: ...
-    def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
-    def first_behind(self, key: QueueKey, mark: LogMark) -> int: ...
-    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]: ...
+    def first_after(self, key: QueueKey, last_record: LastRecord) -> int: ...
+    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int: ...
+    def replaced(
+        self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
+    ) -> set[QueueKey]: ...
     def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]: ...
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
 
 
 def replacements(
-    tail: Tail, next_offsets: Mapping[QueueKey, int], mark: LogMark | None, *, is_cut: bool
+    tail: Tail,
+    next_offsets: Mapping[QueueKey, int],
+    last_record: LastRecord | None,
+    *,
+    is_cut: bool,
 ) -> dict[QueueKey, int]:
     """Return where other messages begin in queues that do not hold what was read of them any more.
 
     Args:
         tail: the tail of the store or of the broker.
         next_offsets: the queue offset after what was read, by queue.
-        mark: the newest record that was known then; None if there was none.
+        last_record: the newest record that was known then; None if there was none.
         is_cut: whether a recovery has cut that record off.
     """
     ends = tail.ends
     present = {key: offset for key, offset in next_offsets.items() if offset and key in ends}
-    if mark is None:
+    if last_record is None:
         return {key: ends[key] for key, offset in present.items() if offset > ends[key]}
     if is_cut:
-        begins = {key: tail.first_after(key, mark) for key in present}
+        begins = {key: tail.first_after(key, last_record) for key in present}
         return {key: begin for key, begin in begins.items() if begin < present[key]}
-    return {key: tail.first_behind(key, mark) for key in tail.replaced(present, mark)}
+    return {key: tail.first_behind(key, last_record) for key in tail.replaced(present, last_record)}
 
 
 class LoggedMessages(NamedTuple):
@@ -140,8 +146,8 @@ class StoreTail:
 
     Attributes:
         ends: by queue, the queue offset after the last message.
-        mark: the newest record of a chosen queue, or None. It lies at or after all records that
-            ``ends`` covers.
+        last_record: the newest record of a chosen queue, or None. It lies at or after all records
+            that ``ends`` covers.
         discovered: queues that were not there at the first poll.
 
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
@@ -151,7 +157,7 @@ class StoreTail:
         self.store = store
         self._selection = selection
         self.ends: dict[QueueKey, int] = {}
-        self.mark: LogMark | None = None
+        self.last_record: LastRecord | None = None
         self.discovered: set[QueueKey] = set()
         # _built is the end of the records that the queues are known to hold, _seen the end of those
         # that the log holds. The span between the two is walked again at each poll: it may be
@@ -179,12 +185,13 @@ class StoreTail:
         store = self.store
         store.retry(self._poll, Restarts(store.paths, store.refresh))
 
-    def holds(self, mark: LogMark) -> bool:
+    def holds(self, last_record: LastRecord) -> bool:
         """Return whether a record still stands in the log, or was deleted because of its age.
 
         The answer is that of the last poll.
         """
-        return mark.physical_offset < self._seen.position and mark.stands_in(self.store.log)
+        is_before_end = last_record.physical_offset < self._seen.position
+        return is_before_end and last_record.is_in(self.store.log)
 
     def _poll(self) -> None:
         run = BrokerRun.of(self.store.paths)
@@ -339,7 +346,7 @@ class StoreTail:
             newest_frame = newest if newest < 0 else frame_start(store.log, newest)
             position = max(newest_frame, store.store_queues.end_in_log(but=keys))
             self._seen = LogCursor(find_written_end(store.log) if position < 0 else position)
-        self.mark = LogMark.at(store.log, newest)
+        self.last_record = LastRecord.at(store.log, newest)
         self._forget_deleted(keys)
         for key, (queue_end, last) in ends_and_lasts.items():
             self._note_end(key, queue_end, last)
@@ -426,9 +433,9 @@ class StoreTail:
             self._note_beginning(key, logged)
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.physical_offsets[-1])
-            if self.mark is None or physical_offset >= self.mark.physical_offset:
+            if self.last_record is None or physical_offset >= self.last_record.physical_offset:
                 store_timestamp = headers.take(rows[-1:]).column("store_timestamp")[0]
-                self.mark = LogMark(physical_offset, int(store_timestamp))
+                self.last_record = LastRecord(physical_offset, int(store_timestamp))
 
     def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
         """Let a queue end where messages of the log take the place of those that it had."""
@@ -473,7 +480,7 @@ class StoreTail:
             )
         return min(self._firsts[key], end)
 
-    def first_after(self, key: QueueKey, mark: LogMark) -> int:
+    def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
         """Return the first queue offset whose message may have replaced a record that was cut off.
 
         The message was stored later than that record, or lies after it in the log.
@@ -481,21 +488,23 @@ class StoreTail:
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
             return span[1]
-        queues, time = self.store.store_queues, mark.store_timestamp + 1
+        queues, time = self.store.store_queues, last_record.store_timestamp + 1
         by_time = queues.at_time(*key, time, span, tolerant=True)
-        return min(by_time, self._first_at(key, mark.physical_offset, span))
+        return min(by_time, self._first_at(key, last_record.physical_offset, span))
 
-    def first_behind(self, key: QueueKey, mark: LogMark) -> int:
+    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
         """Return the first queue offset whose message lies after a record, or the queue's end."""
         span = (self.first(key), self.ends.get(key, 0))
-        return self._first_at(key, mark.physical_offset + 1, span)
+        return self._first_at(key, last_record.physical_offset + 1, span)
 
     def _first_at(self, key: QueueKey, physical_offset: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span that lies at or after a physical offset."""
         unit = self.store.queues.open(*key).unit
         return find_first(*span, lambda queue_offset: unit(queue_offset)[0] >= physical_offset)
 
-    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+    def replaced(
+        self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
+    ) -> set[QueueKey]:
         """Return the queues that do not hold the message before a next offset.
 
         They are shorter, or have another message there, which lies after the newest record that
@@ -503,10 +512,10 @@ class StoreTail:
 
         Args:
             next_offsets: queue offsets above 0, by queue, before which messages were read.
-            mark: the newest record that was known then.
+            last_record: the newest record that was known then.
         """
         found: set[QueueKey] = set()
-        unknown, lasts, mark_offset = (-1, -1), self._lasts, mark.physical_offset
+        unknown, lasts, last_offset = (-1, -1), self._lasts, last_record.physical_offset
         for key, offset in next_offsets.items():
             last: int | None
             known, last = lasts.get(key, unknown)
@@ -517,7 +526,7 @@ class StoreTail:
                 physical_offset, size, _ = self.store.queues.open(*key).unit(offset - 1)
                 last = physical_offset if size > 0 else None
             # A damaged unit may point anywhere.
-            if last is not None and mark_offset < last < self._seen.position:
+            if last is not None and last_offset < last < self._seen.position:
                 found.add(key)
         return found
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
 from rmqstore.query.selection import Selection
-from rmqstore.read.log_mark import LogMark
+from rmqstore.read.last_record import LastRecord
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.parts import QueuesPart
 from rmqstore.read.read_spec import READS_ON
@@ -42,9 +42,9 @@ class TieredTail:
         self.ends: dict[QueueKey, int] = {}
 
     @property
-    def mark(self) -> LogMark | None:
+    def last_record(self) -> LastRecord | None:
         """The newest record of a chosen queue in the local store, or None."""
-        return self._local.mark
+        return self._local.last_record
 
     @property
     def discovered(self) -> set[QueueKey]:
@@ -65,9 +65,9 @@ class TieredTail:
                 ends[key] = self.store.store_queues.with_local(key, (0, 0))[-1].end
         self.ends = ends
 
-    def holds(self, mark: LogMark) -> bool:
+    def holds(self, last_record: LastRecord) -> bool:
         """Return whether a record still stands in the local log, or was deleted for its age."""
-        return self._local.holds(mark)
+        return self._local.holds(last_record)
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
         """Look, and return where each queue begins and ends."""
@@ -82,27 +82,29 @@ class TieredTail:
     def _in_local(self, key: QueueKey) -> tuple[int, int]:
         return self._local.first(key), self._local.ends.get(key, 0)
 
-    def first_after(self, key: QueueKey, mark: LogMark) -> int:
+    def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
         """Return the first queue offset whose message may have replaced a record that was cut off.
 
         What is in tiered storage is never cut off.
         """
         start, end = self._in_local(key)
-        return self._local.first_after(key, mark) if start < end else self.ends.get(key, 0)
+        return self._local.first_after(key, last_record) if start < end else self.ends.get(key, 0)
 
-    def first_behind(self, key: QueueKey, mark: LogMark) -> int:
+    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
         """Return the first queue offset whose message lies after a record of the local log."""
         start, end = self._in_local(key)
-        return self._local.first_behind(key, mark) if start < end else self.ends.get(key, 0)
+        return self._local.first_behind(key, last_record) if start < end else self.ends.get(key, 0)
 
-    def replaced(self, next_offsets: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+    def replaced(
+        self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
+    ) -> set[QueueKey]:
         """Return the queues that do not hold the message before a next offset."""
         shorter = {key for key, offset in next_offsets.items() if offset > self.ends.get(key, 0)}
         ends = self._local.ends
         in_local = {
             key: offset for key, offset in next_offsets.items() if offset <= ends.get(key, 0)
         }
-        return shorter | self._local.replaced(in_local, mark)
+        return shorter | self._local.replaced(in_local, last_record)
 
     def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues that neither the store nor tiered storage has any more."""
@@ -149,7 +151,7 @@ class TailingScan:
         self._recoveries = Recoveries(
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.invalidate
         )
-        self._mark: LogMark | None = None
+        self._last_record: LastRecord | None = None
         self._read_until: dict[QueueKey, int] | None = None  # None until the first poll
         self._reported: set[QueueKey] = set()  # deleted queues that there was a warning of
 
@@ -197,15 +199,15 @@ class TailingScan:
         for key, end in tail.ends.items():
             read_until[key] = max(end, starts.get(key, 0))
         self._read_until = read_until
-        self._mark = tail.mark or self._mark
+        self._last_record = tail.last_record or self._last_record
         return slices
 
     def _continued(self) -> dict[QueueKey, int]:
         """Return where queues continue: after what was read, unless it was cut off or deleted."""
-        tail, mark, next_offsets = self._tail, self._mark, self._read_until
+        tail, last_record, next_offsets = self._tail, self._last_record, self._read_until
         assert next_offsets is not None
-        is_cut = mark is not None and not tail.holds(mark)
-        begins = replacements(tail, next_offsets, mark, is_cut=is_cut)
+        is_cut = last_record is not None and not tail.holds(last_record)
+        begins = replacements(tail, next_offsets, last_record, is_cut=is_cut)
         for key in sorted(tail.gone(next_offsets) - self._reported):
             self._lose(key, f"it was deleted after offset {next_offsets[key]} was reached")
             self._reported.add(key)

@@ -8,8 +8,8 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.storage.log.commitlog import CommitLog
 
 
-class LogMark(NamedTuple):
-    """A record by which a log is recognized.
+class LastRecord(NamedTuple):
+    """The newest record that was known of a log, by which the log is recognized later.
 
     If a recovery cut the log before it and the log was written on, another record is in its place.
     """
@@ -18,8 +18,8 @@ class LogMark(NamedTuple):
     store_timestamp: int  # ms
 
     @classmethod
-    def at(cls, log: CommitLog, physical_offset: int | None) -> LogMark | None:
-        """Return the mark of the record at a physical offset, None where there is none."""
+    def at(cls, log: CommitLog, physical_offset: int | None) -> LastRecord | None:
+        """Return the record at a physical offset, None where there is none."""
         if physical_offset is None:
             return None
         try:
@@ -27,8 +27,8 @@ class LogMark(NamedTuple):
         except (CorruptRecordError, OffsetOutOfRangeError):
             return None
 
-    def stands_in(self, log: CommitLog) -> bool:
+    def is_in(self, log: CommitLog) -> bool:
         """Return whether the record still stands there, or was deleted with its file as too old."""
         if self.physical_offset < log.min_offset:
             return True
-        return LogMark.at(log, self.physical_offset) == self
+        return LastRecord.at(log, self.physical_offset) == self
