@@ -187,8 +187,6 @@ class StoreWriter:
             require_no_old_broker(paths)
         self.paths = paths
         self.config = config
-        self._truncate = truncate
-        self._checks_log = check_log
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
         changed = (paths.consumequeue, paths.index, paths.config, paths.own.folder)
@@ -196,21 +194,21 @@ class StoreWriter:
         self._lock = StoreLock(paths.lock)
         try:
             with named_os_errors(self.paths.root, "the store could not be opened"):
-                self._open()
+                self._open(truncate=truncate, check_log=check_log)
         except BaseException:
             with suppress(OSError):
                 self._disk.close()
             self._lock.release()
             raise
 
-    def _open(self) -> None:
+    def _open(self, *, truncate: bool, check_log: bool) -> None:
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log)
-        repaired = self._repairer.repair(truncate=self._truncate, check_log=self._checks_log)
+        repaired = self._repairer.repair(truncate=truncate, check_log=check_log)
         self._queues: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
