@@ -142,7 +142,7 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
     max_bytes = min(_JOINED_BYTES, limits.max_bytes)
     packs: list[Pack[OffsetRange]] = []
     for offset_range in ranges:
-        part = SizedSplit(offset_range, offset_range.n_bytes, offset_range.size, place=offset_range)
+        part = SizedSplit(offset_range, offset_range.n_bytes, offset_range.size, offset_range)
         if not packs or not packs[-1].takes(part):
             packs.append(Pack(max_bytes, limits.max_records))
         packs[-1].add(part)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rmqstore.read.split import Limits
 
-# Bytes that could be read while a place is opened: spark.sql.files.openCostInBytes by default.
+# Bytes that could be read while a source is opened: spark.sql.files.openCostInBytes by default.
 OPEN_COST = 4 << 20
 
 
@@ -46,19 +46,19 @@ class SizedSplit(Generic[T]):
         value: what is read.
         n_bytes: its bytes, estimated.
         n_records: the number of its records.
-        place: what is opened for it. Parts of one place that follow each other open it once.
+        source: what is opened for it. Parts of one source that follow each other open it once.
     """
 
     value: T
     n_bytes: float
     n_records: int
-    place: Hashable
+    source: Hashable
 
 
 class Pack(Generic[T]):
     """Small parts that become one task.
 
-    Each place that is opened counts for ``OPEN_COST`` bytes.
+    Each source that is opened counts for ``OPEN_COST`` bytes.
 
     Args:
         max_bytes: the most bytes of a task.
@@ -71,7 +71,7 @@ class Pack(Generic[T]):
         self._max_records = max_records
         self._n_bytes = 0.0
         self._n_records = 0
-        self._place: Hashable = None  # that of the last one
+        self._source: Hashable = None  # that of the last one
 
     def takes(self, part: SizedSplit[T]) -> bool:
         """Return whether a part fits; an empty pack takes any."""
@@ -86,11 +86,11 @@ class Pack(Generic[T]):
         """Add a part."""
         self._n_bytes += self._cost(part)
         self._n_records += part.n_records
-        self._place = part.place
+        self._source = part.source
         self.values.append(part.value)
 
     def _cost(self, part: SizedSplit[T]) -> float:
-        if self.values and part.place == self._place:
+        if self.values and part.source == self._source:
             return part.n_bytes
         return part.n_bytes + OPEN_COST
 
@@ -116,7 +116,7 @@ class Readable(Splittable, Protocol):
     """What one task can read, or several."""
 
     @property
-    def place(self) -> str:
+    def source(self) -> str:
         """What is opened to read it."""
         ...
 
@@ -139,7 +139,7 @@ def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition
         cuts = [read.split(limits) for read in reads]
     goal = float(limits.max_bytes)
     if limits.min_partitions:
-        n_stores = len({read.place for read in reads})
+        n_stores = len({read.source for read in reads})
         goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
     tasks: list[list[InputPartition]] = []
     pack = Pack[InputPartition](goal, limits.max_records)
@@ -148,7 +148,7 @@ def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition
         if not is_small:
             tasks += [[split] for split in splits]
             continue
-        part = SizedSplit(splits[0], read.n_bytes, read.n_records or 0, read.place)
+        part = SizedSplit(splits[0], read.n_bytes, read.n_records or 0, read.source)
         if not pack.takes(part):
             tasks.append(pack.values)
             pack = Pack(goal, limits.max_records)

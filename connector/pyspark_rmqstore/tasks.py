@@ -25,7 +25,7 @@ class Task(InputPartition):
     part: Splittable
 
     @property
-    def place(self) -> str:
+    def source(self) -> str:
         """What is opened to read the part, in words."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class StoreTask(Task):
     store: StoreRef
 
     @property
-    def place(self) -> str:
+    def source(self) -> str:
         """The path of the store."""
         return self.store.path
 

@@ -146,7 +146,7 @@ class ViewTask(InputPartition):
 class _StoreView(NamedTuple):
     """A view of one store, which was cut into tasks when it was planned."""
 
-    place: str  # the path of the store
+    source: str  # the path of the store
     tasks: list[ViewTask]
 
     @property

@@ -430,7 +430,7 @@ class Part(InputPartition):
 class Read(NamedTuple):
     """A read of equal records, which is cut evenly."""
 
-    place: str
+    source: str
     n_bytes: int
     number: int
     is_counted: bool
@@ -448,7 +448,7 @@ class Read(NamedTuple):
         count = min(count, self.number)
         ends = [self.number * number // count for number in range(count + 1)]
         return [
-            Part(self.place, self.n_bytes // count, end - start) for start, end in pairwise(ends)
+            Part(self.source, self.n_bytes // count, end - start) for start, end in pairwise(ends)
         ]
 
 
@@ -466,7 +466,7 @@ def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -
     sizes = [len(parts_of(task)) for task in tasks]
     assert sizes == [27, 27, 27, 19]  # 27 times 600,000 bytes and 4 MiB are just below 128 MiB
     assert [part.store for task in tasks for part in parts_of(task)] == [
-        store.place for store in stores
+        store.source for store in stores
     ]
 
 

@@ -30,7 +30,7 @@ class BrokerTask(Task):
         return cls(part, broker.location, broker.name, broker.address)
 
     @property
-    def place(self) -> str:
+    def source(self) -> str:
         """The name of the broker and its address."""
         return f"{self.broker} ({self.address})"
 
