@@ -182,30 +182,6 @@ class LiveTail:
         return [*slices]
 
 
-def _has_newer(
-    broker: LiveBroker,
-    spans: Mapping[QueueKey, tuple[int, int]],
-    record: LastRecord,
-    delivered: Mapping[QueueKey, int],
-) -> bool:
-    """Return whether a message that was delivered is newer than the newest record.
-
-    Then it has replaced another one. The newest record may be in a queue that is not followed any
-    more, so that it is not found proves nothing.
-    """
-    last = [
-        QueueSlice(*key, end - 1, end)
-        for key, end in delivered.items()
-        if key in spans and spans[key][0] < end <= spans[key][1]
-    ]
-    return any(
-        other.physical_offset > record.physical_offset
-        or other.store_timestamp > record.store_timestamp
-        for other in first_records(broker, last)
-        if other is not None
-    )
-
-
 class FollowedBroker(NamedTuple):
     """One running broker and its tail."""
 
@@ -218,9 +194,21 @@ class FollowedBroker(NamedTuple):
         broker = self.tail.broker
         spans = self.tail.spans
         stands = still_has(broker, spans, record)
-        if stands is None:
-            return not _has_newer(broker, spans, record, delivered)
-        return stands
+        if stands is not None:
+            return stands
+        # The record may be in a queue that is not followed any more, so that it is not found proves
+        # nothing. But a message that was delivered and is newer has replaced another one.
+        last = [
+            QueueSlice(*key, end - 1, end)
+            for key, end in delivered.items()
+            if key in spans and spans[key][0] < end <= spans[key][1]
+        ]
+        return not any(
+            other.physical_offset > record.physical_offset
+            or other.store_timestamp > record.store_timestamp
+            for other in first_records(broker, last)
+            if other is not None
+        )
 
     @property
     def proves_records(self) -> bool:
