@@ -187,10 +187,14 @@ class Output(NamedTuple):
         """Return rows with times as numbers where that is asked for."""
         if self.times == ISO or self.format_name == "parquet":
             return schema, batches
-        types = [pa.int64() if pa.types.is_timestamp(kind) else kind for kind in schema.types]
-        fields = map(pa.Field.with_type, schema, types)
-        numbered = pa.schema(fields)
-        return numbered, (_with_numbers(batch, numbered) for batch in batches)
+        in_millis = schema
+        numbered = schema
+        for position, field in enumerate(schema):
+            if pa.types.is_timestamp(field.type):
+                millis = field.with_type(pa.timestamp("ms", field.type.tz))
+                in_millis = in_millis.set(position, millis)
+                numbered = numbered.set(position, field.with_type(pa.int64()))
+        return numbered, (batch.cast(in_millis, safe=False).cast(numbered) for batch in batches)
 
     def require_live(self) -> None:
         """Refuse forms in which rows cannot be given as they come."""
@@ -217,17 +221,6 @@ class Output(NamedTuple):
             for row in json_rows(batch):
                 click.echo(padded([*map(harmless, _cells(row, names))], widths))
             sys.stdout.flush()
-
-
-def _with_numbers(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with times as epoch ms."""
-    columns = [
-        column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-        if pa.types.is_timestamp(column.type)
-        else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _sink(text: Any) -> Any:  # noqa: ANN401 - a file of text above a binary one

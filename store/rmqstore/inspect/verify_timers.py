@@ -151,7 +151,7 @@ def _undelivered(
     store: MessageStore, start: _Start, precision: int, progress: TimerProgress
 ) -> Iterator[Finding]:
     waiting = _waiting(store, progress)
-    # Of the record of the last unit, or if no such record lies there of what was noted.
+    # After that of the last unit's record, or where the broker noted if there is no such record.
     following = progress.queue_offset
     physical_offset, size = start.last
     if physical_offset >= store.parts.log.min_offset:
