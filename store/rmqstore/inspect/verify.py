@@ -284,7 +284,7 @@ def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> It
 def _record_headers(
     store: MessageStore, end: int, gaps: list[Span], progress: Progress
 ) -> Iterator[tuple[Bytes, RecordHeaders]]:
-    """Yield the headers of all complete records, in the order of the log, and the bytes around.
+    """Yield the headers of complete records in the order of the log, and the bytes around them.
 
     After damage they continue where reads do. A record that is damaged otherwise, for instance by
     an impossible time, has its unit and its keys all the same.
