@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -301,7 +302,9 @@ def test_queues_that_a_broker_is_too_busy_for_are_waited_for_together(
 ) -> None:
     monkeypatch.setattr(patience, "_PAUSES", (0.01, 0.02))
     pauses: list[float] = []
-    monkeypatch.setattr(patience.time, "sleep", pauses.append)
+    # Threads of other modules sleep too, so the clock of this module is replaced, not the function.
+    clock = SimpleNamespace(monotonic=monotonic, sleep=pauses.append)
+    monkeypatch.setattr(patience, "time", clock)
     store = fill(Store(), {("T", number): 1 for number in range(150)}, random.Random(2))
     with FakeCluster({"a": store}) as fake:
         n_busy = 300
