@@ -253,49 +253,32 @@ def test_sixteen_thousand_small_queues_share_tasks() -> None:
     assert_exact(tasks, [one.queue_slice for one in sampled])
 
 
-def _shuffled(rng: np.random.Generator, places: list[int]) -> list[int]:
-    return rng.permutation(places).tolist()
+EDGES = np.array([-(1 << 63), -1, 0, 1, (1 << 63) - 1])
+BENDS: dict[str, Callable[[np.random.Generator, list[int]], list[int]]] = {
+    "shuffled": lambda rng, places: rng.permutation(places).tolist(),
+    "reversed": lambda _rng, places: places[::-1],
+    "equal": lambda _rng, places: [places[0]] * len(places),
+    "wild": lambda rng, places: rng.choice(EDGES, len(places)).tolist(),
+    "one_stray": lambda _rng, places: [
+        (1 << 62) if at == len(places) // 2 else place for at, place in enumerate(places)
+    ],
+}
 
 
-def _reversed(_rng: np.random.Generator, places: list[int]) -> list[int]:
-    return places[::-1]
-
-
-def _equal(_rng: np.random.Generator, places: list[int]) -> list[int]:
-    return [places[0]] * len(places)
-
-
-def _wild(rng: np.random.Generator, places: list[int]) -> list[int]:
-    return rng.choice(np.array([-(1 << 63), -1, 0, 1, (1 << 63) - 1]), len(places)).tolist()
-
-
-def _one_stray(_rng: np.random.Generator, places: list[int]) -> list[int]:
-    return [(1 << 62) if at == len(places) // 2 else place for at, place in enumerate(places)]
-
-
-@pytest.mark.parametrize("bend", [_shuffled, _reversed, _equal, _wild, _one_stray])
+@pytest.mark.parametrize("bend", BENDS)
 @pytest.mark.parametrize("seed", range(6))
-def test_samples_that_contradict_the_log_still_give_every_offset_once(
-    seed: int, bend: Callable[[np.random.Generator, list[int]], list[int]]
-) -> None:
+def test_samples_that_contradict_the_log_still_give_every_offset_once(seed: int, bend: str) -> None:
     rng = np.random.default_rng(seed)
     queues = make_log(rng, 8, 1500)
     bent = []
     for queue in queues:
         queue_slice, samples = queue.sampled(12)
-        places = bend(rng, [sample.physical_offset for sample in samples])
-        bent.append(
-            SampledSlice(
-                queue_slice,
-                [
-                    sample._replace(
-                        physical_offset=place,
-                        mean_bytes=float(rng.choice([0.0, 1.0, sample.mean_bytes])),
-                    )
-                    for sample, place in zip(samples, places, strict=True)
-                ],
-            )
-        )
+        places = BENDS[bend](rng, [sample.physical_offset for sample in samples])
+        bent_samples = [
+            Sample(sample.queue_offset, place, float(rng.choice([0.0, 1.0, sample.mean_bytes])))
+            for sample, place in zip(samples, places, strict=True)
+        ]
+        bent.append(SampledSlice(queue_slice, bent_samples))
     for limits in (Limits(50_000), Limits(UNLIMITED, 40, 9), Limits(1, None, 3)):
         tasks = plan_queues(bent, limits)
         assert_exact(tasks, [queue.queue_slice for queue in queues])
