@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,28 @@ def test_a_group_starts_from_its_committed_offsets(golden: Golden) -> None:
     found = spans(golden.read("live", startingOffsets="group:CG_part", **columns))
     assert found == {0: (16, 53, 37), 1: (25, 53, 28), 2: (16, 52, 36), 3: (16, 52, 36)}
     refused(golden.load("live", startingOffsets="group:CG_none", **columns), "CG_none", "CG_part")
+
+
+def test_times_by_queue_bound_only_the_queues_named(golden: Golden) -> None:
+    middle = [queue_rows("basic", "TopicA", queue)[50]["storeTimestamp"] for queue in (0, 1)]
+    found = spans(
+        golden.read(
+            "basic", assign={"TopicA": [0, 1]}, columns="queueId,queueOffset",
+            startingOffsetsByTimestamp={"TopicA": {"0": middle[0]}},
+            endingOffsetsByTimestamp={
+                "TopicA": {"1": datetime.fromtimestamp(middle[1] / 1000, UTC).isoformat()}
+            },
+        )
+    )  # fmt: skip
+    first = [
+        next(
+            row["queueOffset"]
+            for row in queue_rows("basic", "TopicA", queue)
+            if row["storeTimestamp"] >= middle[queue]
+        )
+        for queue in (0, 1)
+    ]
+    assert found == {0: (first[0], 193, 193 - first[0]), 1: (0, first[1], first[1])}
 
 
 def test_offsets_that_retention_deleted_are_data_loss(golden: Golden) -> None:
@@ -571,6 +594,23 @@ def test_damage_in_one_of_many_tasks_is_still_found(
         assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
             victim["physicalOffset"]
         ]
+
+
+def test_damage_of_a_log_whose_queues_are_gone_is_not_a_silent_end(
+    golden: Golden, tmp_path: Path
+) -> None:
+    root = golden.copy("crash4", tmp_path / "s")
+    records = goldens.records("crash4")
+    victim = records[-1]["physicalOffset"]  # of which no later record of its queue tells
+    file = root / "commitlog" / f"{victim - victim % 65536:020d}"
+    data = bytearray(file.read_bytes())
+    data[victim % 65536 : victim % 65536 + 8] = b"\xff" * 8
+    file.write_bytes(data)
+    options = {"columns": "commitLogOffset", "includeSystemTopics": "true"}
+    refused(golden.load(root, **options), "CorruptRecordError", str(file), str(victim))
+    assert offsets(golden.read(root, mode="DROPMALFORMED", **options)) == physical(records[:-1])
+    rows = golden.read(root, mode="PERMISSIVE", **options)
+    assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [victim]
 
 
 # ---- queues of other kinds

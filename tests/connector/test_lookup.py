@@ -312,6 +312,21 @@ def test_filters_meet_a_look_up(golden: Golden) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"),
+        ({"indexOnly": "true"}, "msgKey"),
+        ({"msgKey": "a", "startingOffsets": '{"TopicA":{"0":1}}'}, "startingTimestamp"),
+    ],
+)  # fmt: skip
+def test_a_look_up_that_cannot_be_is_refused(
+    golden: Golden, options: dict[str, str], named: str
+) -> None:
+    with pytest.raises(PySparkException, match=named):
+        golden.load("basic", **options).collect()
+
+
 def test_an_sql92_filter_keeps_what_the_broker_would_deliver(golden: Golden) -> None:
     rows = [row for row in goldens.lines("basic", "expected") if row["topic"] == "TopicA"]
     right = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import random
 import time
@@ -412,3 +413,20 @@ def test_other_arguments_than_those_that_are_documented_change_nothing(
         done = rmqstore.follow(master.address, tmp_path / "copy", once=True, **ignored)
     assert done.end == log.end
     assert settings_of(ignored) == FollowSettings()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n_writes", [0, 3, 6, 10])
+def test_a_full_disk_ends_a_copy_that_goes_on_later(n_writes: int, tmp_path: Path) -> None:
+    log, target, n_left = log_of(300), tmp_path / "copy", iter(range(n_writes))
+
+    class SmallDisk(Disk):
+        def write(self, path: Path, position: int, data: Any) -> None:
+            if next(n_left, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            super().write(path, position, data)
+
+    with FakeMaster(log) as master:
+        with pytest.raises(StoreStateError, match="the disk is full"):
+            follow_once(master, target, make_disk=SmallDisk)
+        follow_once(master, target)
+    require_exact(target, log)
