@@ -365,4 +365,4 @@ def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
     if log.segments:
         last = log.segments[-1]
         written_end = last.start + log.file_of(last).written_end(last.size)
-    return 0 < end >= written_end
+    return end > 0 and written_end <= end

@@ -19,7 +19,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import Column, ViewSlice, to_batch
-from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.spans import QueueKey
 
 logger = logging.getLogger(__name__)
 
@@ -47,29 +47,40 @@ def plan_messages(
     """
     if not (selection.subscribe or selection.assign):
         return []
-    spec_of_read = _request(spec, selection).spec()
-    faults: list[ViewSlice] = []
     try:
-        part = queues_part(source, [*source.ranges.resolve(selection, spec_of_read)], limits)
+        return _split(source, spec, limits, selection)
     except (OptionError, FileDeletedError):
         raise
     except (RmqStoreError, OSError):
-        slices: list[QueueSlice] = []
-        for topic, queue_id in _chosen_queues(source, selection):
-            alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
-            try:
-                of_queue = [*source.ranges.resolve(alone, spec_of_read)]
-                queues_part(source, of_queue, limits)
-                slices += of_queue
-            except FileDeletedError:
-                raise
-            except (RmqStoreError, OSError) as err:
-                logger.warning("%s-%d: %s", topic, queue_id, err)
-                faults.append(ViewSlice(queues=((topic, queue_id),), reason=str(err)))
-        part = queues_part(source, slices, limits)
+        return _queue_by_queue(source, spec, limits, selection)
+
+
+def _split(
+    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
+) -> list[ViewSlice]:
+    slices = source.ranges.resolve(selection, _request(spec, selection).spec())
+    part = queues_part(source, [*slices], limits)
     parts = part.split(limits)
     n_bytes = int(part.n_bytes) // max(len(parts), 1)
-    return [*(ViewSlice(messages=queues, n_bytes=n_bytes) for queues in parts), *faults]
+    return [ViewSlice(messages=queues, n_bytes=n_bytes) for queues in parts]
+
+
+def _queue_by_queue(
+    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
+) -> list[ViewSlice]:
+    """Return the slices of each queue alone, and one with the reason for each that has none."""
+    view_slices: list[ViewSlice] = []
+    faults: list[ViewSlice] = []
+    for topic, queue_id in _chosen_queues(source, selection):
+        alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
+        try:
+            view_slices += _split(source, spec, limits, alone)
+        except FileDeletedError:
+            raise
+        except (RmqStoreError, OSError) as err:
+            logger.warning("%s-%d: %s", topic, queue_id, err)
+            faults.append(ViewSlice(queues=((topic, queue_id),), reason=str(err)))
+    return view_slices + faults
 
 
 def _chosen_queues(source: StoreParts, selection: Selection) -> Iterator[QueueKey]:
