@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units, read_requests
+from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units, read_queue_units
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT, Bytes
@@ -421,7 +421,7 @@ class StoreTail:
             return
         tags_codes = np.zeros(len(headers), np.int64)
         if self.store.ends.in_rocksdb is not None:
-            tags_codes = read_requests(data, headers).units.units["tags_code"].astype(np.int64)
+            tags_codes = read_queue_units(data, headers).units["tags_code"].astype(np.int64)
         for key, rows in group_by_queue(topics(data, headers), headers.column("queue_id")):
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.ranges.is_chosen(self._selection, *key)

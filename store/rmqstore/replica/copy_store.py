@@ -23,7 +23,7 @@ import numpy as np
 from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.dispatch_requests import read_requests
+from rmqstore.format.columns.dispatch_requests import read_queue_units
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.columns.search import store_their_offsets
 from rmqstore.format.layout import Mask
@@ -191,7 +191,7 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
             continue
         for window in walk_forward(log, segment, low, high):
             for _, headers, complete in window.headers():
-                units = read_requests(window.data, headers.take(complete.nonzero()[0])).units
+                units = read_queue_units(window.data, headers.take(complete.nonzero()[0]))
                 for code, topic in enumerate(units.topics):
                     counts[topic] += int((units.topic_codes == code).sum())
             if window.damage is not None:

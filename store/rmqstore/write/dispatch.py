@@ -21,6 +21,7 @@ from rmqstore.format.columns.dispatch_requests import (
     QueueUnits,
     UnitBuffer,
     have_units,
+    read_queue_units,
     read_requests,
 )
 from rmqstore.format.columns.inner_batch import count_messages
@@ -275,7 +276,7 @@ class Dispatcher:
             with_unit = headers.take(have_units(headers.column("sys_flag")))
             of_queues = lmq_headers(data, with_unit, self._batch_topics)
             if len(of_queues):
-                self._put_units(read_requests(data, of_queues, self._config.rules).units)
+                self._put_units(read_queue_units(data, of_queues, self._config.rules))
 
     def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
         """Report damage of the log.

@@ -6,7 +6,7 @@ IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -358,6 +358,10 @@ def _groups(
     return groups
 
 
+_DISPATCHED = (PROPERTY_TAGS, PROPERTY_DELAY, PROPERTY_UNIQ_KEY, PROPERTY_KEYS)
+_IN_UNITS = (PROPERTY_TAGS, PROPERTY_DELAY)
+
+
 class DispatchProperties(NamedTuple):
     """The properties of n records that queues and index need, string (n,) each.
 
@@ -375,11 +379,15 @@ class DispatchProperties(NamedTuple):
         return cls(*(column(name) for name in _DISPATCHED))
 
     @classmethod
-    def of(cls, entries: Entries) -> DispatchProperties:
-        """Return the properties among those that were parsed."""
-        return cls.choose(
-            lambda name: property_column(entries, name) if name in entries.names else None
-        )
+    def of(cls, entries: Entries, names: Container[str] = _DISPATCHED) -> DispatchProperties:
+        """Return the properties among those that were parsed, or only those of some names."""
+
+        def column(name: str) -> pa.StringArray | None:
+            if name not in names or name not in entries.names:
+                return None
+            return property_column(entries, name)
+
+        return cls.choose(column)
 
     @classmethod
     def stored(cls, strings: pa.BinaryArray) -> DispatchProperties:
@@ -390,9 +398,6 @@ class DispatchProperties(NamedTuple):
     def take(self, rows: slice) -> DispatchProperties:
         """Return consecutive rows."""
         return DispatchProperties(*(None if column is None else column[rows] for column in self))
-
-
-_DISPATCHED = (PROPERTY_TAGS, PROPERTY_DELAY, PROPERTY_UNIQ_KEY, PROPERTY_KEYS)
 
 
 class UnplacedRequests(NamedTuple):
@@ -496,10 +501,31 @@ def read_requests(
     """Read what dispatching needs of whole records.
 
     Args:
-        buf: the buffer that ``record_headers`` was read from.
+        buf: the buffer that the headers were read from.
         headers: headers of the records.
         rules: those of the broker.
     """
+    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
+    requests = _requests_of(buf, headers, DispatchProperties.of(entries), rules)
+    return requests._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
+
+
+def read_queue_units(
+    buf: Bytes, headers: RecordHeaders, rules: DispatchRules = USUAL_RULES
+) -> QueueUnits:
+    """Read the units of whole records, without the keys that the index needs.
+
+    The arguments are those of :func:`read_requests`.
+    """
+    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
+    properties = DispatchProperties.of(entries, names=_IN_UNITS)
+    rules = rules._replace(index_tags=False)
+    return _requests_of(buf, headers, properties, rules).units
+
+
+def _requests_of(
+    buf: Bytes, headers: RecordHeaders, properties: DispatchProperties, rules: DispatchRules
+) -> DispatchRequests:
     if headers.common_topic is not None:
         names = [decode_text(headers.common_topic)]
         codes: NDArray[np.int32] = np.zeros(len(headers), np.int32)
@@ -507,18 +533,16 @@ def read_requests(
         encoded = topics(buf, headers).dictionary_encode()
         names = topic_names(encoded)
         codes = codes_of(encoded)
-    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
     requests = unplaced_requests(
         names,
         codes,
         headers.column("queue_id"),
         headers.column("total_size"),
         headers.column("sys_flag"),
-        DispatchProperties.of(entries),
+        properties,
         rules,
     )
-    placed = requests.placed(PlacedFields.of(headers))
-    return placed._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
+    return requests.placed(PlacedFields.of(headers))
 
 
 def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
