@@ -53,8 +53,8 @@ def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Pa
         master.heartbeat = 3600.0
         master.log = log_of(90, time_ms=77_000)
         master.tables[43] = b'{"offsetTable":{"T@G":{0:7}}}'
-        asked = master.n_asked
-        wait_for(lambda: master.n_asked > asked + 20 or run.error is not None)
+        asked = len(master.port.requests)
+        wait_for(lambda: len(master.port.requests) > asked + 20 or run.error is not None)
         assert tables_of(target) == tables
         master.mangle = lambda frame: frame
         master.heartbeat = 0.05

@@ -137,8 +137,8 @@ def test_a_broker_is_followed_where_it_is_registered_by_now(tmp_path: Path) -> N
     ):
         wait_for(lambda: run.end_of("a") == log.end)
         names.brokers["a"] = ("C", {1: first.address})  # the master has gone
-        asked = names.n_asked
-        wait_for(lambda: names.n_asked > asked + 2)
+        asked = len(names.requests)
+        wait_for(lambda: len(names.requests) > asked + 2)
         assert not second.reports
         names.brokers["a"] = ("C", {0: second.address, 1: first.address})
         wait_for(lambda: bool(second.reports))
@@ -158,8 +158,8 @@ def test_a_slave_is_preferred_if_that_is_asked_for_and_kept(tmp_path: Path) -> N
     ):
         wait_for(lambda: run.end_of("a") == log.end)
         names.brokers["a"][1][1] = "nobody:1"
-        asked = names.n_asked
-        wait_for(lambda: names.n_asked > asked + 2)
+        asked = len(names.requests)
+        wait_for(lambda: len(names.requests) > asked + 2)
         more(log, 10)
         wait_for(lambda: run.end_of("a") == log.end)
         assert slave.reports

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from live.fake_cluster import FakeServer, Reply, Request
+from fake_server import FakeServer, Reply, Request
 from rmqstore import remoting
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError
 from rmqstore.remoting import Address, Endpoint, RemotingClient, decode_answer
@@ -88,8 +88,11 @@ def test_requests_that_are_sent_together_are_answered_in_any_order(server: Echo)
         assert client.request(30).code == 0, "the connection is used on"
 
 
-def test_binary_headers_of_any_bytes_are_answers_or_errors_of_one_kind(server: Echo) -> None:
-    server.is_binary = True
+@pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
+def test_headers_of_any_bytes_are_answers_or_errors_of_one_kind(
+    server: Echo, *, is_binary: bool
+) -> None:
+    server.is_binary = is_binary
     good = server.frame(Request(11, 5, {}, b""), Reply(0, {"a": "1", "b": "22"}, b"x", "why"))[4:]
     answer = decode_answer(good)
     assert answer is not None
@@ -101,9 +104,9 @@ def test_binary_headers_of_any_bytes_are_answers_or_errors_of_one_kind(server: E
             frame[dice.randrange(len(frame))] = dice.randrange(256)
         with suppress(MalformedBytesError):
             decode_answer(bytes(frame))
+    (marked,) = struct.unpack_from(">i", good)
     for end in range(4, len(good) - 1):
-        (marked,) = struct.unpack_from(">i", good)
         size = min(marked & 0xFFFFFF, end - 4)
-        cut = struct.pack(">i", 1 << 24 | size) + good[4:end]
+        cut = struct.pack(">i", is_binary << 24 | size) + good[4:end]
         with pytest.raises(MalformedBytesError):
             decode_answer(cut)

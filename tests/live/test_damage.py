@@ -8,17 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from live.fake_cluster import FakeCluster, one_queue
+from live.fake_cluster import FakeCluster, offsets, one_queue
 from rmqstore.errors import CorruptRecordError, StoreFormatError
 from rmqstore.live import pulls, reading
 from rmqstore.live.live_cluster import LiveCluster
 
 N, DAMAGED = 100, 40
-
-
-def offsets(cluster: LiveCluster, **options: object) -> list[int]:
-    found = cluster.scan(columns="queueOffset", **options).read_all()
-    return found.column("queueOffset").to_pylist()
 
 
 def change(fake: FakeCluster, damage: Callable[[bytearray], None]) -> None:

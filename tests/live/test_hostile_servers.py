@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import rmqstore
-from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
+from fake_server import FakeServer, HangUpError, Reply, Request, on
+from live.fake_cluster import FakeCluster, fill, offsets, one_queue
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -49,10 +50,6 @@ def opened(fake: FakeCluster, timeout: float = 0.3) -> LiveCluster:
     return LiveCluster(LiveLocation.parse(fake.uri, {"timeout": timeout}))
 
 
-def offsets(cluster: LiveCluster) -> list[int]:
-    return cluster.scan(columns="queueOffset").read_all().column("queueOffset").to_pylist()
-
-
 def half(_request: Request, frame: bytes) -> bytes:
     raise HangUpError(frame[: len(frame) // 2])
 
@@ -86,11 +83,6 @@ FAULTS: dict[str, Callable[[Request, bytes], Any]] = {
     "cut_binary": lambda _request, _frame: struct.pack(">ii", 10, 1 << 24 | 6) + b"\0\0\0\0\1\0",
     "of_others": of_others,
 }
-
-
-def on(code: int, reply: Reply) -> Callable[[Request], Reply | None]:
-    """Return what replaces the answers to requests of one kind."""
-    return lambda request: reply if request.code == code else None
 
 
 @pytest.mark.parametrize("code", [105, 30, 31, 11])

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from live.fake_cluster import FakeBroker, FakeCluster, HangUpError, Reply, Request, decoded, pairs
+from fake_server import HangUpError, Reply, Request, on
+from live.fake_cluster import FakeBroker, FakeCluster, decoded, pairs
 from live.test_hostile_servers import flood
 from reading import rows
 from rmqstore.errors import (
@@ -226,15 +227,8 @@ def test_a_message_that_was_read_is_sent_with_its_id(fake: FakeCluster) -> None:
 def test_requests_that_a_broker_did_not_take_are_sent_again(
     fake: FakeCluster, broker: FakeBroker, code: int
 ) -> None:
-    left = [6]
-
-    def reply(request: Request) -> Reply | None:
-        if request.code == 320 and left[0]:
-            left[0] -= 1
-            return Reply(code, remark="[PCBUSY_CLEAN_QUEUE]broker busy")
-        return None
-
-    broker.replace = reply
+    busy = Reply(code, remark="[PCBUSY_CLEAN_QUEUE]broker busy")
+    broker.replace = on(320, busy, times=6)
     assert send(fake, numbered(400)).n_sent == 400
     expected = {n: [b"%d" % i for i in range(n, 400, 4)] for n in range(4)}
     assert bodies(broker) == expected
@@ -391,7 +385,7 @@ def test_a_broker_that_stays_away_fails_a_write(
 def test_requests_that_a_broker_refuses_are_an_error_and_sent_once(
     fake: FakeCluster, broker: FakeBroker, code: int, remark: str, kind: type[Exception]
 ) -> None:
-    broker.replace = lambda request: Reply(code, remark=remark) if request.code == 320 else None
+    broker.replace = on(320, Reply(code, remark=remark))
     with pytest.raises(kind, match=re.escape(remark)):
         send(fake, numbered(1))
     assert len(broker.asked(320)) == 1
@@ -465,14 +459,7 @@ def test_topics_that_cannot_be_written_to_are_named(fake: FakeCluster) -> None:
 def test_a_topic_that_is_made_while_a_task_waits_is_written_to(
     fake: FakeCluster, broker: FakeBroker
 ) -> None:
-    asked = 0
-
-    def reply(request: Request) -> Reply | None:
-        nonlocal asked
-        asked += request.code == 105
-        return Reply(17) if asked < 3 else None
-
-    fake.names.replace = reply
+    fake.names.replace = on(105, Reply(17), times=2)
     assert send(fake, numbered(4), waits=True).n_sent == 4
     assert sum(map(len, bodies(broker).values())) == 4
 
