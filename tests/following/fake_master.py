@@ -24,6 +24,15 @@ TOPICS = {
         }
     },
 }  # fmt: skip
+# The same with a topic B, which has BatchConsumeQueues.
+BATCH_TOPIC = json.dumps(
+    {
+        "topicConfigTable": {
+            **TOPICS["topicConfigTable"],
+            "B": {"topicName": "B", "attributes": {"queue.type": "BatchCQ"}},
+        }
+    }
+).encode()
 SETTINGS = {
     "brokerClusterName": "C", "brokerName": "b", "brokerId": "0", "brokerRole": "ASYNC_MASTER",
     "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400",

@@ -15,7 +15,8 @@ from rmqstore.inspect.verify import verify
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.settings import FollowSettings, Timing
-from rmqstore.replica.state import FollowProgress
+from rmqstore.replica.state import FollowProgress, copy_paths
+from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
@@ -99,6 +100,10 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 20) -> None:
 
 def files(target: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((target / "commitlog").iterdir())}
+
+
+def epochs_of(target: Path) -> list[Epoch]:
+    return read_epochs(copy_paths(target))
 
 
 def require_exact(target: Path, log: Store, begin: int = 0) -> None:

@@ -16,7 +16,7 @@ import rmqstore
 from following.fake_master import FakeMaster, log_of, more
 from following.fake_name_server import FakeNameServer
 from following.followers import TIMING, require_exact, wait_for
-from following.test_reconnecting import closed_port
+from ports import free_ports
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, OptionError, StoreStateError
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
@@ -101,12 +101,11 @@ def test_once_copies_all_brokers_and_ends(tmp_path: Path) -> None:
     logs = {"a": log_of(100), "b": log_of(200)}
     with masters(**logs) as brokers, FakeNameServer() as names:
         names.brokers = {name: ("C", {0: each.address}) for name, each in brokers.items()}
-        done = rmqstore.follow_cluster(
-            f"127.0.0.1:{closed_port()};{names.address}", tmp_path / "all", once=True
-        )
-    assert {name: each.end for name, each in done.copies.items()} == {
-        name: log.end for name, log in logs.items()
-    }
+        namesrv = f"127.0.0.1:{free_ports(1)[0]};{names.address}"
+        done = rmqstore.follow_cluster(namesrv, tmp_path / "all", once=True)
+    assert [(name, each.end) for name, each in sorted(done.copies.items())] == [
+        (name, log.end) for name, log in logs.items()
+    ]
     with rmqstore.open_cluster({name: tmp_path / "all" / name for name in logs}) as cluster:
         assert cluster.count() == 300
 
@@ -175,12 +174,11 @@ def test_copies_go_on_while_no_name_server_answers(tmp_path: Path) -> None:
         (target / "damaged" / ".rmqstore").mkdir(parents=True)
         (target / "damaged" / ".rmqstore" / "follow.json").write_text("{")
         (target / "a file").touch()
-        with running(f"127.0.0.1:{closed_port()}", target) as run:
+        nobody = f"127.0.0.1:{free_ports(1)[0]}"
+        with running(nobody, target) as run:
             wait_for(lambda: run.end_of("a") == log.end)
         with pytest.raises(BrokerUnreachableError):
-            rmqstore.follow_cluster(
-                f"127.0.0.1:{closed_port()}", target, once=True, reconnect=False
-            )
+            rmqstore.follow_cluster(nobody, target, once=True, reconnect=False)
     require_exact(target / "a", log)
 
 

@@ -19,6 +19,7 @@ from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
 from following.followers import (
     Following,
     copied,
+    epochs_of,
     files,
     follow_once,
     following,
@@ -36,7 +37,7 @@ from rmqstore.replica.ha import NEVER, Connection
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
-from rmqstore.storage.broker.epochs import Epoch, read_epochs
+from rmqstore.storage.broker.epochs import Epoch
 from store_builder import Store
 
 
@@ -49,10 +50,6 @@ def switched(log: Store, lost: int, count: int) -> tuple[Store, int]:
     assert other.end == point
     more(other, count, mark=b"new")
     return other, point
-
-
-def epochs_of(target: Path) -> list[Epoch]:
-    return read_epochs(copy_paths(target))
 
 
 def kept_bytes(target: Path) -> int:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, log_of, more
+from following.fake_master import BATCH_TOPIC, FakeMaster, log_of
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.replicas import asking, decide, streaming
-from following.test_reconnecting import closed_port
+from ports import free_ports
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError, install
 from rmqstore.remoting import Address
 from rmqstore.replica.broker import TopicKinds
@@ -42,7 +42,7 @@ from rmqstore.replica.events import (
 from rmqstore.replica.live_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
-from store_builder import Record, Store
+from store_builder import Record
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
@@ -81,10 +81,7 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     with FakeMaster(log) as master:
         with following(master.address, target, timing=patient) as run:
             wait_for(lambda: run.follower.progress().queues_end == log.end)
-            tables = json.loads(master.tables[21])
-            entry = {**tables["topicConfigTable"]["T"], "topicName": "B"}
-            tables["topicConfigTable"]["B"] = entry | {"attributes": {"queue.type": "BatchCQ"}}
-            master.tables[21] = json.dumps(tables).encode()
+            master.tables[21] = BATCH_TOPIC
             built = log.end
             master.answer_code = 2  # SYSTEM_BUSY at the ordinary port; the stream goes on
             log.append(Record(topic="B", body=b"1", store_timestamp=1_700_000_009_000))
@@ -165,9 +162,7 @@ def test_the_state_names_a_new_address_when_the_logs_have_agreed(tmp_path: Path)
         follow_once(master, target)
         first = follow_status(target)[0].address
         assert first == master.address
-    other = Store(segment_bytes=1 << 14)
-    more(other, 200, time_ms=77_000)
-    with FakeMaster(other) as wrong:
+    with FakeMaster(log_of(200, time_ms=77_000)) as wrong:
         wrong.settings["storeType"] = "defaultRocksDB"
         with pytest.raises(StoreStateError, match="another log"):
             follow_once(wrong, target, overlap=1000)
@@ -185,7 +180,7 @@ PROGRESS = FollowProgress(0, 100, 150, 50, 1.5, 90, 2, 1, 1_700_000_000_500, is_
 def test_metrics_are_served_and_written(tmp_path: Path) -> None:
     metrics = FollowMetrics()
     metrics.update(ClusterProgress({"a": PROGRESS}, {"bad": "why"}))
-    port = closed_port()
+    port = free_ports(1)[0]
     metrics.serve(Address("127.0.0.1", port))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
@@ -216,7 +211,7 @@ def test_progress_says_whether_the_broker_answers(tmp_path: Path) -> None:
     with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
         wait_for(lambda: run.follower.progress().is_connected)
         assert abs(run.follower.progress().source_at / 1000 - time.time()) < 60
-        master.settings["haListenPort"] = str(closed_port())
+        master.settings["haListenPort"] = str(free_ports(1)[0])
 
         def is_gone() -> bool:
             master.cut_connections()  # one that is only just being made is cut by the next call

@@ -169,9 +169,8 @@ class FakeBroker(FakeServer):
             at = self.committed.get((request.fields["consumerGroup"], *request.key))
             return Reply(22) if at is None else Reply(fields={"offset": str(at)})
         if request.code == 29:
-            found = (self._nearest if self.is_old else self._first)(
-                queue, int(request.fields["timestamp"])
-            )
+            search = self._nearest if self.is_old else self._first
+            found = search(queue, int(request.fields["timestamp"]))
         else:
             found = queue.end if request.code == 30 else queue.first
         return Reply(fields={"offset": str(found)})
@@ -218,9 +217,9 @@ class FakeBroker(FakeServer):
             following = next((each.place for each in queue.stored if each.place >= at), queue.end)
             return told(queue, 19, "OFFSET_FOUND_NULL", following)
         taken = within[: min(self.limit, n_asked)]
-        if at < queue.gone:
-            return told(queue, 0, "FOUND", taken[-1].end, b"".join(each.record for each in taken))
-        following = taken[-1].end if len(taken) < len(within) else max(taken[-1].end, until)
+        following = taken[-1].end
+        if at >= queue.gone and len(taken) == len(within):
+            following = max(following, until)
         return told(queue, 0, "FOUND", following, b"".join(each.record for each in taken))
 
     def _store(self, request: Request) -> Reply:
@@ -241,11 +240,8 @@ class FakeBroker(FakeServer):
             packed = pack(record, self._end)
             queue.stored.append(Stored(queue.end, packed, self._end, self.clock))
             self._end += len(packed)
-        return Reply(
-            self.send_code,
-            {"queueOffset": str(first), "queueId": fields["e"], "msgId": "00"},
-            remark="of the send",
-        )
+        where = {"queueOffset": str(first), "queueId": fields["e"], "msgId": "00"}
+        return Reply(self.send_code, where, remark="of the send")
 
 
 def told(queue: FakeQueue, code: int, remark: str, following: int, records: bytes = b"") -> Reply:

@@ -135,9 +135,8 @@ def test_rows_without_a_queue_are_shared_out_and_each_queue_keeps_their_order(
     monkeypatch.setattr(writer, "_BUFFERED_BYTES", 1000)  # most is sent before the end
     with fake.writer() as one:
         for start in range(0, 3000, 250):
-            one.append(
-                table([{"topic": "T", "body": b"%d" % n} for n in range(start, start + 250)])
-            )
+            numbers = range(start, start + 250)
+            one.append(table([{"topic": "T", "body": b"%d" % number} for number in numbers]))
         one.flush()
     stored = bodies(broker)
     assert [len(each) for each in stored.values()] == [750] * 4
@@ -213,10 +212,9 @@ def test_a_message_that_was_read_is_sent_with_its_id(fake: FakeCluster) -> None:
     send(fake, given)
     with fake.open() as cluster:
         read = cluster.scan().read_all()
-    for batch in read.to_batches():
-        with fake.writer() as one:
-            one.append(batch)
-            one.flush()
+    with fake.writer() as one:
+        one.append(read)
+        one.flush()
     with fake.open() as cluster:
         ids = cluster.scan(columns="msgId").read_all().column("msgId").to_pylist()
     assert len(ids) == 16
@@ -394,12 +392,9 @@ def test_requests_that_a_broker_refuses_are_an_error_and_sent_once(
 def test_a_batch_that_is_too_large_for_a_broker_is_sent_in_parts(
     fake: FakeCluster, broker: FakeBroker
 ) -> None:
-    def refuse(request: Request) -> Reply | None:
-        if request.code == 320 and len(request.body) > 500:
-            return Reply(1, remark="message body size exceeded, msg body size 501, maxMessageSize")
-        return None
-
-    broker.replace = refuse
+    too_large = Reply(1, remark="message body size exceeded, msg body size 501, maxMessageSize")
+    refused = on(320, too_large)
+    broker.replace = lambda request: refused(request) if len(request.body) > 500 else None
     send(fake, numbered(100))
     assert bodies(broker) == {n: [b"%d" % i for i in range(n, 100, 4)] for n in range(4)}
 
@@ -431,11 +426,9 @@ def test_rows_that_cannot_be_sent_are_named(
 
 def test_an_error_in_the_third_batch_of_a_table_names_its_row(fake: FakeCluster) -> None:
     rows = table([*numbered(2), {"topic": "T", "body": None}])
-    reader = pa.RecordBatchReader.from_batches(
-        rows.schema, [rows.slice(number, 1) for number in range(3)]
-    )
+    batches = [rows.slice(number, 1) for number in range(3)]
     with fake.writer() as one, pytest.raises(IllegalMessageError, match=r"row 3,.*body is null"):
-        one.append(reader)
+        one.append(pa.RecordBatchReader.from_batches(rows.schema, batches))
 
 
 def test_a_refused_row_says_that_others_may_be_sent(fake: FakeCluster, broker: FakeBroker) -> None:
