@@ -13,7 +13,7 @@ import rmqstore
 from broken_stores import Case, lost_of, unserved
 from goldens import Golden
 from rmqstore.errors import Finding
-from rmqstore.inspect.cures import kind_of
+from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
 
 TRUTH = broken_stores.truth("live", "crash")

@@ -13,7 +13,7 @@ import rmqstore
 from broken_stores import Case
 from goldens import Golden
 from rmqstore.errors import Finding
-from rmqstore.inspect.cures import by_kind
+from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify
 
 TRUTH = broken_stores.truth("timers")
@@ -75,9 +75,9 @@ def test_the_second_is_named_from_which_on_a_broker_reads_in_a_circle(
         "a broker that starts before 2026-11-28 02:51:56 UTC reads the timer log in a circle from "
         "then on, until its memory is full, and delivers no timed message any more"
     )
-    ((kind, cure, _),) = by_kind([found])
-    assert (kind, cure.severity) == ("timer", "high")
-    assert "timerlog, timerwheel and config/timercheck" in cure.advice
+    ((kind, remedy, _),) = by_kind([found])
+    assert (kind, remedy.severity) == ("timer", "high")
+    assert "timerlog, timerwheel and config/timercheck" in remedy.advice
 
 
 def test_a_message_that_was_delivered_at_once_needs_no_slot(

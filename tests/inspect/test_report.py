@@ -23,7 +23,7 @@ from goldens import Golden
 from reading import state
 from rmqstore.errors import Finding
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect import cures
+from rmqstore.inspect import remedies
 from rmqstore.inspect.charts import OTHER_TOPICS, SYSTEM_TOPICS
 from rmqstore.inspect.facts import StoreFacts
 from rmqstore.inspect.report import gather, render, size, span, time
@@ -242,13 +242,13 @@ def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
     assert page.count("<script") == 1
 
 
-def test_findings_come_with_what_cures_them_the_worst_first(golden_store: Golden) -> None:
+def test_findings_come_with_their_remedies_the_worst_first(golden_store: Golden) -> None:
     facts = facts_of(golden_store("crash"))
     facts.path = "/data/a store"
     facts.findings = [*(facts.findings or ()), Finding("log", "1", "damaged")]
     page = render([facts], MADE_AT)
     kinds = ("lost", "log", "unbuilt", "queue", "index")
-    places = [page.index(cures._CURES[kind].effect) for kind in kinds]
+    places = [page.index(remedies._REMEDIES[kind].effect) for kind in kinds]
     assert places == sorted(places)
     assert "<code>rmqstore rebuild &#39;/data/a store&#39;</code>" in page
     assert "--truncate" not in page
@@ -261,18 +261,23 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     assert "54 records of 18.9 KiB follow, which a broker that starts loses" in page
     assert "not messages" not in page
     read, cut = (page.index(f"<code>rmqstore {command} ") for command in ("export", "rebuild"))
-    assert page.index("What the check found") < page.index(cures._CURES["end"].effect) < read < cut
+    assert (
+        page.index("What the check found")
+        < page.index(remedies._REMEDIES["end"].effect)
+        < read
+        < cut
+    )
     assert {*re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)} == {
         f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"
     }
 
 
-def test_each_part_that_verify_names_has_a_cure(golden_store: Golden) -> None:
+def test_each_part_that_verify_names_has_a_remedy(golden_store: Golden) -> None:
     facts = facts_of(golden_store("one"))
     parts = ("log", "end", "queue", "index", "config")
     facts.findings = [Finding(part, "place", "text") for part in parts]
     page = render([facts], MADE_AT)
-    assert all(cures._CURES[part].effect in page for part in parts)
+    assert all(remedies._REMEDIES[part].effect in page for part in parts)
 
 
 def test_a_page_of_large_stores_is_small(golden_store: Golden) -> None:

@@ -1,4 +1,4 @@
-"""What this computer has of what reading and writing takes, and what cures what is missing."""
+"""What this computer has of what reading and writing takes, and what to do where it lacks some."""
 
 from __future__ import annotations
 
