@@ -251,7 +251,6 @@ class FollowedBrokers:
         self._request = request
         self._brokers = LiveBrokers(location)
         self._tails: dict[str, LiveTail] = {}
-        self._warned: set[str] = set()
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
         """Poll, and return the answer to a question about what was found."""
@@ -321,13 +320,13 @@ class FollowedBrokers:
                     "no name server knows it at the moment; failOnDataLoss=false continues "
                     "without it",
                 )
-            self._warn(f"{names}: no name server knows it; continuing without it")
+            self._brokers.warn(f"{names}: no name server knows it; continuing without it")
         for spans in found:
             tail = self._tails.setdefault(spans.broker.name, LiveTail(spans.broker, selection))
             tail.take(spans)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
-            self._warn(f"no broker has {names}; they are followed once they appear")
+            self._brokers.warn(f"no broker has {names}; they are followed once they appear")
         return self._snapshot()
 
     def last_poll(self) -> StreamSnapshot:
@@ -351,11 +350,6 @@ class FollowedBrokers:
     def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
         """Refuse, as :meth:`weight` does."""
         raise UnsupportedFeatureError(f"how much of {start} to {end} of {key} is {n_bytes} bytes")
-
-    def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            logger.warning("%s", text)
 
     def report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.

@@ -462,7 +462,7 @@ class LiveBrokers(Closing):
                     text = f"broker {name} lets nobody read {topic} (perm, readQueueNums)"
                     if must_be_read and topic in selection.named_topics:
                         raise UnsupportedFeatureError(f"{text}: let it (mqadmin updateTopic)")
-                    self._warn(text)
+                    self.warn(text)
                     continue
                 self.broker(name, route)
                 of_broker = found.setdefault(name, _BrokersQueues([], [], []))
@@ -498,7 +498,7 @@ class LiveBrokers(Closing):
                 raise err
         if refused:
             some = next(iter(refused.values()))
-            self._warn(f"topics are not read: {', '.join(refused)}: {some}")
+            self.warn(f"topics are not read: {', '.join(refused)}: {some}")
         kept = ([key for key in part if key[0] not in refused] for part in queues)
         return _BrokersQueues(*kept)
 
@@ -531,7 +531,7 @@ class LiveBrokers(Closing):
                     raise BrokerUnreachableError(
                         f"broker {', '.join(missing)}", f"{text}; {READS_ON} reads the others"
                     )
-                self._warn(f"broker {', '.join(missing)}: {text}; reading the others")
+                self.warn(f"broker {', '.join(missing)}: {text}; reading the others")
 
     def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute]) -> None:
         if not selection.named_topics:
@@ -546,7 +546,8 @@ class LiveBrokers(Closing):
                 known |= {topic: set() for topic in others if topic not in missing}
         require_named(selection, known, str(self.location), "LiveCluster.topics() in Python")
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Log a warning, once."""
         if text not in self._warned:
             self._warned.add(text)
             logger.warning("%s", text)
@@ -567,7 +568,7 @@ class LiveBrokers(Closing):
         """
         spans = self._granted_spans(broker, [*unserved, *beyond])
         if unknown := [f"{topic}-{id_}" for topic, id_ in unserved if (topic, id_) not in spans]:
-            self._warn(
+            self.warn(
                 f"{broker}: {', '.join(unknown)} may hold messages, and the broker lets nobody "
                 "read them (readQueueNums)"
             )
@@ -611,12 +612,12 @@ class LiveBrokers(Closing):
                 f"{text}. Let the topic have these queues to read again (mqadmin updateTopic), "
                 f"or read the broker's files; {READS_ON} reads the other queues"
             )
-        self._warn(text)
+        self.warn(text)
 
     def ranges(
         self,
         selection: Selection,
-        pruning: Pruning = NO_PRUNING,
+        pruning: Pruning,
         *,
         fail_on_data_loss: bool,
     ) -> dict[str, list[QueueSlice]]:

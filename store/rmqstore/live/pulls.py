@@ -236,13 +236,11 @@ def first_records(
         missing = [missing[at] for at in unclear]
         unanswered = queue_slices[missing[0]]
         answer = next(iter(unclear.values()))
-        err = BrokerUnreachableError(
-            str(broker),
+        text = (
             f"queue offset {unanswered.start} of {unanswered.topic}-{unanswered.queue_id} is "
-            "answered by "
-            f"{answer.remark or f'code {answer.code}'}",
+            f"answered by {answer.reason}"
         )
-        patience.pause(err)
+        patience.pause(BrokerUnreachableError(str(broker), text))
 
 
 def first_answers(
@@ -477,7 +475,7 @@ class Pulls:
             return None
         pulled = None
         if is_passing(answer.code, answer.remark):
-            self._refused = f"{answer.remark or f'code {answer.code}'}"
+            self._refused = answer.reason
             # Others may be answered meanwhile.
             if answer.code == ResponseCode.SYSTEM_ERROR and pull.patience.has_ended():
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
@@ -516,14 +514,14 @@ class Pulls:
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._broker), err.reason) from err
         end = following if pull.is_filtered else min(following, until)
+        pulled = Pulled(pull.number, start, end, following, is_filtered=pull.is_filtered)
         if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
-            is_filtered = pull.is_filtered
-            return Pulled(pull.number, start, end, following, answer.body, is_filtered=is_filtered)
+            return pulled._replace(records=answer.body)
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > start:
             if _REMOVING in answer.remark:
-                return Pulled(pull.number, start, end, following, loss="their files are deleted")
+                return pulled._replace(loss="their files are deleted", is_filtered=False)
             if pull.is_filtered:
-                return Pulled(pull.number, start, end, following, is_filtered=True)
+                return pulled
         if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return _lost(answer, pull, start, until)
         return None
@@ -541,7 +539,7 @@ class Pulls:
 def _lost(answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | None:
     """Return what is gone of a span, by an answer without messages; None if it does not say."""
     following, first, last = map(answer.number, _OFFSETS)
-    status = answer.remark or f"code {answer.code}"
+    status = answer.reason
     if start < first:
         end = min(first, until)
         text = f"they are deleted: the queue begins at {first} now"
