@@ -15,7 +15,7 @@ import pytest
 import rmqstore
 from following.fake_master import FakeMaster, log_of, more
 from following.fake_name_server import FakeNameServer
-from following.followers import TIMING, require_exact, wait_for
+from following.followers import TIMING, Following, require_exact, wait_for
 from ports import free_ports
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, OptionError, StoreStateError
 from rmqstore.remoting import Address, Endpoint
@@ -26,37 +26,21 @@ from rmqstore.replica.state import follow_cluster_status
 from store_builder import Store
 
 
-class Run:
+class Run(Following):
     def __init__(
         self, addresses: list[str], target: Path, options: dict[str, Any], settings: dict[str, Any]
     ) -> None:
         self.stop = threading.Event()
         self.seen = ClusterProgress({}, {})
-        self.error: BaseException | None = None
-        self._follower = ClusterFollower(
+        followers = ClusterFollower(
             [Endpoint(Address.parse(each), timeout=5.0) for each in addresses], target,
             FollowSettings(**{"timing": TIMING, **settings}), self.stop, progress=self._see,
             refresh_seconds=0.1, **options,
         )  # fmt: skip
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
+        self.start(lambda: self._see(followers.run()))
 
     def _see(self, progress: ClusterProgress) -> None:
         self.seen = progress
-
-    def _run(self) -> None:
-        try:
-            self.seen = self._follower.run()
-        except BaseException as err:  # noqa: BLE001 - looked at in the test
-            self.error = err
-
-    def end(self) -> None:
-        self.stop.set()
-        self.wait()
-
-    def wait(self) -> None:
-        self.thread.join(30)
-        assert not self.thread.is_alive()
 
     def end_of(self, broker: str) -> int:
         progress = self.seen.copies.get(broker)
@@ -91,7 +75,6 @@ def test_each_broker_gets_a_copy_and_new_ones_are_taken_up(tmp_path: Path) -> No
             wait_for(lambda: run.end_of("b") == logs["b"].end)
             more(logs["a"], 50)
             wait_for(lambda: run.end_of("a") == logs["a"].end)
-        assert run.error is None
     for name in ("a", "b"):
         require_exact(tmp_path / "all" / name, logs[name])
     assert set(follow_cluster_status(tmp_path / "all")) == {"a", "b"}
@@ -120,9 +103,10 @@ def test_a_copy_that_cannot_go_on_does_not_stop_the_others(tmp_path: Path) -> No
             wait_for(lambda: run.end_of("b") == logs["b"].end)
             more(logs["b"], 50)
             wait_for(lambda: run.end_of("b") == logs["b"].end)
-            assert run.thread.is_alive()
-        assert isinstance(run.error, StoreStateError)
-        assert "1 of 2 copies could not continue; a: " in str(run.error)
+            assert run.is_alive()
+            with pytest.raises(StoreStateError, match="1 of 2 copies could not continue; a: "):
+                run.end()
+            run.error = None
     require_exact(tmp_path / "all" / "b", logs["b"])
 
 
@@ -143,7 +127,6 @@ def test_a_broker_is_followed_where_it_is_registered_by_now(tmp_path: Path) -> N
         wait_for(lambda: bool(second.reports))
         more(log, 50)
         wait_for(lambda: run.end_of("a") == log.end)
-    assert run.error is None
     require_exact(tmp_path / "all" / "a", log)
 
 
@@ -245,4 +228,3 @@ def test_a_stop_does_not_wait_for_a_name_server(tmp_path: Path) -> None:
             run.end()
             assert time.monotonic() - began < 3
         connection.close()
-    assert run.error is None

@@ -16,7 +16,7 @@ import pytest
 
 from following.fake_master import BATCH_TOPIC, FakeMaster, log_of
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
-from following.replicas import asking, decide, streaming
+from following.replicas import TICK, after, asking, decide, streaming
 from ports import free_ports
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError, install
 from rmqstore.remoting import Address
@@ -53,9 +53,8 @@ def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     assert state.link.agreed_low == 0  # of the same broker, whoever has answered since
     state, _ = decide(state, 3.0, Received(0, 100))
     assert state.link.agreed_low == 1 << 14
-    state, _ = decide(state, 4.0, Lost("closed"))
-    state, _ = decide(state, 4.0, Written(100, 0))
-    state, _ = decide(state, 99.0, Ticked(is_drained=True))
+    state, _ = after(state, 4.0, Lost("closed"), Written(100, 0))
+    state, _ = decide(state, 99.0, TICK)
     facts = state.link.newest
     assert facts is not None
     answered = Answered(facts, state.link.source)
@@ -103,13 +102,11 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
 
     def save(end: int, now: float) -> list[Any]:
         nonlocal state
-        state, _ = decide(state, now, Written(end, 0))
-        state, _ = decide(state, now, Flushed(end, 0))
+        state, _ = after(state, now, Written(end, 0), Flushed(end, 0))
         state, actions = decide(state, now, StateWritten(replace(state.copy.saved, end=end)))
         return actions
 
-    state, _ = decide(streaming(), 1.0, Ticked(is_drained=True))
-    state, _ = decide(state, 1.0, Received(0, 200))
+    state, _ = after(streaming(), 1.0, TICK, Received(0, 200))
     (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
     state, actions = decide(state, 3.0, Built(0, 40, frozenset({"gone"}), 0.1))
     asked = [each.asked.question for each in actions if isinstance(each, Ask)]
@@ -125,7 +122,7 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
     assert isinstance(again, Build)  # the table is newer than this part of the log
     state, actions = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
     assert not actions  # building rests for as long as it took
-    _, actions = decide(state, 7.2, Ticked(is_drained=True))
+    _, actions = decide(state, 7.2, TICK)
     (last,) = [each for each in actions if isinstance(each, Build)]
     assert (build.end, last.end) == (100, 200)
 
@@ -249,8 +246,7 @@ def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
 
 
 def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -> None:
-    state, _ = decide(streaming(sync_seconds=12.0), 1.0, Received(0, 100))
-    state, _ = decide(state, 1.0, Written(100, 0))
+    state, _ = after(streaming(sync_seconds=12.0), 1.0, Received(0, 100), Written(100, 0))
     flushed = []
     for now in range(1, 30):
         state, actions = decide(state, now + 0.5, Ticked(is_drained=False))
