@@ -20,25 +20,11 @@ from following.replicas import TICK, after, asking, decide, streaming
 from ports import free_ports
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError, install
 from rmqstore.remoting import Address
+from rmqstore.replica import events
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
-from rmqstore.replica.events import (
-    Answered,
-    Ask,
-    BoundsReported,
-    Build,
-    Built,
-    Flush,
-    Flushed,
-    Lost,
-    Question,
-    Received,
-    StateWritten,
-    Ticked,
-    WriteState,
-    Written,
-)
+from rmqstore.replica.events import Question
 from rmqstore.replica.live_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
@@ -48,16 +34,16 @@ from store_builder import Record
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     state = asking(streaming(now=1.0), Question.BOUNDS)
     assert state.link.agreed_low == 0
-    reported = BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
+    reported = events.BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
     state, _ = decide(state, 2.0, reported, Question.BOUNDS)
     assert state.link.agreed_low == 0  # of the same broker, whoever has answered since
-    state, _ = decide(state, 3.0, Received(0, 100))
+    state, _ = decide(state, 3.0, events.Received(0, 100))
     assert state.link.agreed_low == 1 << 14
-    state, _ = after(state, 4.0, Lost("closed"), Written(100, 0))
+    state, _ = after(state, 4.0, events.Lost("closed"), events.Written(100, 0))
     state, _ = decide(state, 99.0, TICK)
     facts = state.link.newest
     assert facts is not None
-    answered = Answered(facts, state.link.source)
+    answered = events.Answered(facts, state.link.source)
     state, _ = decide(state, 100.0, answered, Question.FACTS)
     assert state.link.agreed_low is None
 
@@ -102,28 +88,28 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
 
     def save(end: int, now: float) -> list[Any]:
         nonlocal state
-        state, _ = after(state, now, Written(end, 0), Flushed(end, 0))
-        state, actions = decide(state, now, StateWritten(replace(state.copy.saved, end=end)))
+        state, _ = after(state, now, events.Written(end, 0), events.Flushed(end, 0))
+        state, actions = decide(state, now, events.StateWritten(replace(state.copy.saved, end=end)))
         return actions
 
-    state, _ = after(streaming(), 1.0, TICK, Received(0, 200))
-    (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
-    state, actions = decide(state, 3.0, Built(0, 40, frozenset({"gone"}), 0.1))
-    asked = [each.asked.question for each in actions if isinstance(each, Ask)]
+    state, _ = after(streaming(), 1.0, TICK, events.Received(0, 200))
+    (build,) = [each for each in save(100, 2.0) if isinstance(each, events.Build)]
+    state, actions = decide(state, 3.0, events.Built(0, 40, frozenset({"gone"}), 0.1))
+    asked = [each.asked.question for each in actions if isinstance(each, events.Ask)]
     assert asked == [Question.TABLES]
     save(200, 4.0)
     facts = state.link.newest
     assert facts is not None
-    answer = Answered(facts._replace(asked_at=3.0), None)
+    answer = events.Answered(facts._replace(asked_at=3.0), None)
     state, (again,) = decide(state, 5.0, answer, Question.TABLES)
     kinds = TopicKinds(frozenset(), frozenset({"gone"}))
     assert again == build._replace(kinds=kinds, is_far=True)  # what came meanwhile is built next
-    state, (again,) = decide(state, 6.0, Built(0, 60, frozenset({"gone too"}), 0.1))
-    assert isinstance(again, Build)  # the table is newer than this part of the log
-    state, actions = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
+    state, (again,) = decide(state, 6.0, events.Built(0, 60, frozenset({"gone too"}), 0.1))
+    assert isinstance(again, events.Build)  # the table is newer than this part of the log
+    state, actions = decide(state, 7.0, events.Built(100, 100, frozenset(), 0.1))
     assert not actions  # building rests for as long as it took
     _, actions = decide(state, 7.2, TICK)
-    (last,) = [each for each in actions if isinstance(each, Build)]
+    (last,) = [each for each in actions if isinstance(each, events.Build)]
     assert (build.end, last.end) == (100, 200)
 
 
@@ -238,7 +224,7 @@ def test_units_that_the_state_does_not_vouch_for_are_told_in_one_line(
 def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
     acknowledge: str,
 ) -> None:
-    state, _ = decide(streaming(acknowledge=acknowledge), 1.0, Received(0, 100))
+    state, _ = decide(streaming(acknowledge=acknowledge), 1.0, events.Received(0, 100))
     assert wait_of(state).seconds <= 0.005  # nobody has to wait for these
     bounds = LogBounds(0, 1 << 30)
     state = state.with_link(bounds=bounds)
@@ -246,12 +232,14 @@ def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
 
 
 def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -> None:
-    state, _ = after(streaming(sync_seconds=12.0), 1.0, Received(0, 100), Written(100, 0))
+    state, _ = after(
+        streaming(sync_seconds=12.0), 1.0, events.Received(0, 100), events.Written(100, 0)
+    )
     flushed = []
     for now in range(1, 30):
-        state, actions = decide(state, now + 0.5, Ticked(is_drained=False))
-        flushed += [now for each in actions if isinstance(each, Flush)]
+        state, actions = decide(state, now + 0.5, events.Ticked(is_drained=False))
+        flushed += [now for each in actions if isinstance(each, events.Flush)]
         for order in actions:
-            if isinstance(order, WriteState):
-                state, _ = decide(state, now + 0.6, StateWritten(order.saved))
+            if isinstance(order, events.WriteState):
+                state, _ = decide(state, now + 0.6, events.StateWritten(order.saved))
     assert flushed == [12]

@@ -290,16 +290,15 @@ def test_after_a_gap_a_new_copy_begins_and_the_old_one_is_kept(tmp_path: Path) -
 
 def test_a_gap_while_following_sets_the_copy_aside_too(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(300)
-    with FakeMaster(log) as master:
+    with copying(log, target, on_gap="restart") as (master, run):
         good = master.settings["haListenPort"]
-        with following(master.address, target, on_gap="restart") as run:
-            wait_for(lambda: run.follower.progress().queues_end == log.end)
-            master.settings["haListenPort"] = "1"
-            master.cut_connections()
-            more(log, 900)
-            master.low = 4 * FILE_BYTES
-            master.settings["haListenPort"] = good
-            wait_for(lambda: run.follower.progress().queues_end == log.end)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
+        master.settings["haListenPort"] = "1"
+        master.cut_connections()
+        more(log, 900)
+        master.low = 4 * FILE_BYTES
+        master.settings["haListenPort"] = good
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, log, master.low)
 
 
