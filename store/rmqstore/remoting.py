@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 import orjson
@@ -409,12 +409,7 @@ class RemotingClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _err: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

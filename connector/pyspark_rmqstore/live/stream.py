@@ -315,10 +315,9 @@ class FollowedBrokers:
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
             if self._request.fail_on_data_loss:
+                reason = "no name server knows it at the moment"
                 raise BrokerUnreachableError(
-                    names,
-                    "no name server knows it at the moment; failOnDataLoss=false continues "
-                    "without it",
+                    names, f"{reason}; failOnDataLoss=false continues without it"
                 )
             self._brokers.warn(f"{names}: no name server knows it; continuing without it")
         for spans in found:
@@ -360,9 +359,8 @@ class FollowedBrokers:
         names = ", ".join(sorted(brokers))
         text = "the query has read messages of it, and no name server knows it at the moment"
         if self._request.fail_on_data_loss:
-            raise BrokerUnreachableError(
-                names, f"{text}; failOnDataLoss=false continues without it"
-            )
+            reason = f"{text}; failOnDataLoss=false continues without it"
+            raise BrokerUnreachableError(names, reason)
         logger.warning("%s: %s; continuing without it", names, text)
 
     def report_gone(self, queues: Mapping[Key, int]) -> None:

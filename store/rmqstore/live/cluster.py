@@ -115,9 +115,8 @@ class NameServers:
         for _, answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(map(_is_name, topics)):
-                raise BrokerUnreachableError(
-                    str(self._location), "the list of topics cannot be read"
-                )
+                reason = "the list of topics cannot be read"
+                raise BrokerUnreachableError(str(self._location), reason)
             known.update(topics)
         return sorted(known)
 
@@ -147,10 +146,9 @@ class NameServers:
             if topic not in routes and (are_listed or number in self._unanswered)
         ]
         if missing and self._failures:
-            raise BrokerUnreachableError(
-                str(self._location),
-                f"no route of {', '.join(missing)}: {'; '.join(map(str, self._failures))}",
-            )
+            reasons = "; ".join(map(str, self._failures))
+            reason = f"no route of {', '.join(missing)}: {reasons}"
+            raise BrokerUnreachableError(str(self._location), reason)
         return {topic: routes[topic] for topic in topics if topic in routes}
 
     def _route(self, topic: str, answer: Answer) -> TopicRoute:
@@ -163,15 +161,13 @@ class NameServers:
         try:
             return _route(table)
         except (OptionError, ValueError, TypeError, AttributeError, KeyError) as err:
-            raise BrokerUnreachableError(
-                str(self._location), f"the route of {topic} cannot be read: {err}"
-            ) from err
+            reason = f"the route of {topic} cannot be read: {err}"
+            raise BrokerUnreachableError(str(self._location), reason) from err
 
     def _table(self, answer: Answer) -> dict[str, Any]:
         if len(answer.body) > MAX_TABLE_BYTES:
-            raise BrokerUnreachableError(
-                str(self._location), f"an answer of {len(answer.body)} bytes"
-            )
+            reason = f"an answer of {len(answer.body)} bytes"
+            raise BrokerUnreachableError(str(self._location), reason)
         try:
             return table_of(answer.body)
         except CorruptConfigError as err:
@@ -384,10 +380,8 @@ class LiveBrokers(Closing):
         address = replicas.get(MASTER_ID)
         if address is None:
             others = ", ".join(map(str, replicas.values())) or "none"
-            raise BrokerUnreachableError(
-                str(self.location),
-                f"broker {name} has no master at the moment; its replicas: {others}",
-            )
+            reason = f"broker {name} has no master at the moment; its replicas: {others}"
+            raise BrokerUnreachableError(str(self.location), reason)
         known = self._brokers.get(name)
         if known is None or known.address != address:
             if known is not None:
@@ -467,11 +461,8 @@ class LiveBrokers(Closing):
                 self.broker(name, route)
                 of_broker = found.setdefault(name, _BrokersQueues([], [], []))
                 above = max(counts)
-                for into, numbers in zip(
-                    of_broker,
-                    (range(counts.read), range(counts.read, counts.write), (above,)),
-                    strict=True,
-                ):
+                parts = (range(counts.read), range(counts.read, counts.write), (above,))
+                for into, numbers in zip(of_broker, parts, strict=True):
                     into.extend(
                         (topic, queue_id)
                         for queue_id in numbers

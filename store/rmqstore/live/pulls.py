@@ -249,9 +249,8 @@ def first_answers(
     """Return what :func:`first_records` does, by number, and the answers that say nothing."""
     records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
-    for answered in broker.pull(
-        [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]
-    ):
+    singles = [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]
+    for answered in broker.pull(singles):
         headers = _record_headers([answer.body for _, answer in answered])
         for (number, answer), head in zip(answered, headers, strict=True):
             start = queue_slices[number].start
@@ -312,11 +311,8 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHeader | None:
     Source: QueryMessageProcessor.java#viewMessageById.
     """
     fields = {"offset": str(physical_offset)}
-    (answer,) = broker.ask(
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        [fields],
-        allowed=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
-    )
+    allowed = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    (answer,) = broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, [fields], allowed=allowed)
     if answer.code != ResponseCode.SUCCESS:
         return None
     (head,) = _record_headers([answer.body])
@@ -482,12 +478,11 @@ class Pulls:
         else:
             pulled = self._pulled(answer, pull, start, until)
             if pulled is None and pull.gives_up():
-                raise BrokerRefusedError(
-                    str(self._broker),
-                    answer.code,
+                reason = (
                     f"{answer.remark}: pulls of {pull.queue_slice.topic}-"
-                    f"{pull.queue_slice.queue_id} from {start} on give nothing, and do not say why",
+                    f"{pull.queue_slice.queue_id} from {start} on give nothing, and do not say why"
                 )
+                raise BrokerRefusedError(str(self._broker), answer.code, reason)
         self._was_empty = pulled is None
         if pulled is None:
             pull.ask_again(start, until)
