@@ -6,6 +6,7 @@ import os
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from os import environ
 from typing import Final
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -96,9 +97,9 @@ class LiveLocation:
                     f"`storage_options`: unknown {name}; with running brokers there are "
                     f"{', '.join(LIVE_OPTIONS)}"
                 )
-        if "access_key" in given and _SECRET_VARIABLE in os.environ:
+        if "access_key" in given and _SECRET_VARIABLE in environ:
             # Tasks on other hosts do not see the variable.
-            given.setdefault("secret_key", os.environ[_SECRET_VARIABLE])
+            given.setdefault("secret_key", environ[_SECRET_VARIABLE])
         location = cls(tuple(map(_address, names)), tuple(sorted(given.items())))
         location.endpoint(location.name_servers[0])  # refuses what contradicts itself
         return location
