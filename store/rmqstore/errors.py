@@ -338,4 +338,4 @@ class Finding(NamedTuple):
     part: str
     place: str
     text: str
-    kind: str = ""  # what it means, a name in ``inspect.cures``; "" for that of its part
+    kind: str = ""  # what it means, a name in ``inspect.remedies``; "" for that of its part

@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 import orjson
@@ -145,6 +145,11 @@ class Answer(NamedTuple):
         """
         return "TRACE_ON" in self.fields
 
+    @property
+    def reason(self) -> str:
+        """Why the request failed, or its code where the server does not say."""
+        return self.remark or f"code {self.code}"
+
     def number(self, name: str) -> int:
         """Return a field that holds an integer.
 
@@ -157,9 +162,7 @@ class Answer(NamedTuple):
         return int(text)
 
 
-def encode_request(
-    code: int, opaque: int, fields: Mapping[str, str] | None = None, body: bytes = b""
-) -> bytes:
+def encode_request(code: int, opaque: int, fields: Mapping[str, str], body: bytes) -> bytes:
     """Return the frame of a request.
 
     The body begins at a multiple of 8 bytes: the header has spaces before its end.
@@ -173,7 +176,7 @@ def encode_request(
                 "language": "PYTHON",
                 "version": 0,
                 "serializeTypeCurrentRPC": "JSON",
-                "extFields": dict(fields or {}),
+                "extFields": dict(fields),
             }
         )
     except TypeError as err:
@@ -245,9 +248,12 @@ def _json(stored: bytes) -> _Header:
     if not (type(code) is int and type(opaque) is int and type(flag) is int):
         raise MalformedBytesError(LENGTH_BYTES, "the header has no code, opaque and flag")
     fields = header.get("extFields")
-    given = {name: str(value) for name, value in fields.items()} if isinstance(fields, dict) else {}
+    given = {}
+    if isinstance(fields, dict):
+        given = {name: str(value) for name, value in fields.items()}
     version = header.get("version")
-    version = version if type(version) is int else 0
+    if type(version) is not int:
+        version = 0
     return code, opaque, flag, str(header.get("remark") or ""), given, version
 
 
@@ -359,13 +365,6 @@ class Endpoint:
     timeout: float = TIMEOUT_SECONDS
 
 
-def _request_name(code: int) -> str:
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return f"request {code}"
-
-
 def _reason(err: Exception, waited: float) -> str:
     """Return why something failed: an error, or that it took too long, given in seconds."""
     return f"timed out after {waited:.3g} s" if isinstance(err, TimeoutError) else str(err)
@@ -410,12 +409,7 @@ class RemotingClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _err: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -485,7 +479,8 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: the connection is broken, or takes nothing.
         """
-        endpoint, self._asked = self.endpoint, _request_name(code)
+        endpoint = self.endpoint
+        self._asked = RequestCode(code).name
         frames = []
         for fields, body in requests:
             self._opaque += 1
@@ -502,36 +497,20 @@ class RemotingClient:
         return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
 
     def receive_one_of(self, opaques: Container[int]) -> Answer:
-        """Return the next answer to one of some requests, which has to come in time.
-
-        Other answers are passed over. Raises as :meth:`receive` does.
-        """
-        waits = self.endpoint.timeout
-        until = time.monotonic() + waits
-        while (answer := self._receive_answer(until, waits)).opaque not in opaques:
-            pass
-        return answer
-
-    def receive(self, until: float) -> Answer:
-        """Return the answer to any request, the next one that comes.
-
-        Args:
-            until: monotonic time at which waiting ends.
+        """Return the next answer to one of some requests; other answers are passed over.
 
         Raises:
             BrokerUnreachableError: none came in time, or what came is not an answer.
         """
-        return self._receive_answer(until, until - time.monotonic())
-
-    def _receive_answer(self, until: float, waits: float) -> Answer:
-        """Return the next answer; ``waits`` is how many seconds it may take altogether."""
+        waits = self.endpoint.timeout
+        until = time.monotonic() + waits
         try:
             while True:
                 length = frame_length(self._receive(LENGTH_BYTES, until))
                 frame = self._receive(LENGTH_BYTES + length, until)
                 self._start += len(frame)
                 answer = decode_answer(frame[LENGTH_BYTES:])
-                if answer is not None:
+                if answer is not None and answer.opaque in opaques:
                     return answer
         except (OSError, MalformedBytesError) as err:
             reason = f"no answer to {self._asked}: {_reason(err, waits)}"

@@ -19,7 +19,8 @@ import store_builder as build
 from connector.engine import Engine
 from connector.streams import delivered, drain, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, rows
-from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, pairs, put_behind_proxy
+from fake_server import Reply, Request
+from live.fake_cluster import FakeBroker, FakeCluster, fill, pairs, put_behind_proxy
 from live.test_lost_messages import batch_queue
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain

@@ -1,4 +1,4 @@
-"""A master in a thread: its ordinary port and its port for replicas, over a log built by hand."""
+"""A master in threads: its listen port and its HA port, over a log built by hand."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import copy
 import json
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
+from fake_server import FakeServer, Listener, Reply, Request
 from store_builder import Record, Store, properties
 
 FILE_BYTES = 1 << 14
@@ -24,6 +24,15 @@ TOPICS = {
         }
     },
 }  # fmt: skip
+# The same with a topic B, which has BatchConsumeQueues.
+BATCH_TOPIC = json.dumps(
+    {
+        "topicConfigTable": {
+            **TOPICS["topicConfigTable"],
+            "B": {"topicName": "B", "attributes": {"queue.type": "BatchCQ"}},
+        }
+    }
+).encode()
 SETTINGS = {
     "brokerClusterName": "C", "brokerName": "b", "brokerId": "0", "brokerRole": "ASYNC_MASTER",
     "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400",
@@ -57,15 +66,15 @@ def part(common: Store, n_lost: int, n_more: int) -> tuple[Store, Store]:
     return longer, other
 
 
-class FakeMaster:
-    """Serves a log; every attribute may be changed while it does.
+class FakeMaster(Listener):
+    """Serves a log at its HA port and at its listen port; every attribute may be changed meanwhile.
 
     Attributes:
         log: the log.
         low: physical offset where it begins.
-        n_requests: the requests of followers so far, each with the reports after it.
-        n_asked: the requests at the ordinary port so far.
-        mangle: what becomes of a frame before it is sent.
+        address: of the listen port.
+        reports: of each connection of a follower, the request and the reports after it.
+        mangle: what becomes of a frame of the log before it is sent.
         is_slow: sends heartbeats only, wherever it is.
         hides_records: refuses to return single records.
         batch: bytes of the log in a frame.
@@ -75,84 +84,40 @@ class FakeMaster:
     report_bytes = 8
 
     def __init__(self, log: Store, *, batch: int = 3000, name: str = "b") -> None:
+        super().__init__()
         self.log, self.low, self.batch = log, 0, batch
         self.settings = {
             **SETTINGS, "brokerName": name, "mappedFileSizeCommitLog": str(log.segment_bytes),
+            "haListenPort": self.address.rpartition(":")[2],
         }  # fmt: skip
         self.version = "V5_3_3"
         self.tables: dict[int, bytes] = {
             21: json.dumps(TOPICS).encode(), 43: b'{"offsetTable":{"T@G":{0:1,1:2}}}',
             45: b'{"offsetTable":{}}', 201: b'{"subscriptionGroupTable":{}}',
         }  # fmt: skip
-        self.answer_code = self.n_asked = 0
+        self.answer_code = 0
         self.is_slow = self.hides_records = False
         self.heartbeat = 0.05
         self.mangle: Callable[[bytes], bytes] = lambda frame: frame
         self.reports: list[list[int]] = []
-        self.connections: list[socket.socket] = []
-        self._is_over = threading.Event()
-        self._remoting, self._ha = self._listen(self._answer), self._listen(self._serve)
-        self.settings["haListenPort"] = str(self._ha.getsockname()[1])
+        self.port = FakeServer()
+        self.port.replace, self.port.mangle = self._answer, self._silenced
+        self.address = self.port.address
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._remoting.getsockname()[1]}"
+    def close(self) -> None:
+        self.port.close()
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _answer(self, request: Request) -> Reply:
+        self.port.version = 355 if self.version.startswith("V4") else 479
+        code, body = self._answer_to(request.code, request.fields)
+        return Reply(code, body=body, remark="why")
 
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self.cut_connections()
-        for listener in (self._remoting, self._ha):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-            listener.close()
-
-    def cut_connections(self) -> None:
-        for connection in self.connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _listen(self, serve: Callable[[socket.socket], None]) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", 0))
-
-        def accept() -> None:
-            while not self._is_over.is_set():
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                threading.Thread(target=self._run, args=(serve, connection), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        return listener
-
-    def _run(self, serve: Callable[[socket.socket], None], connection: socket.socket) -> None:
-        with suppress(OSError, ValueError, struct.error), connection:
-            serve(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
-        while True:
-            length = struct.unpack(">i", exactly(connection, 4))[0]
-            frame = exactly(connection, length)
-            size = struct.unpack(">i", frame[:4])[0]
-            request = json.loads(frame[4 : 4 + size])
-            code, body = self._answer_to(request["code"], request.get("extFields") or {})
-            is_of_4 = self.version.startswith("V4")
-            if is_of_4 and code == 3:
-                continue  # it does not know the request, and sends no answer
-            header = json.dumps(
-                {
-                    "code": code, "flag": 1, "opaque": request["opaque"], "remark": "why",
-                    "version": 355 if is_of_4 else 479,
-                }
-            ).encode()  # fmt: skip
-            connection.sendall(
-                struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
-            )
+    def _silenced(self, _request: Request, frame: bytes) -> bytes:
+        """Return no answer to a request that a broker of RocketMQ 4 does not know."""
+        return b"" if self.port.version == 355 and b'"code": 3,' in frame else frame
 
     def _answer_to(self, code: int, fields: dict[str, str]) -> tuple[int, bytes]:
-        self.n_asked += 1
         if self.answer_code:
             return self.answer_code, b""
         if code == 26:
@@ -178,16 +143,15 @@ class FakeMaster:
                 return 0, bytes(data[position : position + size])
         return 1, b""
 
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         """Send the log as a master does, from where the follower asks for it."""
-        self.connections.append(connection)
         self._greet(connection)
         reports: list[int] = []
         self.reports.append(reports)
         connection.settimeout(0.005)
         place: int | None = None
         sent_at = time.monotonic()
-        while not self._is_over.is_set():
+        while True:
             with suppress(TimeoutError):
                 received = connection.recv(self.report_bytes)
                 if not received:
@@ -199,10 +163,8 @@ class FakeMaster:
                 continue
             if place == -1 and self.log.end:
                 place = self.low
-            if (
-                place == 0 < self.low and not self.is_slow
-            ):  # as MappedFileQueue finds its first file
-                body = self._body(self.low)
+            if place == 0 < self.low and not self.is_slow:
+                body = self._body(self.low)  # as MappedFileQueue finds its first file
                 connection.sendall(self.mangle(self.frame(place, body)))
                 place += len(body)
             while not self.is_slow and self.low <= place < self.log.end:
@@ -245,10 +207,10 @@ class FakeMaster:
 def exactly(connection: socket.socket, count: int) -> bytes:
     received = b""
     while len(received) < count:
-        piece = connection.recv(count - len(received))
-        if not piece:
+        come = connection.recv(count - len(received))
+        if not come:
             raise OSError("closed")
-        received += piece
+        received += come
     return received
 
 

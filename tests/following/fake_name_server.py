@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
-import threading
-from contextlib import suppress
-from typing import Self
 
-from following.fake_master import exactly
+from fake_server import FakeServer, Reply, Request
 
 
-class FakeNameServer:
+class FakeNameServer(FakeServer):
     """Answers from ``brokers``, which may be changed while it does.
 
     Attributes:
         brokers: by name: cluster, and addresses by broker id.
-        n_asked: the requests so far.
         code: of the answers.
     """
 
     def __init__(self, brokers: dict[str, tuple[str, dict[int, str]]] | None = None) -> None:
         self.brokers = brokers or {}
-        self.n_asked = self.code = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.code = 0
+        super().__init__()
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def answer(self, request: Request) -> Reply:
+        assert request.code == 106
+        return Reply(self.code, body=b"" if self.code else self.body(), remark="why")
 
     def body(self) -> bytes:
         """Return the list as fastjson writes it, with keys that are not quoted."""
@@ -51,24 +37,3 @@ class FakeNameServer:
             clusters.setdefault(cluster, []).append(name)
         table = f'{{"brokerAddrTable":{{{",".join(entries)}}},'
         return f'{table}"clusterAddrTable":{json.dumps(clusters)}}}'.encode()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with suppress(OSError, ValueError), connection:
-                length = struct.unpack(">i", exactly(connection, 4))[0]
-                frame = exactly(connection, length)
-                size = struct.unpack(">i", frame[:4])[0]
-                request = json.loads(frame[4 : 4 + size])
-                assert request["code"] == 106
-                self.n_asked += 1
-                header = json.dumps(
-                    {"code": self.code, "flag": 1, "opaque": request["opaque"], "remark": "why"}
-                ).encode()
-                body = b"" if self.code else self.body()
-                connection.sendall(
-                    struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
-                )

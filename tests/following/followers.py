@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import rmqstore
 from following.fake_master import FakeMaster, content
+from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.settings import FollowSettings, Timing
-from rmqstore.replica.state import FollowProgress
+from rmqstore.replica.state import FollowProgress, copy_paths
+from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
@@ -23,6 +25,14 @@ TIMING = Timing(
     pause=0.05, report=0.1, first_header=1.0, silence=1.0, stall=10.0, poll=0.02, bounds=0.2,
     tables=0.1, last_answer=0.5, retention=0.05,
 )  # fmt: skip
+
+
+class SlowStates(Disk):
+    """A disk on which the state of a copy takes its time."""
+
+    def replace(self, path: Path, text: bytes) -> None:
+        time.sleep(0.2)
+        super().replace(path, text)
 
 
 def follower(
@@ -51,15 +61,19 @@ class Following:
     def __init__(self, address: str, target: Path, **settings: Any) -> None:
         self.stop = threading.Event()
         self.follower = follower(address, target, self.stop, **settings)
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self.start(self.follower.run)
 
-    def _run(self) -> None:
-        try:
-            self.follower.run()
-        except BaseException as err:  # noqa: BLE001 - raised in the test
-            self.error = err
+    def start(self, run: Callable[[], object]) -> None:
+        self.error: BaseException | None = None
+
+        def keep_error() -> None:
+            try:
+                run()
+            except BaseException as err:  # noqa: BLE001 - raised in the test
+                self.error = err
+
+        self._thread = threading.Thread(target=keep_error)
+        self._thread.start()
 
     def end(self) -> None:
         self.stop.set()
@@ -99,6 +113,23 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 20) -> None:
 
 def files(target: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((target / "commitlog").iterdir())}
+
+
+def require_survival(master: FakeMaster, target: Path) -> None:
+    """Follow a master that mangles what it sends: the copy may be late, and has no wrong bytes."""
+    end = master.log.end
+    run = Following(master.address, target, sync_seconds=0.05)
+    with suppress(AssertionError):
+        wait_for(lambda: run.follower.progress().end == end or run.error is not None, 2)
+    with suppress(RmqStoreError):
+        run.end()
+    for name, data in files(target).items() if (target / "commitlog").exists() else ():
+        assert len(data) == master.log.segment_bytes
+        assert content(master.log)[name].startswith(data.rstrip(b"\0"))
+
+
+def epochs_of(target: Path) -> list[Epoch]:
+    return read_epochs(copy_paths(target))
 
 
 def require_exact(target: Path, log: Store, begin: int = 0) -> None:

@@ -9,7 +9,7 @@ from rmqstore.remoting import Address
 from rmqstore.replica import dispatch, events
 from rmqstore.replica.broker import Facts, Source
 from rmqstore.replica.broker_requests import LogBounds, ServedSettings
-from rmqstore.replica.events import Asked, Event, Happened, Question
+from rmqstore.replica.events import Asked, Event, Happened, Question, Ticked
 from rmqstore.replica.live_state import Decision, ReplicaState, first_replica_state
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -26,6 +26,17 @@ def decide(
     """Decide about an event at a time, which answers a question of the present connection."""
     asked = None if question is None else Asked(question, state.link.number)
     return dispatch.decide(state, Happened(now, int(now * 1000), event, asked))
+
+
+TICK = Ticked(is_drained=True)
+
+
+def after(state: ReplicaState, now: float, *happened: Event) -> Decision:
+    """Decide about events at a time, one after the other; return what the last one leads to."""
+    actions: list[Any] = []
+    for event in happened:
+        state, actions = decide(state, now, event)
+    return state, actions
 
 
 def asking(state: ReplicaState, question: Question) -> ReplicaState:

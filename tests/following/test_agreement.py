@@ -19,9 +19,15 @@ from following.followers import (
 )
 from rmqstore.errors import StoreStateError
 from rmqstore.replica.state import follow_status
-from store_builder import pack_blank
+from store_builder import Store, pack_blank
 
 TABLES = ("consumerOffset.json", "delayOffset.json", "subscriptionGroup.json", "topics.json")
+
+
+def fill_file(log: Store) -> None:
+    left = FILE_BYTES - log.end % FILE_BYTES
+    log.put(log.end, pack_blank(left))
+    log.end += left
 
 
 def tables_of(target: Path) -> dict[str, bytes]:
@@ -29,16 +35,18 @@ def tables_of(target: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in found if path.suffix == ".json"}
 
 
-def test_tables_of_another_broker_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlap", [1000, 1 << 20])
+def test_another_log_is_refused_and_its_tables_are_not_taken(overlap: int, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     copied(log_of(300), target)
     before, tables = files(target), tables_of(target)
     with FakeMaster(log_of(200, time_ms=77_000)) as master:
         master.tables[43] = b'{"offsetTable":{"T@G":{0:7}}}'
         with pytest.raises(StoreStateError, match="another log"):
-            follow_once(master, target)
+            follow_once(master, target, overlap=overlap)
     assert tables_of(target) == tables
     assert files(target) == before
+    assert not (target / "abort").exists()
 
 
 def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Path) -> None:
@@ -53,8 +61,8 @@ def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Pa
         master.heartbeat = 3600.0
         master.log = log_of(90, time_ms=77_000)
         master.tables[43] = b'{"offsetTable":{"T@G":{0:7}}}'
-        asked = master.n_asked
-        wait_for(lambda: master.n_asked > asked + 20 or run.error is not None)
+        asked = len(master.port.requests)
+        wait_for(lambda: len(master.port.requests) > asked + 20 or run.error is not None)
         assert tables_of(target) == tables
         master.mangle = lambda frame: frame
         master.heartbeat = 0.05
@@ -119,9 +127,7 @@ def test_a_log_that_ends_inside_a_long_record_of_the_copy_is_compared_before_it(
 
 def test_a_copy_of_which_the_broker_has_nothing_left_is_not_appended_to(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(30)
-    left = FILE_BYTES - log.end
-    log.put(log.end, pack_blank(left))
-    log.end += left
+    fill_file(log)
     with FakeMaster(log) as master:
         follow_once(master, target)
         before = files(target)
@@ -154,16 +160,12 @@ def test_a_copy_without_a_record_begins_again_where_the_broker_does(
             run.end()
         else:
             follow_once(master, target)
-    for start in (0, FILE_BYTES):
-        del log.segments[start]
     require_exact(target, log, 2 * FILE_BYTES)
 
 
 def test_a_copy_without_a_record_that_begins_after_the_log_begins_again(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(100)
-    left = FILE_BYTES - log.end % FILE_BYTES
-    log.put(log.end, pack_blank(left))
-    log.end += left
+    fill_file(log)
     with FakeMaster(log) as master:
         done = follow_once(master, target, start="last-file")
         assert done.begin == done.end == log.end
@@ -185,6 +187,7 @@ def test_a_log_that_ends_before_the_copy_begins_is_refused(tmp_path: Path) -> No
     with FakeMaster(log) as master:
         master.low = 2 * FILE_BYTES
         follow_once(master, target)
+        require_exact(target, log, master.low)
         before = files(target)
         master.low, master.log = 0, log_of(50)
         with pytest.raises(StoreStateError, match="another log"):

@@ -15,8 +15,8 @@ import pytest
 import rmqstore
 from following.fake_master import FakeMaster, log_of, more
 from following.fake_name_server import FakeNameServer
-from following.followers import TIMING, require_exact, wait_for
-from following.test_reconnecting import closed_port
+from following.followers import TIMING, Following, require_exact, wait_for
+from ports import free_ports
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, OptionError, StoreStateError
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
@@ -26,37 +26,21 @@ from rmqstore.replica.state import follow_cluster_status
 from store_builder import Store
 
 
-class Run:
+class Run(Following):
     def __init__(
         self, addresses: list[str], target: Path, options: dict[str, Any], settings: dict[str, Any]
     ) -> None:
         self.stop = threading.Event()
         self.seen = ClusterProgress({}, {})
-        self.error: BaseException | None = None
-        self._follower = ClusterFollower(
+        followers = ClusterFollower(
             [Endpoint(Address.parse(each), timeout=5.0) for each in addresses], target,
             FollowSettings(**{"timing": TIMING, **settings}), self.stop, progress=self._see,
             refresh_seconds=0.1, **options,
         )  # fmt: skip
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
+        self.start(lambda: self._see(followers.run()))
 
     def _see(self, progress: ClusterProgress) -> None:
         self.seen = progress
-
-    def _run(self) -> None:
-        try:
-            self.seen = self._follower.run()
-        except BaseException as err:  # noqa: BLE001 - looked at in the test
-            self.error = err
-
-    def end(self) -> None:
-        self.stop.set()
-        self.wait()
-
-    def wait(self) -> None:
-        self.thread.join(30)
-        assert not self.thread.is_alive()
 
     def end_of(self, broker: str) -> int:
         progress = self.seen.copies.get(broker)
@@ -91,7 +75,6 @@ def test_each_broker_gets_a_copy_and_new_ones_are_taken_up(tmp_path: Path) -> No
             wait_for(lambda: run.end_of("b") == logs["b"].end)
             more(logs["a"], 50)
             wait_for(lambda: run.end_of("a") == logs["a"].end)
-        assert run.error is None
     for name in ("a", "b"):
         require_exact(tmp_path / "all" / name, logs[name])
     assert set(follow_cluster_status(tmp_path / "all")) == {"a", "b"}
@@ -101,12 +84,11 @@ def test_once_copies_all_brokers_and_ends(tmp_path: Path) -> None:
     logs = {"a": log_of(100), "b": log_of(200)}
     with masters(**logs) as brokers, FakeNameServer() as names:
         names.brokers = {name: ("C", {0: each.address}) for name, each in brokers.items()}
-        done = rmqstore.follow_cluster(
-            f"127.0.0.1:{closed_port()};{names.address}", tmp_path / "all", once=True
-        )
-    assert {name: each.end for name, each in done.copies.items()} == {
-        name: log.end for name, log in logs.items()
-    }
+        namesrv = f"127.0.0.1:{free_ports(1)[0]};{names.address}"
+        done = rmqstore.follow_cluster(namesrv, tmp_path / "all", once=True)
+    assert [(name, each.end) for name, each in sorted(done.copies.items())] == [
+        (name, log.end) for name, log in logs.items()
+    ]
     with rmqstore.open_cluster({name: tmp_path / "all" / name for name in logs}) as cluster:
         assert cluster.count() == 300
 
@@ -121,9 +103,10 @@ def test_a_copy_that_cannot_go_on_does_not_stop_the_others(tmp_path: Path) -> No
             wait_for(lambda: run.end_of("b") == logs["b"].end)
             more(logs["b"], 50)
             wait_for(lambda: run.end_of("b") == logs["b"].end)
-            assert run.thread.is_alive()
-        assert isinstance(run.error, StoreStateError)
-        assert "1 of 2 copies could not continue; a: " in str(run.error)
+            assert run.is_alive()
+            with pytest.raises(StoreStateError, match="1 of 2 copies could not continue; a: "):
+                run.end()
+            run.error = None
     require_exact(tmp_path / "all" / "b", logs["b"])
 
 
@@ -137,14 +120,13 @@ def test_a_broker_is_followed_where_it_is_registered_by_now(tmp_path: Path) -> N
     ):
         wait_for(lambda: run.end_of("a") == log.end)
         names.brokers["a"] = ("C", {1: first.address})  # the master has gone
-        asked = names.n_asked
-        wait_for(lambda: names.n_asked > asked + 2)
+        asked = len(names.requests)
+        wait_for(lambda: len(names.requests) > asked + 2)
         assert not second.reports
         names.brokers["a"] = ("C", {0: second.address, 1: first.address})
         wait_for(lambda: bool(second.reports))
         more(log, 50)
         wait_for(lambda: run.end_of("a") == log.end)
-    assert run.error is None
     require_exact(tmp_path / "all" / "a", log)
 
 
@@ -158,8 +140,8 @@ def test_a_slave_is_preferred_if_that_is_asked_for_and_kept(tmp_path: Path) -> N
     ):
         wait_for(lambda: run.end_of("a") == log.end)
         names.brokers["a"][1][1] = "nobody:1"
-        asked = names.n_asked
-        wait_for(lambda: names.n_asked > asked + 2)
+        asked = len(names.requests)
+        wait_for(lambda: len(names.requests) > asked + 2)
         more(log, 10)
         wait_for(lambda: run.end_of("a") == log.end)
         assert slave.reports
@@ -175,12 +157,11 @@ def test_copies_go_on_while_no_name_server_answers(tmp_path: Path) -> None:
         (target / "damaged" / ".rmqstore").mkdir(parents=True)
         (target / "damaged" / ".rmqstore" / "follow.json").write_text("{")
         (target / "a file").touch()
-        with running(f"127.0.0.1:{closed_port()}", target) as run:
+        nobody = f"127.0.0.1:{free_ports(1)[0]}"
+        with running(nobody, target) as run:
             wait_for(lambda: run.end_of("a") == log.end)
         with pytest.raises(BrokerUnreachableError):
-            rmqstore.follow_cluster(
-                f"127.0.0.1:{closed_port()}", target, once=True, reconnect=False
-            )
+            rmqstore.follow_cluster(nobody, target, once=True, reconnect=False)
     require_exact(target / "a", log)
 
 
@@ -247,4 +228,3 @@ def test_a_stop_does_not_wait_for_a_name_server(tmp_path: Path) -> None:
             run.end()
             assert time.monotonic() - began < 3
         connection.close()
-    assert run.error is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,17 +10,13 @@ import pytest
 from crash.faults import Cut
 from crash.test_killed_follower import SharedDisk
 from following.fake_controller import FakeController
-from following.fake_master import FakeMaster, log_of, more
-from following.followers import follow_once, following, require_exact, wait_for
+from following.fake_master import FakeMaster, log_of, more, part
+from following.followers import epochs_of, follow_once, following, require_exact, wait_for
 from rmqstore.errors import CorruptRecordError, StoreStateError
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import copy_paths, follow_status, state_path
 from rmqstore.storage.broker.broker_run import read_checkpoint
-from rmqstore.storage.broker.epochs import Epoch, read_epochs
-
-
-def epochs_of(target: Path) -> list[Epoch]:
-    return read_epochs(copy_paths(target))
+from rmqstore.storage.broker.epochs import Epoch
 
 
 def test_a_copy_that_begins_again_earlier_has_all_epochs(tmp_path: Path) -> None:
@@ -53,10 +48,8 @@ def test_epochs_that_end_before_the_copy_begins_are_left_out(tmp_path: Path) -> 
 
 
 def test_an_epoch_that_was_cut_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
-    common = log_of(100)
-    log, other, target = copy.deepcopy(common), copy.deepcopy(common), tmp_path / "copy"
-    more(log, 50)
-    more(other, 2, mark=b"other", time_ms=9999)
+    common, target = log_of(100), tmp_path / "copy"
+    log, other = part(common, 50, 2)
     with FakeController(log, [Epoch(1, 0), Epoch(2, log.placed[120].physical_offset)]) as master:
         follow_once(master, target)
 

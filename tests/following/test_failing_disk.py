@@ -8,7 +8,6 @@ import json
 import random
 import shutil
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 import tiers
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more, part
-from following.followers import copied, files, follow_once, require_exact
+from following.followers import SlowStates, copied, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import live_state
 from rmqstore.replica.retention import Retention
@@ -298,12 +297,6 @@ def test_what_the_state_did_not_vouch_for_goes_once_it_was_fetched_again(
     require_exact(target, log)
     kept = [path for path in (target / ".rmqstore" / "cut").rglob("0*") if path.is_file()]
     assert bool(kept) != are_same
-
-
-class SlowStates(Disk):
-    def replace(self, path: Path, text: bytes) -> None:
-        time.sleep(0.2)
-        super().replace(path, text)
 
 
 def test_nothing_is_acknowledged_that_the_state_does_not_vouch_for(

@@ -16,7 +16,14 @@ import pytest
 import rmqstore
 import tiers
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
-from following.followers import Following, files, follow_once, require_exact, wait_for
+from following.followers import (
+    Following,
+    files,
+    follow_once,
+    require_exact,
+    require_survival,
+    wait_for,
+)
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.replica import broker as ports
 from rmqstore.replica.ha import MAX_BODY_BYTES
@@ -51,16 +58,7 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
     log, target = log_of(300), tmp_path / "copy"
     with FakeMaster(log, batch=1000) as master:
         master.mangle = header_mangler(dice)
-        run = Following(master.address, target, sync_seconds=0.05)
-        with suppress(AssertionError):
-            wait_for(lambda: run.follower.progress().end == log.end or run.error is not None, 2)
-        with suppress(RmqStoreError):
-            run.end()
-        for name, data in files(target).items():
-            assert len(data) == FILE_BYTES
-            stood = content(log)[name]
-            done = bytes(data).rstrip(b"\0")
-            assert stood.startswith(done)
+        require_survival(master, target)
         master.mangle = lambda frame: frame
         follow_once(master, target)
     require_exact(target, log)

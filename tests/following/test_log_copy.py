@@ -13,8 +13,9 @@ import pytest
 
 import tiers
 from following.fake_master import FILE_BYTES, content, more
+from following.followers import files
 from rmqstore.errors import CorruptRecordError
-from rmqstore.replica import log_copy, log_copy as record_starts
+from rmqstore.replica import log_copy
 from rmqstore.replica.log_copy import LogCopy, RecordStarts
 from rmqstore.replica.state import copy_paths
 from rmqstore.storage.files.disk import Disk
@@ -46,10 +47,6 @@ def sync(copy: LogCopy) -> None:
     with closing(disk):
         flush.perform(disk)
     copy.unflushed.forget(flush.number)
-
-
-def files(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
 
 
 def test_bytes_that_have_no_place_leave_nothing_whole_to_be_written(
@@ -130,7 +127,7 @@ def test_what_is_valid_before_a_wrong_record_is_written(tmp_path: Path) -> None:
 def test_known_starts_are_those_of_a_walk(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_starts, "_MOST", most)
+    monkeypatch.setattr(log_copy, "_MOST", most)
     dice, log = random.Random(most), log_of(40)
     data = joined(log)
     offsets = [at.physical_offset for at in log.placed]

@@ -14,51 +14,36 @@ from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, log_of, more
+from following.fake_master import BATCH_TOPIC, FakeMaster, log_of
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
-from following.replicas import asking, decide, streaming
-from following.test_reconnecting import closed_port
+from following.replicas import TICK, after, asking, decide, streaming
+from ports import free_ports
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError, install
 from rmqstore.remoting import Address
+from rmqstore.replica import events
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
-from rmqstore.replica.events import (
-    Answered,
-    Ask,
-    BoundsReported,
-    Build,
-    Built,
-    Flush,
-    Flushed,
-    Lost,
-    Question,
-    Received,
-    StateWritten,
-    Ticked,
-    WriteState,
-    Written,
-)
+from rmqstore.replica.events import Question
 from rmqstore.replica.live_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
-from store_builder import Record, Store
+from store_builder import Record
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     state = asking(streaming(now=1.0), Question.BOUNDS)
     assert state.link.agreed_low == 0
-    reported = BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
+    reported = events.BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
     state, _ = decide(state, 2.0, reported, Question.BOUNDS)
     assert state.link.agreed_low == 0  # of the same broker, whoever has answered since
-    state, _ = decide(state, 3.0, Received(0, 100))
+    state, _ = decide(state, 3.0, events.Received(0, 100))
     assert state.link.agreed_low == 1 << 14
-    state, _ = decide(state, 4.0, Lost("closed"))
-    state, _ = decide(state, 4.0, Written(100, 0))
-    state, _ = decide(state, 99.0, Ticked(is_drained=True))
+    state, _ = after(state, 4.0, events.Lost("closed"), events.Written(100, 0))
+    state, _ = decide(state, 99.0, TICK)
     facts = state.link.newest
     assert facts is not None
-    answered = Answered(facts, state.link.source)
+    answered = events.Answered(facts, state.link.source)
     state, _ = decide(state, 100.0, answered, Question.FACTS)
     assert state.link.agreed_low is None
 
@@ -81,10 +66,7 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     with FakeMaster(log) as master:
         with following(master.address, target, timing=patient) as run:
             wait_for(lambda: run.follower.progress().queues_end == log.end)
-            tables = json.loads(master.tables[21])
-            entry = {**tables["topicConfigTable"]["T"], "topicName": "B"}
-            tables["topicConfigTable"]["B"] = entry | {"attributes": {"queue.type": "BatchCQ"}}
-            master.tables[21] = json.dumps(tables).encode()
+            master.tables[21] = BATCH_TOPIC
             built = log.end
             master.answer_code = 2  # SYSTEM_BUSY at the ordinary port; the stream goes on
             log.append(Record(topic="B", body=b"1", store_timestamp=1_700_000_009_000))
@@ -106,30 +88,28 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
 
     def save(end: int, now: float) -> list[Any]:
         nonlocal state
-        state, _ = decide(state, now, Written(end, 0))
-        state, _ = decide(state, now, Flushed(end, 0))
-        state, actions = decide(state, now, StateWritten(replace(state.copy.saved, end=end)))
+        state, _ = after(state, now, events.Written(end, 0), events.Flushed(end, 0))
+        state, actions = decide(state, now, events.StateWritten(replace(state.copy.saved, end=end)))
         return actions
 
-    state, _ = decide(streaming(), 1.0, Ticked(is_drained=True))
-    state, _ = decide(state, 1.0, Received(0, 200))
-    (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
-    state, actions = decide(state, 3.0, Built(0, 40, frozenset({"gone"}), 0.1))
-    asked = [each.asked.question for each in actions if isinstance(each, Ask)]
+    state, _ = after(streaming(), 1.0, TICK, events.Received(0, 200))
+    (build,) = [each for each in save(100, 2.0) if isinstance(each, events.Build)]
+    state, actions = decide(state, 3.0, events.Built(0, 40, frozenset({"gone"}), 0.1))
+    asked = [each.asked.question for each in actions if isinstance(each, events.Ask)]
     assert asked == [Question.TABLES]
     save(200, 4.0)
     facts = state.link.newest
     assert facts is not None
-    answer = Answered(facts._replace(asked_at=3.0), None)
+    answer = events.Answered(facts._replace(asked_at=3.0), None)
     state, (again,) = decide(state, 5.0, answer, Question.TABLES)
     kinds = TopicKinds(frozenset(), frozenset({"gone"}))
     assert again == build._replace(kinds=kinds, is_far=True)  # what came meanwhile is built next
-    state, (again,) = decide(state, 6.0, Built(0, 60, frozenset({"gone too"}), 0.1))
-    assert isinstance(again, Build)  # the table is newer than this part of the log
-    state, actions = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
+    state, (again,) = decide(state, 6.0, events.Built(0, 60, frozenset({"gone too"}), 0.1))
+    assert isinstance(again, events.Build)  # the table is newer than this part of the log
+    state, actions = decide(state, 7.0, events.Built(100, 100, frozenset(), 0.1))
     assert not actions  # building rests for as long as it took
-    _, actions = decide(state, 7.2, Ticked(is_drained=True))
-    (last,) = [each for each in actions if isinstance(each, Build)]
+    _, actions = decide(state, 7.2, TICK)
+    (last,) = [each for each in actions if isinstance(each, events.Build)]
     assert (build.end, last.end) == (100, 200)
 
 
@@ -165,9 +145,7 @@ def test_the_state_names_a_new_address_when_the_logs_have_agreed(tmp_path: Path)
         follow_once(master, target)
         first = follow_status(target)[0].address
         assert first == master.address
-    other = Store(segment_bytes=1 << 14)
-    more(other, 200, time_ms=77_000)
-    with FakeMaster(other) as wrong:
+    with FakeMaster(log_of(200, time_ms=77_000)) as wrong:
         wrong.settings["storeType"] = "defaultRocksDB"
         with pytest.raises(StoreStateError, match="another log"):
             follow_once(wrong, target, overlap=1000)
@@ -185,7 +163,7 @@ PROGRESS = FollowProgress(0, 100, 150, 50, 1.5, 90, 2, 1, 1_700_000_000_500, is_
 def test_metrics_are_served_and_written(tmp_path: Path) -> None:
     metrics = FollowMetrics()
     metrics.update(ClusterProgress({"a": PROGRESS}, {"bad": "why"}))
-    port = closed_port()
+    port = free_ports(1)[0]
     metrics.serve(Address("127.0.0.1", port))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
@@ -216,7 +194,7 @@ def test_progress_says_whether_the_broker_answers(tmp_path: Path) -> None:
     with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
         wait_for(lambda: run.follower.progress().is_connected)
         assert abs(run.follower.progress().source_at / 1000 - time.time()) < 60
-        master.settings["haListenPort"] = str(closed_port())
+        master.settings["haListenPort"] = str(free_ports(1)[0])
 
         def is_gone() -> bool:
             master.cut_connections()  # one that is only just being made is cut by the next call
@@ -246,7 +224,7 @@ def test_units_that_the_state_does_not_vouch_for_are_told_in_one_line(
 def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
     acknowledge: str,
 ) -> None:
-    state, _ = decide(streaming(acknowledge=acknowledge), 1.0, Received(0, 100))
+    state, _ = decide(streaming(acknowledge=acknowledge), 1.0, events.Received(0, 100))
     assert wait_of(state).seconds <= 0.005  # nobody has to wait for these
     bounds = LogBounds(0, 1 << 30)
     state = state.with_link(bounds=bounds)
@@ -254,13 +232,14 @@ def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
 
 
 def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -> None:
-    state, _ = decide(streaming(sync_seconds=12.0), 1.0, Received(0, 100))
-    state, _ = decide(state, 1.0, Written(100, 0))
+    state, _ = after(
+        streaming(sync_seconds=12.0), 1.0, events.Received(0, 100), events.Written(100, 0)
+    )
     flushed = []
     for now in range(1, 30):
-        state, actions = decide(state, now + 0.5, Ticked(is_drained=False))
-        flushed += [now for each in actions if isinstance(each, Flush)]
+        state, actions = decide(state, now + 0.5, events.Ticked(is_drained=False))
+        flushed += [now for each in actions if isinstance(each, events.Flush)]
         for order in actions:
-            if isinstance(order, WriteState):
-                state, _ = decide(state, now + 0.6, StateWritten(order.saved))
+            if isinstance(order, events.WriteState):
+                state, _ = decide(state, now + 0.6, events.StateWritten(order.saved))
     assert flushed == [12]

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import logging
-import socket
 from pathlib import Path
 
 import pytest
 
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, log_of
 from following.followers import following, wait_for
 from following.replicas import decide, streaming
+from ports import free_ports
 from rmqstore.replica.events import Ticked
-from store_builder import Store
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -28,7 +21,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_broker_that_is_down_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = f"127.0.0.1:{closed_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     with caplog.at_level(logging.DEBUG), following(address, tmp_path / "copy") as run:
         wait_for(lambda: bool(warnings(caplog)))
         run.stop.wait(0.5)
@@ -39,11 +32,10 @@ def test_a_broker_that_is_down_is_told_once(
 def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after_a_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = Store(segment_bytes=1 << 14)
-    more(log, 20)
+    log = log_of(20)
     with FakeMaster(log) as master:
         good = master.settings["haListenPort"]
-        master.settings["haListenPort"] = str(closed_port())
+        master.settings["haListenPort"] = str(free_ports(1)[0])
         with following(master.address, tmp_path / "copy") as run:
             wait_for(lambda: bool(warnings(caplog)))
             run.stop.wait(0.5)

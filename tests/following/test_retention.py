@@ -40,14 +40,6 @@ from store_builder import Record, Store
 CHECKPOINT_V1 = Path(__file__).parents[1] / "connector" / "checkpoint-v1"
 
 
-def kept(log: Store, begin: int) -> Store:
-    """Return the log without the files before a physical offset."""
-    rest = copy.deepcopy(log)
-    for start in [start for start in rest.segments if start < begin]:
-        del rest.segments[start]
-    return rest
-
-
 def begin_of(target: Path) -> int:
     return min((int(path.name) for path in (target / "commitlog").glob("0*")), default=-1)
 
@@ -55,19 +47,14 @@ def begin_of(target: Path) -> int:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("forever", Retention()),
-        (" Mirror ", Retention(is_mirror=True)),
-        ("90m", Retention(max_age=90 * 60_000)),
-        ("12h", Retention(max_age=12 * 3_600_000)),
-        ("30d", Retention(max_age=30 * 86_400_000)),
-        ("2w", Retention(max_age=14 * 86_400_000)),
-        ("500GB", Retention(max_bytes=500 * 10**9)),
-        ("2 TiB", Retention(max_bytes=2 << 40)),
+        ("forever", Retention()), (" Mirror ", Retention(is_mirror=True)), ([], Retention()),
+        ("90m", Retention(max_age=90 * 60_000)), ("12h", Retention(max_age=12 * 3_600_000)),
+        ("30d", Retention(max_age=30 * 86_400_000)), ("2w", Retention(max_age=14 * 86_400_000)),
+        ("500GB", Retention(max_bytes=500 * 10**9)), ("2 TiB", Retention(max_bytes=2 << 40)),
         ("4096b", Retention(max_bytes=4096)),
         (["7d", "1GB"], Retention(max_age=7 * 86_400_000, max_bytes=10**9)),
-        ([], Retention()),
     ],
-)
+)  # fmt: skip
 def test_a_retention_is_read(value: str | list[str], expected: Retention) -> None:
     assert parse_retention("retain", value) == expected
 
@@ -80,15 +67,11 @@ def test_what_is_not_a_retention_is_refused(value: str) -> None:
 
 def test_a_mirror_keeps_a_file_of_which_the_broker_has_a_part(tmp_path: Path) -> None:
     with closing(CommitLog((log_of(600).write(tmp_path / "s") / "commitlog",))) as log:
-        begins = {
-            source_begin: new_begin(
-                log, Retention(is_mirror=True), limit=log.max_offset, source_begin=source_begin
-            )
-            for source_begin in (1, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES + 1)
-        }
-    assert begins == {
-        1: None, FILE_BYTES - 1: None, FILE_BYTES: FILE_BYTES, FILE_BYTES + 1: FILE_BYTES,
-    }  # fmt: skip
+        limit, mirror = log.max_offset, Retention(is_mirror=True)
+        for begin in (1, FILE_BYTES - 1):
+            assert new_begin(log, mirror, limit=limit, source_begin=begin) is None
+        for begin in (FILE_BYTES, FILE_BYTES + 1):
+            assert new_begin(log, mirror, limit=limit, source_begin=begin) == FILE_BYTES
 
 
 def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) -> None:
@@ -103,7 +86,7 @@ def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) 
         with rmqstore.open(target) as store:
             assert store.scan().read_all().num_rows > 0
     begin = log.end - log.end % FILE_BYTES - 2 * FILE_BYTES
-    require_exact(target, kept(log, begin), begin)
+    require_exact(target, log, begin)
     # Each of three queues holds 2,000 bytes of units in a file, and the index 400 items.
     assert len(list((target / "consumequeue").rglob("0*"))) <= before + 3
     assert len(list((target / "index").iterdir())) <= 3
@@ -111,7 +94,7 @@ def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) 
     with FakeMaster(log) as master:
         more(log, 100)
         follow_once(master, target)
-    require_exact(target, kept(log, begin), begin)
+    require_exact(target, log, begin)
 
 
 def test_files_go_by_age_when_all_of_their_messages_are_old(tmp_path: Path) -> None:
@@ -122,7 +105,7 @@ def test_files_go_by_age_when_all_of_their_messages_are_old(tmp_path: Path) -> N
     copied(log, target, retention=Retention(max_age=3_600_000))
     begin = n_old - n_old % FILE_BYTES
     assert 0 < begin < log.end
-    require_exact(target, kept(log, begin), begin)
+    require_exact(target, log, begin)
 
 
 def test_new_files_stay_if_the_clock_of_the_broker_was_set_back_for_a_moment(
@@ -147,7 +130,7 @@ def test_files_go_with_those_of_the_broker(tmp_path: Path) -> None:
         assert begin_of(target) == 0
         master.low = 2 * FILE_BYTES
         wait_for(lambda: begin_of(target) == 2 * FILE_BYTES)
-    require_exact(target, kept(log, master.low), master.low)
+    require_exact(target, log, master.low)
 
 
 def test_the_last_file_stays_whatever_is_asked_for(tmp_path: Path) -> None:
@@ -156,30 +139,27 @@ def test_the_last_file_stays_whatever_is_asked_for(tmp_path: Path) -> None:
     assert begin_of(target) == log.end - log.end % FILE_BYTES
 
 
-class Checkpoint:
-    """A checkpoint of a query that reads topic T of a broker."""
+def keeping(checkpoint: Path) -> dict[str, Any]:
+    """Return settings that keep one file, and what a query has not read."""
+    return {"retention": Retention(max_bytes=FILE_BYTES), "keep_for": (checkpoint,)}
 
-    def __init__(self, folder: Path, broker: str = "b") -> None:
-        self.folder, self._broker = folder, broker
+
+class Checkpoint:
+    """A checkpoint of a query that reads topic T of broker b."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         shutil.copytree(CHECKPOINT_V1, folder)
         self._number = 0
 
     def commit(self, log: Store, done: dict[int, int], mark: int) -> None:
         """Write a batch that ends at queue offsets by queue id, when a record was the newest."""
         self._number += 1
-        queues = {"T": {self._broker: {str(each): offset for each, offset in done.items()}}}
-        offset = {
-            "version": 1,
-            "queues": queues,
-            "log": {
-                self._broker: {
-                    "physicalOffset": log.placed[mark].physical_offset,
-                    "storeTimestamp": 1,
-                }
-            },
-        }
+        queues = {"T": {"b": {str(each): offset for each, offset in done.items()}}}
+        newest = {"physicalOffset": log.placed[mark].physical_offset, "storeTimestamp": 1}
         head = (CHECKPOINT_V1 / "offsets" / "0").read_text().split("\n")[:2]
-        text = "\n".join([*head, "-", json.dumps(offset)])
+        offset = json.dumps({"version": 1, "queues": queues, "log": {"b": newest}})
+        text = "\n".join([*head, "-", offset])
         (self.folder / "offsets" / str(self._number)).write_text(text)
         (self.folder / "commits" / str(self._number)).write_text("v1\n{}")
 
@@ -189,12 +169,9 @@ def test_what_a_stream_has_not_read_stays(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     # 200 messages of each of the three queues are read, and those of queue 2 less far.
     checkpoint.commit(log, {0: 200, 1: 200, 2: 150}, 1199)
-    settings: dict[str, Any] = {
-        "retention": Retention(max_bytes=FILE_BYTES),
-        "keep_for": (checkpoint.folder,),
-    }
+    settings = keeping(checkpoint.folder)
     needed = log.placed[150 * 3 + 2].physical_offset
-    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+    with copying(log, target, **settings) as (_, run):
         wait_for(lambda: begin_of(target) == needed - needed % FILE_BYTES)
         checkpoint.commit(log, {0: 400, 1: 400, 2: 400}, 900)
         last = log.end - log.end % FILE_BYTES
@@ -221,10 +198,7 @@ def test_a_queue_that_a_query_could_not_know_stays(tmp_path: Path) -> None:
     needed = log.placed[-1].physical_offset
     more(log, 600)
     checkpoint.commit(log, {0: 400, 1: 400}, 599)
-    settings: dict[str, Any] = {
-        "retention": Retention(max_bytes=FILE_BYTES),
-        "keep_for": (checkpoint.folder,),
-    }
+    settings = keeping(checkpoint.folder)
     with FakeMaster(log) as master:
         follow_once(master, target, **settings)
         assert begin_of(target) == needed - needed % FILE_BYTES
@@ -237,11 +211,7 @@ def test_nothing_is_deleted_while_a_checkpoint_does_not_tell_and_that_is_said_on
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     target, log = tmp_path / "copy", log_of(600)
-    settings: dict[str, Any] = {
-        "retention": Retention(max_bytes=FILE_BYTES),
-        "keep_for": (tmp_path / "none",),
-    }
-    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+    with copying(log, target, **keeping(tmp_path / "none")) as (_, run):
         wait_for(lambda: "nothing is deleted" in caplog.text)
         run.stop.wait(0.5)  # it is looked at every 0.05 seconds
     assert caplog.text.count("nothing is deleted") == 1
@@ -249,29 +219,18 @@ def test_nothing_is_deleted_while_a_checkpoint_does_not_tell_and_that_is_said_on
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("content", "match"),
     [
-        (lambda folder: shutil.rmtree(folder / "commits"), "no committed batch"),
-        (lambda folder: (folder / "offsets" / "1").unlink(), "is missing"),
-        (lambda folder: (folder / "offsets" / "1").write_text("v1\n{}\n{"), "damaged"),
-        (lambda folder: (folder / "offsets" / "1").write_bytes(b"\xff"), "damaged"),
-        (lambda folder: (folder / "offsets" / "1").write_text("v1\n{}\n-"), "no offset of"),
-        (
-            lambda folder: (folder / "offsets" / "1").write_text(
-                'v1\n{}\n{"version": 2, "queues": {}, "log": {}}'
-            ),
-            "version 2",
-        ),
-        (
-            lambda folder: (folder / "offsets" / "1").write_text(
-                'v1\n{}\n{"version": 1, "queues": {"T": 1}, "log": {"b": {"physicalOffset": 1}}}'
-            ),
-            "damaged",
-        ),
+        (None, "is missing"), (b"v1\n{}\n{", "damaged"), (b"\xff", "damaged"),
+        (b"v1\n{}\n-", "no offset of"),
+        (b'v1\n{}\n{"version": 2, "queues": {}, "log": {}}', "version 2"),
+        (b'v1\n{}\n{"version": 1, "queues": {"T": 1}, "log": {"b": {"physicalOffset": 1}}}',
+         "damaged"),
+        (b"no batch", "no committed batch"),
     ],
-)
+)  # fmt: skip
 def test_a_checkpoint_that_does_not_tell_is_an_error(
-    change: Any, match: str, tmp_path: Path
+    content: bytes | None, match: str, tmp_path: Path
 ) -> None:
     log = log_of(100)
     copied(log, tmp_path / "copy")
@@ -279,7 +238,11 @@ def test_a_checkpoint_that_does_not_tell_is_an_error(
     checkpoint.commit(log, {0: 1}, 5)
     paths = copy_paths(tmp_path / "copy")
     assert first_needed(checkpoint.folder, paths, {"b"}, log.end) == log.placed[3].physical_offset
-    change(checkpoint.folder)
+    (checkpoint.folder / "offsets" / "1").unlink()
+    if content is not None:
+        (checkpoint.folder / "offsets" / "1").write_bytes(content)
+    if content == b"no batch":
+        shutil.rmtree(checkpoint.folder / "commits")
     with pytest.raises(StoreStateError, match=match):
         first_needed(checkpoint.folder, paths, {"b"}, log.end)
     old_files = OldFiles(Retention(is_mirror=True), [checkpoint.folder])
@@ -315,29 +278,28 @@ def test_after_a_gap_a_new_copy_begins_and_the_old_one_is_kept(tmp_path: Path) -
             follow_once(master, target)
         done = follow_once(master, target, on_gap="restart")
         assert (done.begin, done.end) == (master.low, log.end)
-        require_exact(target, kept(log, master.low), master.low)
+        require_exact(target, log, master.low)
         require_exact(tmp_path / f"copy.until-{end}", old)
         with following(master.address, target, on_gap="restart") as run:
             wait_for(lambda: run.follower.progress().end == log.end)
             more(log, 10)
             wait_for(lambda: run.follower.progress().queues_end == log.end)
-    require_exact(target, kept(log, master.low), master.low)
+    require_exact(target, log, master.low)
     assert set(follow_cluster_status(tmp_path)) == {"copy", f"copy.until-{end}"}
 
 
 def test_a_gap_while_following_sets_the_copy_aside_too(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(300)
-    with FakeMaster(log) as master:
+    with copying(log, target, on_gap="restart") as (master, run):
         good = master.settings["haListenPort"]
-        with following(master.address, target, on_gap="restart") as run:
-            wait_for(lambda: run.follower.progress().queues_end == log.end)
-            master.settings["haListenPort"] = "1"
-            master.cut_connections()
-            more(log, 900)
-            master.low = 4 * FILE_BYTES
-            master.settings["haListenPort"] = good
-            wait_for(lambda: run.follower.progress().queues_end == log.end)
-    require_exact(target, kept(log, master.low), master.low)
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
+        master.settings["haListenPort"] = "1"
+        master.cut_connections()
+        more(log, 900)
+        master.low = 4 * FILE_BYTES
+        master.settings["haListenPort"] = good
+        wait_for(lambda: run.follower.progress().queues_end == log.end)
+    require_exact(target, log, master.low)
 
 
 def test_a_new_copy_may_begin_with_the_file_that_holds_an_offset(tmp_path: Path) -> None:
@@ -349,7 +311,7 @@ def test_a_new_copy_may_begin_with_the_file_that_holds_an_offset(tmp_path: Path)
         for start in (FILE_BYTES - 1, log.end + 1):
             with pytest.raises(OptionError, match=f"start {start}: the log of the broker is from"):
                 follow_once(master, tmp_path / "other", start=start)
-    require_exact(tmp_path / "copy", kept(log, 2 * FILE_BYTES), 2 * FILE_BYTES)
+    require_exact(tmp_path / "copy", log, 2 * FILE_BYTES)
 
 
 def test_the_offset_where_a_new_copy_began_may_be_deleted_later(tmp_path: Path) -> None:
@@ -361,12 +323,12 @@ def test_the_offset_where_a_new_copy_began_may_be_deleted_later(tmp_path: Path) 
         master.low = 2 * FILE_BYTES
         done = follow_once(master, target, start=start)
         assert (done.begin, done.end) == (FILE_BYTES, log.end)
-        require_exact(target, kept(log, FILE_BYTES), FILE_BYTES)
+        require_exact(target, log, FILE_BYTES)
         more(log, 900)
         master.low = log.end - log.end % FILE_BYTES
         done = follow_once(master, target, start=start, on_gap="restart")
         assert (done.begin, done.end) == (master.low, log.end)
-    require_exact(target, kept(log, master.low), master.low)
+    require_exact(target, log, master.low)
 
 
 class SlowMaster(FakeMaster):
@@ -398,8 +360,8 @@ def test_a_connected_follower_that_retention_overtakes_may_begin_again(tmp_path:
 
 
 def test_a_broker_that_sends_heartbeats_instead_of_its_log_is_left(tmp_path: Path) -> None:
-    log, target = log_of(100), tmp_path / "copy"
-    with FakeMaster(log) as master, following(master.address, target) as run:
+    log = log_of(100)
+    with copying(log, tmp_path / "copy") as (master, run):
         wait_for(lambda: run.follower.progress().end == log.end)
         master.is_slow = True
         more(log, 10)

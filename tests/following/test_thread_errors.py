@@ -20,13 +20,14 @@ from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     TIMING,
     Following,
+    SlowStates,
     copying,
     follow_once,
     following,
     require_exact,
     wait_for,
 )
-from following.replicas import asking, decide, streaming
+from following.replicas import TICK, after, asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
 from rmqstore.replica import copy_store, events, follower
@@ -191,8 +192,7 @@ def test_a_slow_flush_ends_no_connection_while_there_is_much_to_copy(n_missing: 
     state, actions = decide(state, 1.0, events.Written(100, 0))
     assert actions == [events.Flush(100)]
     for now in range(2, 13):
-        state, _ = decide(state, float(now), events.Received(now * 10, now * 10 + 10))
-        state, actions = decide(state, float(now), events.Ticked(is_drained=True))
+        state, actions = after(state, float(now), events.Received(now * 10, now * 10 + 10), TICK)
         if events.Write() in actions:
             state, _ = decide(state, float(now), events.Written(now * 10 + 10, 0))
     assert (state.phase is Phase.PAUSING) == (n_missing == 100)
@@ -200,11 +200,10 @@ def test_a_slow_flush_ends_no_connection_while_there_is_much_to_copy(n_missing: 
 
 def test_a_flush_that_was_too_slow_is_not_reported() -> None:
     state = streaming(acknowledge="synced")
-    state, _ = decide(state, 1.0, events.Received(0, 100))
-    state, actions = decide(state, 1.0, events.Written(100, 0))
+    state, actions = after(state, 1.0, events.Received(0, 100), events.Written(100, 0))
     assert actions == [events.Flush(100)]
     state, (writing,) = decide(state, 3.0, events.Flushed(100, 1))
-    late, _ = decide(state, 13.5, events.Ticked(is_drained=True))
+    late, _ = decide(state, 13.5, TICK)
     assert late.phase is Phase.PAUSING
     _, actions = decide(late, 14.0, events.StateWritten(writing.saved))
     assert not [each for each in actions if isinstance(each, events.Report)]
@@ -213,15 +212,12 @@ def test_a_flush_that_was_too_slow_is_not_reported() -> None:
 
 
 def test_a_loop_that_was_held_up_takes_its_own_delay_for_no_slow_disk() -> None:
-    state, _ = decide(streaming(), 1.0, events.Received(0, 100))
-    state, _ = decide(state, 1.0, events.Written(100, 0))
+    state, _ = after(streaming(), 1.0, events.Received(0, 100), events.Written(100, 0))
     state, (writing,) = decide(state, 31.0, events.Flushed(100, 1))  # done long ago
-    state, _ = decide(state, 31.0, events.Received(100, 200))
-    state, _ = decide(state, 31.0, events.Ticked(is_drained=True))
+    state, _ = after(state, 31.0, events.Received(100, 200), TICK)
     assert state.phase is Phase.APPENDING
-    state, _ = decide(state, 61.0, events.StateWritten(writing.saved))
-    state, _ = decide(state, 61.0, events.Received(200, 300))
-    state, _ = decide(state, 61.0, events.Ticked(is_drained=True))
+    state, _ = after(state, 61.0, events.StateWritten(writing.saved), events.Received(200, 300))
+    state, _ = decide(state, 61.0, TICK)
     assert state.phase is Phase.APPENDING
 
 
@@ -372,7 +368,7 @@ def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> No
         state, actions = decide(state, now, events.HeartbeatCame(position))
         asked += [each.asked.question for each in actions]
         state, _ = decide(state, now, reported, Question.END)
-        state, actions = decide(state, now, events.Ticked(is_drained=True))
+        state, actions = decide(state, now, TICK)
         asked += [each.asked.question for each in actions if isinstance(each, events.Ask)]
     assert asked.count(Question.END) == 9
     assert asked.count(Question.TABLES) == 1
@@ -381,12 +377,6 @@ def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> No
 def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
     is_asked, may_fail = threading.Event(), threading.Event()
-
-    class SlowStates(Disk):
-        def replace(self, path: Path, text: bytes) -> None:
-            if is_asked.is_set():
-                time.sleep(0.2)
-            super().replace(path, text)
 
     def refuse(_: Any) -> None:
         is_asked.set()
@@ -421,20 +411,18 @@ def test_old_files_stay_while_an_answer_decides_about_the_connection() -> None:
     position = state.link.position
     state, actions = decide(state, 30.0, events.HeartbeatCame(position))
     assert [each.asked.question for each in actions] == [Question.END]
-    state, actions = decide(state, 30.01, events.Ticked(is_drained=True))
+    state, actions = decide(state, 30.01, TICK)
     assert not [each for each in actions if isinstance(each, events.FindOldFiles)]
     reported = events.BoundsReported(LogBounds(0, 1 << 17), position)
     state, _ = decide(state, 30.02, reported, Question.END)
     assert state.phase is Phase.PAUSING
-    state, actions = decide(state, 30.03, events.Ticked(is_drained=True))
+    state, actions = decide(state, 30.03, TICK)
     assert [each for each in actions if isinstance(each, events.FindOldFiles)]
 
 
 def saved(state: ReplicaState, now: float, start: int, stop: int) -> Decision:
     """Let bytes come to the disk; return what the replica does then."""
-    state, _ = decide(state, now, events.Received(start, stop))
-    state, _ = decide(state, now, events.Ticked(is_drained=True))
-    state, _ = decide(state, now, events.Written(stop, 0))
+    state, _ = after(state, now, events.Received(start, stop), TICK, events.Written(stop, 0))
     state, (writing,) = decide(state, now, events.Flushed(stop, 1))
     return decide(state, now, events.StateWritten(writing.saved))
 
@@ -462,10 +450,9 @@ def test_the_stream_goes_on_while_old_files_wait_for_the_queues() -> None:
 
 def test_old_files_are_deleted_before_the_end() -> None:
     state = retaining()
-    state, _ = decide(state, 3.0, events.StopAsked())
-    state, _ = decide(state, 3.0, events.Ticked(is_drained=True))
+    state, _ = after(state, 3.0, events.StopAsked(), TICK)
     for now in (3.1, 3.2):
-        state, actions = decide(state, now, events.Ticked(is_drained=True))
+        state, actions = decide(state, now, TICK)
         assert (state.phase, actions) == (Phase.CLOSING, [])
     state, (writing,) = decide(state, 4.0, events.Built(100, 100, frozenset(), 3.0))
     assert writing.saved.begin == FILE_BYTES
@@ -479,14 +466,14 @@ def test_old_files_are_deleted_before_the_end() -> None:
 
 def test_no_connection_begins_before_old_files_are_deleted() -> None:
     state, _ = decide(retaining(), 3.0, events.Lost("closed"))
-    state, _ = decide(state, 99.0, events.Ticked(is_drained=True))
+    state, _ = decide(state, 99.0, TICK)
     assert state.phase is Phase.PAUSING
 
 
 def test_an_answer_that_decides_about_the_connection_is_asked_for_again_if_it_is_lost() -> None:
     state = idle()
     state = state.with_link(pending="nothing came")
-    state, actions = decide(state, 1.0, events.Ticked(is_drained=True))
+    state, actions = decide(state, 1.0, TICK)
     assert Question.END in [each.asked.question for each in actions if isinstance(each, events.Ask)]
     state, _ = decide(state, 2.0, events.BoundsReported(LogBounds(0, 9), 0), Question.END)
     assert state.phase is Phase.PAUSING
@@ -506,12 +493,11 @@ ANSWERS = [
 def test_an_answer_decides_nothing_while_the_copy_is_completed(
     question: Question, answer: Any
 ) -> None:
-    state, _ = decide(asking(streaming(), question), 1.0, events.StopAsked())
-    state, _ = decide(state, 1.0, events.Ticked(is_drained=True))
+    state, _ = after(asking(streaming(), question), 1.0, events.StopAsked(), TICK)
     assert state.phase is Phase.CLOSING
-    after, actions = decide(state, 2.0, answer, question)
+    then, actions = decide(state, 2.0, answer, question)
     assert not actions
-    assert (after.phase, after.work.change) == (Phase.CLOSING, state.work.change)
+    assert (then.phase, then.work.change) == (Phase.CLOSING, state.work.change)
 
 
 @pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.COMPARING])
@@ -546,10 +532,9 @@ def test_what_came_before_the_connection_ended_is_in_a_copy_that_is_closed() -> 
 def test_a_copy_that_is_complete_when_the_connection_ends_is_no_error(until: int) -> None:
     state, _ = decide(streaming(reconnect=False, until=until), 1.0, events.Received(0, 100))
     lost, _ = decide(state, 1.0, events.Lost("closed"))
-    state, _ = decide(state, 1.0, events.Ticked(is_drained=True))
+    state, _ = decide(state, 1.0, TICK)
     for each in (lost, state):
-        end, _ = decide(each, 1.0, events.Written(100, 0))
-        end, _ = decide(end, 1.0, events.Lost("closed"))
+        end, _ = after(each, 1.0, events.Written(100, 0), events.Lost("closed"))
         assert ending_of(end).error is None
 
 
@@ -573,11 +558,10 @@ def test_what_takes_too_long_ends_the_connection() -> None:
 
 def test_what_is_no_part_of_the_copy_may_take_long() -> None:
     """Such as old files that are deleted, or the callback of the progress."""
-    state, _ = decide(streaming(), 1.0, events.Received(0, 100))
-    state, _ = decide(state, 1.0, events.Written(100, 0))
+    state, _ = after(streaming(), 1.0, events.Received(0, 100), events.Written(100, 0))
     state, _ = decide(state, 1.1, events.Flushed(100, 0))
     state, _ = decide(state, 1.2, events.StateWritten(state.copy.saved))
-    state, _ = decide(state, 13.0, events.Ticked(is_drained=True))
+    state, _ = decide(state, 13.0, TICK)
     assert state.phase is Phase.APPENDING
 
 
@@ -594,9 +578,7 @@ def test_damage_before_the_connection_ended_is_the_error() -> None:
 def test_damage_in_the_last_bytes_before_a_stop_is_an_error(n_whole: int) -> None:
     """But for the first bytes of a copy: the log of the broker may begin somewhere else."""
     state = streaming()
-    state, _ = decide(state, 1.0, events.Received(0, 100))
-    state, _ = decide(state, 1.0, events.StopAsked())
-    state, actions = decide(state, 1.0, events.Ticked(is_drained=True))
+    state, actions = after(state, 1.0, events.Received(0, 100), events.StopAsked(), TICK)
     assert events.Write() in actions
     error = CorruptRecordError("the log", 30, "no record")
     state, _ = decide(state, 1.0, events.Written(n_whole * 10, 0, error))

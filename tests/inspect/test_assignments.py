@@ -53,15 +53,9 @@ def test_what_a_strategy_lacks_is_named(
 def store(root: Path, name: str, n_messages: int, committed: dict[str, int]) -> MessageStore:
     with rmqstore.create(root) as writer:
         for queue_id in range(4):
-            writer.append(
-                pa.RecordBatch.from_pydict(
-                    {
-                        "topic": ["T"] * n_messages,
-                        "queueId": pa.array([queue_id] * n_messages, pa.int32()),
-                        "body": [b"x"] * n_messages,
-                    }
-                )
-            )
+            queue_ids = pa.array([queue_id] * n_messages, pa.int32())
+            given = {"topic": ["T"] * n_messages, "queueId": queue_ids, "body": [b"x"] * n_messages}
+            writer.append(pa.RecordBatch.from_pydict(given))
     offsets = {"offsetTable": {"T@group": committed}}
     (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
     return rmqstore.open(root, broker_name=name)

@@ -12,7 +12,7 @@ import rmqstore
 from broken_stores import Case, lost_of, unserved
 from goldens import Golden
 from rmqstore.errors import Finding
-from rmqstore.inspect.cures import by_kind, kind_of
+from rmqstore.inspect.remedies import by_kind, kind_of
 from rmqstore.inspect.verify import verify
 from written import require_valid
 
@@ -69,9 +69,9 @@ def test_the_worst_is_that_a_broker_deletes_what_nothing_else_has(
         "a broker that starts deletes all 5 segments of the queue: its units end at queue offset "
         "50, and the local store begins at 55; it does not serve queue offsets 0 to 54"
     )
-    kind, cure, _ = by_kind(found)[0]
+    kind, remedy, _ = by_kind(found)[0]
     assert kind == "deletes"
-    assert cure.lines("/s", "/t")[1].endswith(
+    assert remedy.lines("/s", "/t")[1].endswith(
         "rmqstore export /s --tiered /t messages.parquet --mode DROPMALFORMED --ignore-data-loss"
     )
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import broken_stores
 import rmqstore
+import store_builder as build
 from broken_stores import Case
 from goldens import Golden
 from rmqstore.errors import Finding
-from rmqstore.inspect.cures import by_kind
+from rmqstore.format.layout import TIMER_SLOT, TIMER_SLOTS
+from rmqstore.format.topics import TIMER_TOPIC
+from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify
 
 TRUTH = broken_stores.truth("timers")
@@ -75,9 +79,23 @@ def test_the_second_is_named_from_which_on_a_broker_reads_in_a_circle(
         "a broker that starts before 2026-11-28 02:51:56 UTC reads the timer log in a circle from "
         "then on, until its memory is full, and delivers no timed message any more"
     )
-    ((kind, cure, _),) = by_kind([found])
-    assert (kind, cure.severity) == ("timer", "high")
-    assert "timerlog, timerwheel and config/timercheck" in cure.advice
+    ((kind, remedy, _),) = by_kind([found])
+    assert (kind, remedy.severity) == ("timer", "high")
+    assert "timerlog, timerwheel and config/timercheck" in remedy.advice
+
+
+def test_a_slot_of_a_second_that_no_calendar_has_is_named_by_its_number(tmp_path: Path) -> None:
+    second = 10**12
+    due = build.properties({"TIMER_OUT_MS": f"{second}000", "REAL_TOPIC": "T"})
+    root = build.filled([build.Record(topic=TIMER_TOPIC, properties=due)]).write(tmp_path / "s")
+    slots = np.zeros(TIMER_SLOTS, TIMER_SLOT)
+    slots[second % TIMER_SLOTS] = (second, 0, 52, 1, 0)
+    (root / "timerwheel").write_bytes(slots.tobytes())
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "timercheck").write_bytes((1000).to_bytes(8) + bytes(40))
+    with rmqstore.open(root) as store:
+        (found,) = [one for one in verify(store) if one.part == "timer"]
+    assert f"starts before {second}000 ms after 1970 reads the timer log in a circle" in found.text
 
 
 def test_a_message_that_was_delivered_at_once_needs_no_slot(

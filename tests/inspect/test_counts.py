@@ -49,9 +49,7 @@ def test_counts_are_those_of_the_store_times(root: Path, unit: str, zone: str) -
         expected[row["topic"], start.astimezone(UTC) - shift] += 1
     found = {(row["topic"], row["time"]): row["messages"] for row in counts.to_pylist()}
     assert found == expected
-    assert counts.to_pylist() == sorted(
-        counts.to_pylist(), key=lambda row: (row["topic"], row["time"])
-    )
+    assert [*found] == sorted(found)
 
 
 @pytest.mark.parametrize(("day", "n_hours"), [("2024-03-10", 23), ("2024-11-03", 25)])

@@ -123,16 +123,13 @@ def test_columns_are_chosen_by_name() -> None:
 def test_the_verb_gives_a_row_for_each_store_or_a_column_in_a_table(golden_store: Golden) -> None:
     roots = [str(golden_store("live")), str(golden_store("crash"))]
     found = command_line.rows("describe", *roots)
-    assert [(row["path"], row["state"]) for row in found] == [
-        (roots[0], "closed"),
-        (roots[1], "not closed"),
-    ]
+    states = [(row["path"], row["state"]) for row in found]
+    assert states == [(roots[0], "closed"), (roots[1], "not closed")]
     assert list(found[0]) == DESCRIPTION.names
     table = command_line.run("describe", *roots, "--columns", "state,maxOffset").stdout
     cells = [line.strip("│┃ ").split("│") for line in table.splitlines() if line[0] == "│"]
     assert [[cell.strip() for cell in row] for row in cells] == [
-        ["state", "closed", "not closed"],
-        ["maxOffset", "232925", "254104"],
-    ]
+        ["state", "closed", "not closed"], ["maxOffset", "232925", "254104"],
+    ]  # fmt: skip
     refused = command_line.run("describe", roots[0], "--columns", "x")
     assert "error: --columns: unknown x" in refused.output

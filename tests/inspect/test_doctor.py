@@ -25,6 +25,9 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
+LACKS = "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1"  # as a Python without it
+
+
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -77,7 +80,7 @@ def test_the_python_of_workers_needs_the_package(
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert found("PYSPARK_PYTHON").state == OK
-    other = program(tmp_path / "python", "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1")
+    other = program(tmp_path / "python", LACKS)
     monkeypatch.setenv("PYSPARK_PYTHON", str(other))
     check = found("PYSPARK_PYTHON")
     assert check.state == WRONG
@@ -89,9 +92,7 @@ def test_without_a_setting_the_python3_on_the_path_is_what_spark_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "Spark's Python, PYSPARK_PYTHON is not set"
-    python = program(
-        tmp_path / "python3", "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1"
-    )
+    python = program(tmp_path / "python3", LACKS)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     check = found(name)
     assert (check.state, check.found.partition(":")[0]) == (WRONG, str(python))
@@ -125,7 +126,7 @@ def test_a_path_that_is_missing_is_called_missing(tmp_path: Path) -> None:
 def test_spark_finds_nothing_with_a_python_that_lacks_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = program(tmp_path / "python", "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1")
+    python = program(tmp_path / "python", LACKS)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     check = found("format rmqstore")
     assert (check.state, check.found) == (WRONG, f"Spark does not find it with {python}")

@@ -44,9 +44,8 @@ def test_ids_of_all_kinds_go_together_in_their_order(golden_store: Golden) -> No
             four["offsetMsgId"].lower(), "99999999", three["msgId"],
         ]  # fmt: skip
         found = find_messages(store, ids)
-        assert [row["msgId"] for row in found.rows] == [
-            row["msgId"] for row in (two, one, four, three)
-        ]
+        order = [row["msgId"] for row in (two, one, four, three)]
+        assert [row["msgId"] for row in found.rows] == order
         assert list(found.missing) == ["1", "99999999", "no such id"]
         assert "no message begins at" in found.missing["1"]
         assert "the log ends at " in found.missing["99999999"]

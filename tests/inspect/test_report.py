@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from goldens import Golden
 from reading import state
 from rmqstore.errors import Finding
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect import cures
+from rmqstore.inspect import remedies
 from rmqstore.inspect.charts import OTHER_TOPICS, SYSTEM_TOPICS
 from rmqstore.inspect.facts import StoreFacts
 from rmqstore.inspect.report import gather, render, size, span, time
@@ -50,14 +51,11 @@ def test_topics_have_the_messages_and_bytes_of_the_real_store(
 ) -> None:
     facts = facts_of(golden_store(name), with_verify=False)
     rows = goldens.lines(name, "expected")
-    found = {
-        topic.topic: (topic.messages, topic.n_bytes) for topic in facts.topics if topic.messages
-    }
-    expected: dict[str, tuple[int, int]] = {}
+    found = {each.topic: (each.messages, each.n_bytes) for each in facts.topics if each.messages}
+    counts, sizes = Counter(row["topic"] for row in rows), Counter[str]()
     for row in rows:
-        count, n_bytes = expected.get(row["topic"], (0, 0))
-        expected[row["topic"]] = count + 1, n_bytes + row["storeSize"]
-    assert found == expected
+        sizes[row["topic"]] += row["storeSize"]
+    assert found == {topic: (counts[topic], sizes[topic]) for topic in counts}
     assert (facts.messages, facts.n_bytes) == (len(rows), sum(row["storeSize"] for row in rows))
     assert not facts.is_estimated
     assert facts.findings is None
@@ -99,18 +97,12 @@ def test_rates_of_queues_whose_every_message_is_sampled_are_exact(
 def test_many_topics_are_summed_up(golden_store: Golden) -> None:
     rates = facts_of(golden_store("live"), with_verify=False).rates
     assert rates is not None
-    counts = goldens.summary("live")["counts"]["perTopic"]
-    largest = sorted(
-        ((name, n) for name, n in counts.items() if not is_system_topic(name)),
-        key=lambda item: -item[1],
-    )
-    of_system = sum(n for name, n in counts.items() if is_system_topic(name))
-    assert set(rates.counts) == {
-        *(topic for topic, _ in largest[:8]), OTHER_TOPICS, SYSTEM_TOPICS,
-    }  # fmt: skip
-    assert float(rates.counts[OTHER_TOPICS].sum()) == pytest.approx(
-        sum(count for _, count in largest[8:])
-    )
+    counts = Counter(goldens.summary("live")["counts"]["perTopic"])
+    of_system = sum(counts.pop(name) for name in [*counts] if is_system_topic(name))
+    largest = dict(counts.most_common(8))
+    others = counts.total() - sum(largest.values())
+    assert set(rates.counts) == {*largest, OTHER_TOPICS, SYSTEM_TOPICS}
+    assert float(rates.counts[OTHER_TOPICS].sum()) == pytest.approx(others)
     assert float(rates.counts[SYSTEM_TOPICS].sum()) == pytest.approx(of_system)
 
 
@@ -132,20 +124,13 @@ def test_bytes_of_large_stores_are_estimated(
 def test_groups_show_how_far_they_are_behind(golden_store: Golden) -> None:
     offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
     assert offsets is not None
-    committed = {
-        int(queue): int(at) for queue, at in re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])
-    }
-    ends = {
-        row["queueId"]: row["maxOffset"]
-        for row in goldens.summary("live")["queues"]
-        if row["topic"] == "LivePlain"
-    }
-    expected = sum(ends[queue] - at for queue, at in committed.items())
+    committed = re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])
+    queues = [row for row in goldens.summary("live")["queues"] if row["topic"] == "LivePlain"]
+    ends = {str(row["queueId"]): row["maxOffset"] for row in queues}
+    lag = sum(ends[queue] - int(at) for queue, at in committed)
     worst = facts_of(golden_store("live"), with_verify=False).groups[0]
-    assert worst.group == "CG_part"
-    assert worst.topic == "LivePlain"
-    assert worst.queues == len(committed)
-    assert worst.lag == expected
+    assert (worst.group, worst.topic) == ("CG_part", "LivePlain")
+    assert (worst.queues, worst.lag) == (len(committed), lag)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +173,8 @@ def test_the_check_finds_what_verify_finds(golden_store: Golden) -> None:
     assert facts_of(golden_store("live")).findings == []
     found = facts_of(golden_store("crash")).findings
     shown = run("verify", golden_store("crash"), "--json")
-    assert [dict(zip(Finding._fields[:3], finding, strict=False)) for finding in found or []] == [
-        json.loads(line) for line in shown.stdout.splitlines()
-    ]
+    lines = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [dict(zip(Finding._fields[:3], each, strict=False)) for each in found or []] == lines
     assert found
 
 
@@ -242,13 +226,13 @@ def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
     assert page.count("<script") == 1
 
 
-def test_findings_come_with_what_cures_them_the_worst_first(golden_store: Golden) -> None:
+def test_findings_come_with_their_remedies_the_worst_first(golden_store: Golden) -> None:
     facts = facts_of(golden_store("crash"))
     facts.path = "/data/a store"
     facts.findings = [*(facts.findings or ()), Finding("log", "1", "damaged")]
     page = render([facts], MADE_AT)
     kinds = ("lost", "log", "unbuilt", "queue", "index")
-    places = [page.index(cures._CURES[kind].effect) for kind in kinds]
+    places = [page.index(remedies._REMEDIES[kind].effect) for kind in kinds]
     assert places == sorted(places)
     assert "<code>rmqstore rebuild &#39;/data/a store&#39;</code>" in page
     assert "--truncate" not in page
@@ -261,18 +245,23 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     assert "54 records of 18.9 KiB follow, which a broker that starts loses" in page
     assert "not messages" not in page
     read, cut = (page.index(f"<code>rmqstore {command} ") for command in ("export", "rebuild"))
-    assert page.index("What the check found") < page.index(cures._CURES["end"].effect) < read < cut
+    assert (
+        page.index("What the check found")
+        < page.index(remedies._REMEDIES["end"].effect)
+        < read
+        < cut
+    )
     assert {*re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)} == {
         f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"
     }
 
 
-def test_each_part_that_verify_names_has_a_cure(golden_store: Golden) -> None:
+def test_each_part_that_verify_names_has_a_remedy(golden_store: Golden) -> None:
     facts = facts_of(golden_store("one"))
     parts = ("log", "end", "queue", "index", "config")
     facts.findings = [Finding(part, "place", "text") for part in parts]
     page = render([facts], MADE_AT)
-    assert all(cures._CURES[part].effect in page for part in parts)
+    assert all(remedies._REMEDIES[part].effect in page for part in parts)
 
 
 def test_a_page_of_large_stores_is_small(golden_store: Golden) -> None:
@@ -310,11 +299,9 @@ def test_report_writes_a_page_and_its_exit_code_says_what_verify_found(
     shown = run("report", golden_store("live"), "-o", clean)
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "broker-a" in clean.read_text(encoding="utf-8")
-    assert run("report", golden_store("crash"), "-o", damaged).exit_code == 1
-    assert (
-        run("report", golden_store("crash"), "-o", damaged, "--no-verify", "--overwrite").exit_code
-        == 0
-    )
+    given = ("report", golden_store("crash"), "-o", damaged)
+    assert run(*given).exit_code == 1
+    assert run(*given, "--no-verify", "--overwrite").exit_code == 0
     assert "not checked" in damaged.read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.html", "damaged.html"]
 
@@ -370,9 +357,8 @@ def browser() -> Iterator[Any]:
     """Return Debian's chromium; without it skip the tests, or fail if nothing may be skipped."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if binary is None or driver is None:
-        missing.skip(
-            "chromium with chromedriver", "install them (Debian: chromium chromium-driver)"
-        )
+        how = "install them (Debian: chromium chromium-driver)"
+        missing.skip("chromium with chromedriver", how)
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -404,11 +390,8 @@ def _wait(browser: Any, script: str) -> None:
 def _requested(browser: Any) -> list[str]:
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    return [
-        params["request"]["url"]
-        for params in sent
-        if not params["request"]["url"].startswith("data:")
-    ]
+    urls = [params["request"]["url"] for params in sent]
+    return [url for url in urls if not url.startswith("data:")]
 
 
 def _table(browser: Any, name: str) -> list[list[str]]:
@@ -510,17 +493,14 @@ def test_a_table_is_sorted_filtered_and_printed_whole(
     _open(browser, page)
     facts = facts_of(golden_store("live"), with_verify=False)
     size_title = browser.find_elements("css selector", "#queues th button")[5]
-    sizes = (
-        "return [...document.querySelectorAll('#queues tbody tr')].map(r => +r.cells[5].dataset.v)"
-    )
+    of_rows = "return [...document.querySelectorAll('#queues tbody tr')]"
+    sizes = f"{of_rows}.map(r => +r.cells[5].dataset.v)"
     for order in (True, False):
         size_title.click()
         expected = sorted((queue.n_bytes or 0 for queue in facts.queues), reverse=order)
         assert browser.execute_script(sizes) == expected
     browser.find_element("css selector", "[data-rows=queues]").send_keys("liveplain")
-    shown = (
-        "return [...document.querySelectorAll('#queues tbody tr')].filter(r => !r.hidden).length"
-    )
+    shown = f"{of_rows}.filter(r => !r.hidden).length"
     assert browser.execute_script(shown) == sum(one.topic == "LivePlain" for one in facts.queues)
     hidden = (
         "return [...document.querySelectorAll('.scroll')]"
@@ -575,23 +555,15 @@ def test_a_browser_shows_the_numbers_of_the_real_store(
         (row[0].removesuffix("system").strip(), int(row[1])): tuple(map(_number, row[2:5]))
         for row in _table(browser, "queues")
     }
-    assert queues == {
-        (row["topic"], row["queueId"]): (
-            row["minOffset"],
-            row["maxOffset"],
-            row["maxOffset"] - row["minOffset"],
-        )
-        for row in goldens.summary(name)["queues"]
-    }
+    assert len(queues) == len(goldens.summary(name)["queues"])
+    for row in goldens.summary(name)["queues"]:
+        low, high = row["minOffset"], row["maxOffset"]
+        assert queues[row["topic"], row["queueId"]] == (low, high, high - low)
     files = {row[0]: _number(row[1]) for row in _table(browser, "files")}
-    assert files["commitlog"] == len(
-        [one for one in goldens.summary(name)["files"] if "commitlog/" in one["path"]]
-    )
-    shown = {
-        key: browser.find_element("id", f"key-{key}").text
-        for key in ("messages", "queues", "findings")
-    }
-    assert shown == {"messages": str(len(rows)), "queues": str(len(queues)), "findings": "0"}
+    paths = [one["path"] for one in goldens.summary(name)["files"]]
+    assert files["commitlog"] == len([path for path in paths if "commitlog/" in path])
+    keys = {"messages": str(len(rows)), "queues": str(len(queues)), "findings": "0"}
+    assert {key: browser.find_element("id", f"key-{key}").text for key in keys} == keys
 
 
 @pytest.mark.browser
@@ -602,10 +574,8 @@ def test_a_browser_takes_names_for_text(browser: Any, tmp_path: Path) -> None:
     (group,) = _table(browser, "groups")
     assert group[0] == HOSTILE
     assert browser.find_element("tag name", "h1").text == "<img src=x onerror=alert(2)>"
-    assert (
-        browser.execute_script("return document.querySelectorAll('img, b[onmouseover]').length")
-        == 0
-    )
+    marked = "return document.querySelectorAll('img, b[onmouseover]').length"
+    assert browser.execute_script(marked) == 0
     labels = browser.execute_script(
         "return [...document.querySelectorAll('#chart-lag .label, #chart-bytes .label')]"
         ".map(t => t.textContent)"

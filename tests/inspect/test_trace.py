@@ -42,11 +42,9 @@ def test_all_records_of_a_message_are_found_by_any_of_their_ids(
         for key in longest:
             expected = sorted(by_key[key])
             for one in (key, str(expected[0]), str(expected[-1])):
-                found = trace(store, one).to_pylist()
-                assert sorted({row["commitLogOffset"] for row in found}) == expected
-                assert [row["commitLogOffset"] for row in found] == sorted(
-                    row["commitLogOffset"] for row in found
-                )
+                found = trace(store, one).column("commitLogOffset").to_pylist()
+                assert sorted({*found}) == expected
+                assert found == sorted(found)
 
 
 def test_tiered_storage_that_is_not_read_is_mentioned(
@@ -77,11 +75,9 @@ def test_groups_have_passed_what_their_offsets_say(golden_store: Golden, name: s
         batches = store.scan(columns="topic,queueId,queueOffset,commitLogOffset").to_arrow()
         for message in batches.to_pylist()[::25]:
             place = message["topic"], message["queueId"]
-            found = [
-                row
-                for row in trace(store, str(message["commitLogOffset"])).to_pylist()
-                if row["commitLogOffset"] == message["commitLogOffset"]
-            ]
+            at = message["commitLogOffset"]
+            traced = trace(store, str(at)).to_pylist()
+            found = [row for row in traced if row["commitLogOffset"] == at]
             expected = {
                 group: offsets.get(place)
                 for group, offsets in committed.items()
@@ -137,11 +133,9 @@ def test_what_waits_for_its_delay_is_not_delivered_yet(golden_store: Golden) -> 
         delays = store.parts.config.delay_offsets()
         states = set()
         for message in store.scan(subscribe="SCHEDULE_TOPIC_XXXX").to_arrow().to_pylist():
-            (row,) = (
-                row
-                for row in trace(store, message["msgId"]).to_pylist()
-                if row["commitLogOffset"] == message["commitLogOffset"]
-            )
+            traced = trace(store, message["msgId"]).to_pylist()
+            at = message["commitLogOffset"]
+            (row,) = [row for row in traced if row["commitLogOffset"] == at]
             is_delivered = delays[message["queueId"] + 1] > message["queueOffset"]
             assert row["state"] == ("delivered" if is_delivered else "waiting")
             states.add(row["state"])
@@ -149,15 +143,9 @@ def test_what_waits_for_its_delay_is_not_delivered_yet(golden_store: Golden) -> 
 
 
 def test_copies_of_a_message_without_a_unique_key_are_found_by_its_id(tmp_path: Path) -> None:
-    stored = build.Store()
-    stored.append(build.Record(topic="T", body=b"x"))
-    stored.append(build.Record(topic="T", body=b"another"))
-    root = stored.write(tmp_path / "first")
-    first = rows(root, 0)[0]["offsetMsgId"]
+    stored = build.filled(build.Record(topic="T", body=body) for body in (b"x", b"another"))
+    first = rows(stored.write(tmp_path / "first"), 0)[0]["offsetMsgId"]
     note = f"RETRY_TOPIC\x01T\x02ORIGIN_MESSAGE_ID\x01{first}\x02".encode()
-    stored = build.Store()
-    stored.append(build.Record(topic="T", body=b"x"))
-    stored.append(build.Record(topic="T", body=b"another"))
     stored.append(build.Record(topic="%RETRY%g", body=b"x", properties=note, reconsume_times=1))
     stored.append(build.Record(topic="%DLQ%g", body=b"x", properties=note, reconsume_times=2))
     root = stored.write(tmp_path / "s")

@@ -23,6 +23,14 @@ def findings(root: Path) -> list[Finding]:
         return list(verify(store))
 
 
+SLOTS_AT, ITEMS_AT = 40, 40 + 4 * 100  # in the index files of the golden stores
+
+
+def numbers(data: bytes, start: int, count: int, step: int = 4) -> list[int]:
+    """Return numbers of an index file, one at each step."""
+    return [int.from_bytes(data[at : at + 4]) for at in range(start, start + count * step, step)]
+
+
 def change(path: Path, position: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
@@ -106,11 +114,8 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Gold
     """A broker serves it and finds it by key; only its time, which a column cannot hold, counts."""
     root = copied("basic")
     with rmqstore.open(root) as store:
-        place = (
-            store.scan(scan="commitlog", columns=["commitLogOffset"])
-            .read_all()["commitLogOffset"][100]
-            .as_py()
-        )
+        offsets = store.scan(scan="commitlog", columns=["commitLogOffset"]).read_all()[0]
+    place = offsets[100].as_py()
     segment = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= place)
     # the highest byte of the store time
     change(segment, place - int(segment.name) + 56, b"\x40")
@@ -124,8 +129,7 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Gold
 def test_keys_that_cannot_be_found_are_counted(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
-    items_at = 40 + 4 * 100
-    change(files[2], items_at + 20 * 7, b"\x12\x34\x56\x78")  # another hash
+    change(files[2], ITEMS_AT + 20 * 7, b"\x12\x34\x56\x78")  # another hash
     texts = [one.text for one in findings(root)]
     assert any("1 keys are not in an index file" in text for text in texts)
     assert any("1 items do not belong to a key" in text for text in texts)
@@ -138,13 +142,13 @@ def test_a_cut_chain_is_counted(copied: Golden) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
     data = newest.read_bytes()
-    slots = [int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot]) for slot in range(100)]
-    items_at, count, item = 40 + 4 * 100, 0, max(slots)
+    slots = numbers(data, SLOTS_AT, 100)
+    previous = numbers(data, ITEMS_AT + 16, max(slots) + 1, 20)
+    count, item = 0, max(slots)
     while item:
-        count += 1
-        item = int.from_bytes(data[items_at + 20 * item + 16 : items_at + 20 * item + 20])
+        count, item = count + 1, previous[item]
     assert count > 1
-    change(newest, 40 + 4 * slots.index(max(slots)), bytes(4))
+    change(newest, SLOTS_AT + 4 * slots.index(max(slots)), bytes(4))
     (found,) = findings(root)
     assert (found.part, found.text) == ("index", f"{count} keys are not in the chain of their slot")
 
@@ -154,12 +158,12 @@ def test_an_item_that_was_put_twice_may_be_hidden_once(copied: Golden) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
     data = newest.read_bytes()
-    count, items_at = int.from_bytes(data[36:40]), 40 + 4 * 100
-    last = data[items_at + 20 * (count - 1) : items_at + 20 * count]
+    (count,) = numbers(data, 36, 1)
+    last = data[ITEMS_AT + 20 * (count - 1) : ITEMS_AT + 20 * count]
     slot = int.from_bytes(last[:4]) % 100
-    assert int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot]) == count - 1
-    change(newest, items_at + 20 * count, last)  # its chain goes on after the hidden one
-    change(newest, 40 + 4 * slot, count.to_bytes(4))
+    assert numbers(data, SLOTS_AT, 100)[slot] == count - 1
+    change(newest, ITEMS_AT + 20 * count, last)  # its chain goes on after the hidden one
+    change(newest, SLOTS_AT + 4 * slot, count.to_bytes(4))
     change(newest, 36, (count + 1).to_bytes(4))
     assert findings(root) == []
 
@@ -167,13 +171,10 @@ def test_an_item_that_was_put_twice_may_be_hidden_once(copied: Golden) -> None:
 def test_a_chain_that_leads_in_a_circle_ends(copied: Golden) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
-    data, items_at = newest.read_bytes(), 40 + 4 * 100
-    previous = [
-        int.from_bytes(data[items_at + 20 * at + 16 : items_at + 20 * at + 20]) for at in range(100)
-    ]
+    previous = numbers(newest.read_bytes(), ITEMS_AT + 16, 100, 20)
     linked = next(at for at in range(1, 100) if previous[at])
     # to itself: older ones of its slot are cut off
-    change(newest, items_at + 20 * linked + 16, linked.to_bytes(4))
+    change(newest, ITEMS_AT + 20 * linked + 16, linked.to_bytes(4))
     (found,) = findings(root)
     assert found.part == "index"
     assert "not in the chain of their slot" in found.text
@@ -194,15 +195,13 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden
 def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
-    change(files[-1], 40, bytes(400))  # its slots
+    change(files[-1], SLOTS_AT, bytes(400))
     alone = [one for one in findings(root) if "chain of their slot" in one.text]
     change(files[0], 16, (12345).to_bytes(8))
     found = findings(root)
     assert [one for one in found if "chain of their slot" in one.text] == alone != []
-    assert any(
-        one.place == str(files[0]) and "the header says records from 12345" in one.text
-        for one in found
-    )
+    texts = [one.text for one in found if one.place == str(files[0])]
+    assert any("the header says records from 12345" in text for text in texts)
 
 
 @pytest.mark.parametrize("length", [0, 30, 100, 1 << 20])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import select
-import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from fake_server import FakeServer, Reply, Request
 from rmqstore.live.live_cluster import LiveCluster
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.writer import LiveWriter
@@ -21,165 +19,6 @@ from store_builder import Record, Store, java_hash, pack, properties
 Key = tuple[str, int]  # topic and queue id
 UNITS_PER_FILE = 1000  # of a queue
 REGION = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"  # what a broker adds
-
-
-@dataclass(frozen=True)
-class Request:
-    code: int
-    opaque: int
-    fields: dict[str, str]
-    body: bytes
-
-    @property
-    def key(self) -> Key:
-        names = ("b", "e") if "e" in self.fields else ("topic", "queueId")
-        return self.fields[names[0]], int(self.fields[names[1]])
-
-
-@dataclass
-class Reply:
-    code: int = 0
-    fields: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    remark: str = ""
-
-
-class HangUpError(Exception):
-    """The server sends these bytes and closes the connection."""
-
-    def __init__(self, last: bytes = b"") -> None:
-        super().__init__(last)
-        self.last = last
-
-
-class FakeServer:
-    """Answers requests; every attribute may be changed while it does.
-
-    Attributes:
-        requests: all that came.
-        connections: of all clients so far.
-        is_binary: whether headers of answers are of type ROCKETMQ.
-        version: of RocketMQ, as headers of answers say it.
-        dice: brings answers that are due together into another order, if given.
-        waits: seconds that requests are waited for which come together.
-        replace: gives another answer to a request, None for the ordinary one.
-        mangle: what becomes of the frame of an answer: bytes, or pieces of them.
-    """
-
-    version = 479
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.is_binary, self.waits = False, 0.0
-        self.dice: random.Random | None = None
-        self.replace: Callable[[Request], Reply | None] = lambda _request: None
-        self.mangle: Callable[[Request, bytes], bytes | Iterable[bytes]] = lambda _request, frame: (
-            frame
-        )
-        self.connections: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
-        self.cut_connections()
-
-    def cut_connections(self) -> None:
-        for connection in self.connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def asked(self, code: int) -> list[Request]:
-        return [request for request in self.requests if request.code == code]
-
-    def answer(self, request: Request) -> Reply:
-        raise NotImplementedError
-
-    def come(self, requests: list[Request]) -> None:
-        """Take note of requests that came together, before any of them is answered."""
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections.append(connection)
-            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
-
-    def _run(self, connection: socket.socket) -> None:
-        with suppress(OSError), connection:
-            try:
-                self._serve(connection)
-            except HangUpError as err:
-                connection.sendall(err.last)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(1 << 16):  # a reset would take away what was sent
-                    pass
-
-    def _serve(self, connection: socket.socket) -> None:
-        received = bytearray()
-        while True:
-            piece = connection.recv(1 << 20)
-            while piece and select.select([connection], [], [], self.waits)[0]:
-                received += piece
-                piece = connection.recv(1 << 20)
-            received += piece
-            due = list(_requests(received))
-            self.come(due)
-            if self.dice is not None:
-                self.dice.shuffle(due)
-            for request in due:
-                self.requests.append(request)
-                reply = self.replace(request) or self.answer(request)
-                mangled = self.mangle(request, self.frame(request, reply))
-                for sent in [mangled] if isinstance(mangled, bytes) else mangled:
-                    connection.sendall(sent)
-            if not piece:
-                return
-
-    def frame(self, request: Request, reply: Reply) -> bytes:
-        header = (_binary if self.is_binary else _json)(request.opaque, self.version, reply)
-        marked = int(self.is_binary) << 24 | len(header)
-        return struct.pack(">ii", 4 + len(header) + len(reply.body), marked) + header + reply.body
-
-
-def _requests(received: bytearray) -> Iterator[Request]:
-    """Take the whole requests from what was received."""
-    while len(received) >= 4:
-        (length,) = struct.unpack_from(">i", received)
-        if len(received) < 4 + length:
-            return
-        (size,) = struct.unpack_from(">i", received, 4)
-        header = json.loads(received[8 : 8 + size])
-        body = bytes(received[8 + size : 4 + length])
-        del received[: 4 + length]
-        yield Request(header["code"], header["opaque"], header["extFields"], body)
-
-
-def _json(opaque: int, version: int, reply: Reply) -> bytes:
-    header: dict[str, Any] = {
-        "code": reply.code, "flag": 1, "opaque": opaque, "language": "JAVA", "version": version
-    }  # fmt: skip
-    if reply.fields:
-        header["extFields"] = reply.fields
-    if reply.remark:
-        header["remark"] = reply.remark
-    return json.dumps(header).encode()
-
-
-def _binary(opaque: int, version: int, reply: Reply) -> bytes:
-    remark = reply.remark.encode()
-    fields = b"".join(
-        struct.pack(">h", len(name.encode())) + name.encode()
-        + struct.pack(">i", len(value.encode())) + value.encode()
-        for name, value in reply.fields.items()
-    )  # fmt: skip
-    head = struct.pack(">hbhiii", reply.code, 0, version, opaque, 1, len(remark))
-    return head + remark + struct.pack(">i", len(fields)) + fields
 
 
 class FakeNames(FakeServer):
@@ -330,9 +169,8 @@ class FakeBroker(FakeServer):
             at = self.committed.get((request.fields["consumerGroup"], *request.key))
             return Reply(22) if at is None else Reply(fields={"offset": str(at)})
         if request.code == 29:
-            found = (self._nearest if self.is_old else self._first)(
-                queue, int(request.fields["timestamp"])
-            )
+            search = self._nearest if self.is_old else self._first
+            found = search(queue, int(request.fields["timestamp"]))
         else:
             found = queue.end if request.code == 30 else queue.first
         return Reply(fields={"offset": str(found)})
@@ -379,9 +217,9 @@ class FakeBroker(FakeServer):
             following = next((each.place for each in queue.stored if each.place >= at), queue.end)
             return told(queue, 19, "OFFSET_FOUND_NULL", following)
         taken = within[: min(self.limit, n_asked)]
-        if at < queue.gone:
-            return told(queue, 0, "FOUND", taken[-1].end, b"".join(each.record for each in taken))
-        following = taken[-1].end if len(taken) < len(within) else max(taken[-1].end, until)
+        following = taken[-1].end
+        if at >= queue.gone and len(taken) == len(within):
+            following = max(following, until)
         return told(queue, 0, "FOUND", following, b"".join(each.record for each in taken))
 
     def _store(self, request: Request) -> Reply:
@@ -402,11 +240,8 @@ class FakeBroker(FakeServer):
             packed = pack(record, self._end)
             queue.stored.append(Stored(queue.end, packed, self._end, self.clock))
             self._end += len(packed)
-        return Reply(
-            self.send_code,
-            {"queueOffset": str(first), "queueId": fields["e"], "msgId": "00"},
-            remark="of the send",
-        )
+        where = {"queueOffset": str(first), "queueId": fields["e"], "msgId": "00"}
+        return Reply(self.send_code, where, remark="of the send")
 
 
 def told(queue: FakeQueue, code: int, remark: str, following: int, records: bytes = b"") -> Reply:
@@ -539,3 +374,8 @@ def fill(
 
 def one_queue(count: int, *, topic: str = "T", tags: Iterable[str] = ("A", "B")) -> Store:
     return fill(Store(), {(topic, 0): count}, random.Random(count), tags)
+
+
+def offsets(cluster: LiveCluster, **options: object) -> list[int]:
+    found = cluster.scan(columns="queueOffset", **options).read_all()
+    return found.column("queueOffset").to_pylist()

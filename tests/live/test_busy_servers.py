@@ -10,7 +10,8 @@ import pytest
 
 from connector.engine import Engine
 from connector.streams import drain
-from live.fake_cluster import FakeCluster, FakeServer, Reply, Request, one_queue
+from fake_server import Reply, on
+from live.fake_cluster import FakeCluster, one_queue
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
 from rmqstore.live import patience, sending
 
@@ -26,24 +27,12 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "_VISIBLE_SECONDS", 0.001)
 
 
-def refuse(server: FakeServer, asked: int, code: int, times: int, remark: str = "") -> None:
-    """Answer requests of one kind with a code some times before they are answered."""
-
-    def reply(request: Request) -> Reply | None:
-        nonlocal times
-        if request.code != asked or times <= 0:
-            return None
-        times -= 1
-        return Reply(code, remark=remark or CODES[code])
-
-    server.replace = reply
-
-
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("asked", [PULL, AT_TIME, MAX_OFFSET, MIN_OFFSET, ROUTE, TOPICS])
 def test_a_read_waits(code: int, asked: int) -> None:
     with FakeCluster({"a": one_queue(300)}) as fake, fake.open() as cluster:
-        refuse(fake.names if asked in (ROUTE, TOPICS) else fake.brokers["a"], asked, code, 20)
+        server = fake.names if asked in (ROUTE, TOPICS) else fake.brokers["a"]
+        server.replace = on(asked, Reply(code, remark=CODES[code]), times=20)
         assert cluster.count(starting_timestamp="ms:1") == 300
 
 
@@ -52,7 +41,7 @@ def test_a_read_waits(code: int, asked: int) -> None:
 def test_a_stream_waits(engine: Engine, tmp_path: Path, code: int, asked: int) -> None:
     with FakeCluster({"a": one_queue(30)}) as fake:
         server = fake.names if asked == ROUTE else fake.brokers["a"]
-        refuse(server, asked, code, 20)
+        server.replace = on(asked, Reply(code, remark=CODES[code]), times=20)
         found = drain(engine, fake.uri, tmp_path, startingOffsets="earliest")
         assert [one["numInputRows"] for one in found] == [30]
 
@@ -61,7 +50,8 @@ def test_a_stream_waits(engine: Engine, tmp_path: Path, code: int, asked: int) -
 @pytest.mark.parametrize("asked", [SEND, ROUTE, MAX_OFFSET])
 def test_a_write_waits(code: int, asked: int) -> None:
     with FakeCluster({"a": one_queue(1)}) as fake:
-        refuse(fake.names if asked == ROUTE else fake.brokers["a"], asked, code, 20)
+        server = fake.names if asked == ROUTE else fake.brokers["a"]
+        server.replace = on(asked, Reply(code, remark=CODES[code]), times=20)
         with fake.writer(waits=True) as writer:
             writer.append(pa.table({"topic": ["T"] * 3, "body": [b"0", b"1", b"2"]}))
         sent = fake.brokers["a"].batches["T", 0]
@@ -77,7 +67,7 @@ def test_it_is_said_why_a_server_does_nothing_in_the_end(
     for asked in (PULL, MAX_OFFSET, ROUTE, SEND):
         with FakeCluster({"a": one_queue(3)}) as fake, fake.open() as cluster:
             server = fake.names if asked == ROUTE else fake.brokers["a"]
-            refuse(server, asked, code, 10**9)
+            server.replace = on(asked, Reply(code, remark=CODES[code]))
             with pytest.raises(kinds, match=re.escape(CODES[code])):  # noqa: PT012
                 if asked == SEND:
                     with fake.writer() as writer:
@@ -95,7 +85,7 @@ def test_it_is_said_why_a_server_does_nothing_in_the_end(
 )
 def test_what_brokers_of_4_refuse_is_not_asked_again(remark: str) -> None:
     with FakeCluster({"a": one_queue(3)}) as fake, fake.open() as cluster:
-        refuse(fake.brokers["a"], PULL, 1, 10**9, remark)
+        fake.brokers["a"].replace = on(PULL, Reply(1, remark=remark))
         with pytest.raises(BrokerRefusedError, match=re.escape(remark)):
             cluster.count()
         assert len(fake.brokers["a"].asked(PULL)) == 1

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import rmqstore
-from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
+from fake_server import FakeServer, HangUpError, Reply, Request, on
+from live.fake_cluster import FakeCluster, fill, offsets, one_queue
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -47,10 +48,6 @@ def stored() -> Store:
 
 def opened(fake: FakeCluster, timeout: float = 0.3) -> LiveCluster:
     return LiveCluster(LiveLocation.parse(fake.uri, {"timeout": timeout}))
-
-
-def offsets(cluster: LiveCluster) -> list[int]:
-    return cluster.scan(columns="queueOffset").read_all().column("queueOffset").to_pylist()
 
 
 def half(_request: Request, frame: bytes) -> bytes:
@@ -88,12 +85,12 @@ FAULTS: dict[str, Callable[[Request, bytes], Any]] = {
 }
 
 
-def on(code: int, reply: Reply) -> Callable[[Request], Reply | None]:
-    """Return what replaces the answers to requests of one kind."""
-    return lambda request: reply if request.code == code else None
+ASKED = {
+    105: "GET_ROUTEINFO_BY_TOPIC", 30: "GET_MAX_OFFSET", 31: "GET_MIN_OFFSET", 11: "PULL_MESSAGE",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("code", [105, 30, 31, 11])
+@pytest.mark.parametrize("code", ASKED)
 @pytest.mark.parametrize("name", FAULTS)
 def test_answers_that_are_none_are_an_error_that_names_the_server(
     monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, code: int, name: str
@@ -101,8 +98,11 @@ def test_answers_that_are_none_are_an_error_that_names_the_server(
     server, fault = fake.names if code == 105 else fake.brokers["a"], FAULTS[name]
     server.mangle = lambda request, frame: fault(request, frame) if request.code == code else frame
     with opened(fake) as cluster:
-        with pytest.raises(BrokerUnreachableError, match=server.address):
+        with pytest.raises(BrokerUnreachableError, match=server.address) as caught:
             cluster.count(subscribe="T")
+        if name == "silent":
+            text = f"no answer to {ASKED[code]}: timed out after 0.3 s"
+            assert str(caught.value).endswith(text)
         server.mangle = lambda _request, frame: frame
         monkeypatch.setattr(patience, "PATIENCE_SECONDS", 60)
         assert offsets(cluster) == list(range(N)), "a later read is as any other"
@@ -145,13 +145,10 @@ def test_a_connection_that_a_broker_closed_as_idle_is_made_again(fake: FakeClust
 
 
 FIELDS: list[tuple[int, dict[str, str]]] = [
-    (30, {}),
-    (30, {"offset": "many"}),
-    (31, {"offset": str(1 << 70)}),
-    (11, {}),
-    (11, {"nextBeginOffset": "32", "minOffset": "0"}),
+    (30, {}), (30, {"offset": "many"}), (31, {"offset": str(1 << 70)}),
+    (11, {}), (11, {"nextBeginOffset": "32", "minOffset": "0"}),
     (11, {"nextBeginOffset": "x", "minOffset": "0", "maxOffset": "1000"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "fields"), FIELDS, ids=str)
@@ -191,17 +188,6 @@ def test_lists_of_topics_that_are_none_are_an_error(fake: FakeCluster, body: byt
         cluster.count()
 
 
-def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
-    text = "User:x has no permission to access Topic:T"
-    for code, server in ((105, fake.names), (206, fake.names), (11, fake.brokers["a"])):
-        server.replace = on(code, Reply(16, remark=text))
-        with opened(fake) as cluster, pytest.raises(BrokerRefusedError) as caught:
-            offsets(cluster)
-        assert text in str(caught.value)
-        assert server.address in str(caught.value)
-        server.replace = lambda _request: None
-
-
 def test_queues_without_end_are_not_looked_for_for_ever(fake: FakeCluster) -> None:
     fake.brokers["a"].replace = on(30, Reply(fields={"offset": str(N)}))
     lost = pytest.raises(OffsetOutOfRangeError, match=r", \d+ more, the latter")
@@ -209,35 +195,23 @@ def test_queues_without_end_are_not_looked_for_for_ever(fake: FakeCluster) -> No
         cluster.count()
 
 
-def test_a_terminal_obeys_no_server(fake: FakeCluster) -> None:
+def test_what_servers_refuse_is_said_as_they_say_it_and_a_terminal_obeys_none(
+    fake: FakeCluster,
+) -> None:
     remark = "no \x1b[2J\x1b]0;x\x07permission\x9b31m\r\nSee \u202ehttps"
     shown = r"no \x1b[2J\x1b]0;x\x07permission\x9b31m  See \u202ehttps"
-    for code, server in ((105, fake.names), (11, fake.brokers["a"])):
+    for code, server in ((105, fake.names), (206, fake.names), (11, fake.brokers["a"])):
         server.replace = on(code, Reply(16, remark=remark))
         with opened(fake) as cluster, pytest.raises(BrokerRefusedError) as caught:
-            cluster.count(subscribe="T")
+            offsets(cluster)
         assert shown in str(caught.value)
+        assert server.address in str(caught.value)
         server.replace = lambda _request: None
     for topics in ({"T\x1b[2J": {"a": (1, 1, 6)}}, {"T": {"b\x1b": (1, 1, 6)}}):
         fake.names.topics, fake.names.brokers = topics, {"b\x1b": {0: "127.0.0.1:1"}}
         with opened(fake) as cluster, pytest.raises(BrokerUnreachableError) as caught:
             cluster.count()
         assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [(105, "GET_ROUTEINFO_BY_TOPIC"), (30, "GET_MAX_OFFSET"), (11, "PULL_MESSAGE")],
-)
-def test_it_is_said_what_was_not_answered_and_how_long_was_waited(
-    fake: FakeCluster, code: int, name: str
-) -> None:
-    server = fake.names if code == 105 else fake.brokers["a"]
-    server.mangle = lambda request, frame: b"" if request.code == code else frame
-    with opened(fake) as cluster, pytest.raises(BrokerUnreachableError) as caught:
-        cluster.count(subscribe="T")
-    assert server.address in str(caught.value)
-    assert str(caught.value).endswith(f"no answer to {name}: timed out after 0.3 s")
 
 
 def test_a_broker_in_place_of_a_name_server_is_named(fake: FakeCluster) -> None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from live.fake_cluster import FakeBroker, FakeCluster, HangUpError, Reply, Request, decoded, pairs
+from fake_server import HangUpError, Reply, Request, on
+from live.fake_cluster import FakeBroker, FakeCluster, decoded, pairs
 from live.test_hostile_servers import flood
 from reading import rows
 from rmqstore.errors import (
@@ -134,9 +135,8 @@ def test_rows_without_a_queue_are_shared_out_and_each_queue_keeps_their_order(
     monkeypatch.setattr(writer, "_BUFFERED_BYTES", 1000)  # most is sent before the end
     with fake.writer() as one:
         for start in range(0, 3000, 250):
-            one.append(
-                table([{"topic": "T", "body": b"%d" % n} for n in range(start, start + 250)])
-            )
+            numbers = range(start, start + 250)
+            one.append(table([{"topic": "T", "body": b"%d" % number} for number in numbers]))
         one.flush()
     stored = bodies(broker)
     assert [len(each) for each in stored.values()] == [750] * 4
@@ -212,10 +212,9 @@ def test_a_message_that_was_read_is_sent_with_its_id(fake: FakeCluster) -> None:
     send(fake, given)
     with fake.open() as cluster:
         read = cluster.scan().read_all()
-    for batch in read.to_batches():
-        with fake.writer() as one:
-            one.append(batch)
-            one.flush()
+    with fake.writer() as one:
+        one.append(read)
+        one.flush()
     with fake.open() as cluster:
         ids = cluster.scan(columns="msgId").read_all().column("msgId").to_pylist()
     assert len(ids) == 16
@@ -226,15 +225,8 @@ def test_a_message_that_was_read_is_sent_with_its_id(fake: FakeCluster) -> None:
 def test_requests_that_a_broker_did_not_take_are_sent_again(
     fake: FakeCluster, broker: FakeBroker, code: int
 ) -> None:
-    left = [6]
-
-    def reply(request: Request) -> Reply | None:
-        if request.code == 320 and left[0]:
-            left[0] -= 1
-            return Reply(code, remark="[PCBUSY_CLEAN_QUEUE]broker busy")
-        return None
-
-    broker.replace = reply
+    busy = Reply(code, remark="[PCBUSY_CLEAN_QUEUE]broker busy")
+    broker.replace = on(320, busy, times=6)
     assert send(fake, numbered(400)).n_sent == 400
     expected = {n: [b"%d" % i for i in range(n, 400, 4)] for n in range(4)}
     assert bodies(broker) == expected
@@ -391,7 +383,7 @@ def test_a_broker_that_stays_away_fails_a_write(
 def test_requests_that_a_broker_refuses_are_an_error_and_sent_once(
     fake: FakeCluster, broker: FakeBroker, code: int, remark: str, kind: type[Exception]
 ) -> None:
-    broker.replace = lambda request: Reply(code, remark=remark) if request.code == 320 else None
+    broker.replace = on(320, Reply(code, remark=remark))
     with pytest.raises(kind, match=re.escape(remark)):
         send(fake, numbered(1))
     assert len(broker.asked(320)) == 1
@@ -400,12 +392,9 @@ def test_requests_that_a_broker_refuses_are_an_error_and_sent_once(
 def test_a_batch_that_is_too_large_for_a_broker_is_sent_in_parts(
     fake: FakeCluster, broker: FakeBroker
 ) -> None:
-    def refuse(request: Request) -> Reply | None:
-        if request.code == 320 and len(request.body) > 500:
-            return Reply(1, remark="message body size exceeded, msg body size 501, maxMessageSize")
-        return None
-
-    broker.replace = refuse
+    too_large = Reply(1, remark="message body size exceeded, msg body size 501, maxMessageSize")
+    refused = on(320, too_large)
+    broker.replace = lambda request: refused(request) if len(request.body) > 500 else None
     send(fake, numbered(100))
     assert bodies(broker) == {n: [b"%d" % i for i in range(n, 100, 4)] for n in range(4)}
 
@@ -437,11 +426,9 @@ def test_rows_that_cannot_be_sent_are_named(
 
 def test_an_error_in_the_third_batch_of_a_table_names_its_row(fake: FakeCluster) -> None:
     rows = table([*numbered(2), {"topic": "T", "body": None}])
-    reader = pa.RecordBatchReader.from_batches(
-        rows.schema, [rows.slice(number, 1) for number in range(3)]
-    )
+    batches = [rows.slice(number, 1) for number in range(3)]
     with fake.writer() as one, pytest.raises(IllegalMessageError, match=r"row 3,.*body is null"):
-        one.append(reader)
+        one.append(pa.RecordBatchReader.from_batches(rows.schema, batches))
 
 
 def test_a_refused_row_says_that_others_may_be_sent(fake: FakeCluster, broker: FakeBroker) -> None:
@@ -465,14 +452,7 @@ def test_topics_that_cannot_be_written_to_are_named(fake: FakeCluster) -> None:
 def test_a_topic_that_is_made_while_a_task_waits_is_written_to(
     fake: FakeCluster, broker: FakeBroker
 ) -> None:
-    asked = 0
-
-    def reply(request: Request) -> Reply | None:
-        nonlocal asked
-        asked += request.code == 105
-        return Reply(17) if asked < 3 else None
-
-    fake.names.replace = reply
+    fake.names.replace = on(105, Reply(17), times=2)
     assert send(fake, numbered(4), waits=True).n_sent == 4
     assert sum(map(len, bodies(broker).values())) == 4
 

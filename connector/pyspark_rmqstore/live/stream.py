@@ -251,7 +251,6 @@ class FollowedBrokers:
         self._request = request
         self._brokers = LiveBrokers(location)
         self._tails: dict[str, LiveTail] = {}
-        self._warned: set[str] = set()
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
         """Poll, and return the answer to a question about what was found."""
@@ -316,18 +315,17 @@ class FollowedBrokers:
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
             if self._request.fail_on_data_loss:
+                reason = "no name server knows it at the moment"
                 raise BrokerUnreachableError(
-                    names,
-                    "no name server knows it at the moment; failOnDataLoss=false continues "
-                    "without it",
+                    names, f"{reason}; failOnDataLoss=false continues without it"
                 )
-            self._warn(f"{names}: no name server knows it; continuing without it")
+            self._brokers.warn(f"{names}: no name server knows it; continuing without it")
         for spans in found:
             tail = self._tails.setdefault(spans.broker.name, LiveTail(spans.broker, selection))
             tail.take(spans)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
-            self._warn(f"no broker has {names}; they are followed once they appear")
+            self._brokers.warn(f"no broker has {names}; they are followed once they appear")
         return self._snapshot()
 
     def last_poll(self) -> StreamSnapshot:
@@ -352,11 +350,6 @@ class FollowedBrokers:
         """Refuse, as :meth:`weight` does."""
         raise UnsupportedFeatureError(f"how much of {start} to {end} of {key} is {n_bytes} bytes")
 
-    def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            logger.warning("%s", text)
-
     def report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.
 
@@ -366,9 +359,8 @@ class FollowedBrokers:
         names = ", ".join(sorted(brokers))
         text = "the query has read messages of it, and no name server knows it at the moment"
         if self._request.fail_on_data_loss:
-            raise BrokerUnreachableError(
-                names, f"{text}; failOnDataLoss=false continues without it"
-            )
+            reason = f"{text}; failOnDataLoss=false continues without it"
+            raise BrokerUnreachableError(names, reason)
         logger.warning("%s: %s; continuing without it", names, text)
 
     def report_gone(self, queues: Mapping[Key, int]) -> None:

@@ -27,8 +27,8 @@ from rmqstore.cli.stores import (
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild
-from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.doctor import WRONG, Check, examine
+from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
@@ -51,7 +51,7 @@ def doctor(path: str | None, columns: str | None, output: Output) -> None:
     given = given_options()
     checks = list(examine(path, given.conf, given.storage_options))
     rows = [check._asdict() for check in checks]
-    output = output._replace(is_cut=False)  # a cure is of no use in part
+    output = output._replace(is_cut=False)  # a part of what to do is of no use
     shown = pa.Table.from_pylist(rows, schema=_COLUMNS)
     if columns is not None:
         shown = shown.select(columns_of(columns, _COLUMNS.names))
@@ -83,9 +83,9 @@ def verify(path: Path, output: Output) -> None:
             compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
-        for kind, cure, of_kind in by_kind(findings):
-            click.echo(f"{kind} ({cure.severity}, {len(of_kind)}):", err=True)
-            for line in cure.lines(str(path), None if tiered is None else str(tiered)):
+        for kind, remedy, of_kind in by_kind(findings):
+            click.echo(f"{kind} ({remedy.severity}, {len(of_kind)}):", err=True)
+            for line in remedy.lines(str(path), None if tiered is None else str(tiered)):
                 click.echo(f"  {line}", err=True)
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,10 +62,10 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     for key in paths.queue_folders.queues():
         with closing(open_files(paths, *key)) as queue:
             units_end = max(units_end, reach(queue, kept_end(queue, FOREVER)))
-    newest = next(
-        (segment for segment in reversed(log.segments) if segment.start <= max(units_end, 0)), None
-    )
-    start = log.min_offset if newest is None else newest.start
+    start = log.min_offset
+    for segment in log.segments:
+        if segment.start <= max(units_end, 0):
+            start = segment.start
     log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues=units_end >= log_end)
 
@@ -95,9 +96,8 @@ def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[
     """
     found: list[tuple[Path, int, int, bool]] = []
     for folder in folders:
-        names = sorted(
-            entry.name for entry in paths.storage.list_folder(folder) if not entry.is_folder
-        )
+        entries = paths.storage.list_folder(folder)
+        names = sorted(entry.name for entry in entries if not entry.is_folder)
         for name in names:
             path = folder / name
             start = name_to_offset(name)
@@ -128,9 +128,8 @@ def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[
 
 def _misnamed(paths: StorePaths) -> Iterator[Finding]:
     """Yield files of the log whose first record says that it lies elsewhere."""
-    for path in (
-        path for folder in paths.commitlogs for path in segment_files(paths.storage, folder)
-    ):
+    files = (segment_files(paths.storage, folder) for folder in paths.commitlogs)
+    for path in chain.from_iterable(files):
         with paths.storage.open(path) as file:
             head = file.read(0, FIXED_PART_V4.itemsize)
         if len(head) < FIXED_PART_V4.itemsize:
@@ -138,11 +137,8 @@ def _misnamed(paths: StorePaths) -> Iterator[Finding]:
         fixed = head.view(FIXED_PART_V4)[0]
         start = int(fixed["physical_offset"])
         is_record = int(fixed["magic"]) in TOPIC_LENGTH_BYTES
-        if (
-            is_record
-            and 0 <= start != int(path.name)
-            and name_to_offset(f"{start:020d}") is not None
-        ):
+        can_be_name = start >= 0 and name_to_offset(f"{start:020d}") is not None
+        if is_record and can_be_name and start != int(path.name):
             text = (
                 f"the first record of the file says physical offset {start}, so the name of the "
                 f"file should be {start:020d}; a broker that starts does not find its messages"

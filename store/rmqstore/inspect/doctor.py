@@ -1,4 +1,4 @@
-"""What this computer has of what reading and writing takes, and what cures what is missing."""
+"""What this computer has of what reading and writing takes, and what to do where it lacks some."""
 
 from __future__ import annotations
 
@@ -82,17 +82,15 @@ def examine(
         pythons = list(_pythons_of_spark())
         yield from pythons
         # Spark looks for data sources in these packages: one that fails hides them all.
-        names = sorted(
-            {module.name for module in iter_modules() if module.name.startswith("pyspark_")}
-        )
+        modules = {module.name for module in iter_modules()}
+        names = sorted(name for name in modules if name.startswith("pyspark_"))
         for name in names:
             try:
                 import_module(name)
             except Exception as err:  # noqa: BLE001 - whatever a foreign package does
                 found = f"{type(err).__name__}: {err}"
-                yield Check(
-                    name, WRONG, found, f"Spark finds no data source: mend or remove {name}"
-                )
+                cure = f"Spark finds no data source: mend or remove {name}"
+                yield Check(name, WRONG, found, cure)
         # Spark asks a Python of its own for data sources, not the one that this is.
         without = [python for python in pythons if python.state == WRONG]
         if "pyspark_rmqstore" not in names:

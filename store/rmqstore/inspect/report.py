@@ -25,7 +25,6 @@ from rmqstore.inspect.charts import (
     draw_topics,
     estimate_rates,
 )
-from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.facts import (
     FileFacts,
     GroupFacts,
@@ -33,6 +32,7 @@ from rmqstore.inspect.facts import (
     StoreFacts,
     TopicFacts,
 )
+from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.times import in_current_zone, zone_name
@@ -103,10 +103,6 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
     names = [name for name in VIEWS["queues"].names if name != "bytes"]
     rows = _rows(store.view("queues", columns=names, include_system_topics=True))
     is_estimated = sum(row["messages"] or 0 for row in rows) > _EXACT_UNITS
-    sizes = {
-        (row["topic"], row["queueId"]): _n_bytes(store, row, is_estimated=is_estimated)
-        for row in rows
-    }
     queues = [
         QueueFacts(
             topic=row["topic"],
@@ -115,7 +111,7 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
             min_offset=row["minOffset"],
             max_offset=row["maxOffset"],
             messages=row["messages"],
-            n_bytes=sizes.get((row["topic"], row["queueId"])),
+            n_bytes=_n_bytes(store, row, is_estimated=is_estimated),
             first=row["firstStoreTimestamp"],
             last=row["lastStoreTimestamp"],
             reason=row["reason"],

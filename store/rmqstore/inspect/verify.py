@@ -49,7 +49,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
-from rmqstore.inspect.cures import in_order
+from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings

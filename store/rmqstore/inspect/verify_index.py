@@ -113,8 +113,8 @@ class KeysOfLog:
 
     def starting_at(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and hashes of the keys of records from physical offset ``first`` on."""
-        offsets = np.concatenate([*self._offsets, np.empty(0, np.int64)])
-        hashes = np.concatenate([*self._hashes, np.empty(0, np.int32)]).astype(np.int64)
+        offsets = np.concatenate([*self._offsets, _NO_KEYS])
+        hashes = np.concatenate([*self._hashes, _NO_KEYS])
         row = int(np.searchsorted(offsets, first))
         return offsets[row:], hashes[row:]
 
@@ -142,11 +142,10 @@ def index_findings(
     if not opened:
         return
     items_of_files = [file.items() for file in opened]
-    offsets = np.concatenate(
-        [items["physical_offset"].astype(np.int64) for items in items_of_files]
-    )
-    hashes = np.concatenate([items["key_hash"].astype(np.int64) for items in items_of_files])
-    hidden = [file.hidden(items) for file, items in zip(opened, items_of_files, strict=True)]
+    items = np.concatenate(items_of_files)
+    offsets = items["physical_offset"].astype(np.int64)
+    hashes = items["key_hash"].astype(np.int64)
+    hidden = [file.hidden(own) for file, own in zip(opened, items_of_files, strict=True)]
     # An interrupted put leaves items that no slot leads to. A recovery puts their keys a second
     # time, and the second item can be reached.
     pairs = _pairs(offsets, hashes)

@@ -172,9 +172,12 @@ def _undelivered(
     seconds = waiting.due[~is_entered] // precision
     in_circle = seconds[np.isin(seconds, start.stale)]
     if len(in_circle):
-        due = datetime.fromtimestamp(int(in_circle.min()) * precision / 1000, UTC)
+        millis = int(in_circle.min()) * precision
+        due = f"{millis} ms after 1970"  # of a wheel that is damaged
+        with suppress(ValueError, OverflowError, OSError):
+            due = f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         text = (
-            f"a broker that starts before {due:%Y-%m-%d %H:%M:%S} UTC reads the timer log in a "
+            f"a broker that starts before {due} reads the timer log in a "
             "circle from then on, until its memory is full, and delivers no timed message any more"
         )
         yield Finding("timer", _PHYSICAL_OFFSET, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,6 @@ from rmqstore.storage.queue.queue import Queue
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
 _MAX_RANGES: Final = 5  # of queue offsets that one finding names
-
-
-class _Kind(NamedTuple):
-    """How units lead to another record, and what a broker makes of them."""
-
-    leads_to: str
-    cause: str
 
 
 def led_astray(
@@ -37,20 +30,18 @@ def led_astray(
         queue_offsets: those of units that differ from the record that they should lead to, rising.
         log: the log.
     """
-    found: dict[_Kind, list[int]] = {}
+    found: dict[str, list[int]] = {}
     for queue_offset in queue_offsets:
         kind = _kind_of(queue, key, queue_offset, log)
         if kind is not None:
             found.setdefault(kind, []).append(queue_offset)
     for kind, of_kind in found.items():
-        text = (
-            f"{number_of(len(of_kind), 'unit')}, the first at queue offset {of_kind[0]}, for "
-            f"{kind.leads_to}, {kind.cause}"
-        )
-        yield len(of_kind), text
+        units = number_of(len(of_kind), "unit")
+        yield len(of_kind), f"{units}, the first at queue offset {of_kind[0]}, for {kind}"
 
 
-def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitLog) -> _Kind | None:
+def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitLog) -> str | None:
+    """Return how a unit leads to another record, and what a broker makes of such units."""
     physical_offset, size, _ = queue.unit(queue_offset)
     try:
         record = log.parts(physical_offset)
@@ -62,10 +53,9 @@ def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitL
     topic = decode_text(record.topic)
     queue_id = int(fixed["queue_id"])
     if (topic, queue_id) != key:
-        return _Kind(
-            f"messages of {topic}-{queue_id}",
-            "as where a file of that queue was copied or restored to this one: a broker serves "
-            "them here, and not the messages of this queue",
+        return (
+            f"messages of {topic}-{queue_id}, as where a file of that queue was copied or restored "
+            "to this one: a broker serves them here, and not the messages of this queue"
         )
     own_offset = int(fixed["queue_offset"])
     if own_offset == queue_offset or queue.unit(own_offset)[0] != physical_offset:
@@ -73,14 +63,14 @@ def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitL
     path, position = queue.location(queue_offset)
     own_path, own_position = queue.location(own_offset)
     if path != own_path and position == own_position:
-        return _Kind(
-            f"messages of another file of the queue, {own_path}",
-            "as where that file was copied or restored to another name: a broker serves these "
-            "messages twice, and not those that belong here",
+        return (
+            f"messages of another file of the queue, {own_path}, as where that file was copied or "
+            "restored to another name: a broker serves these messages twice, and not those that "
+            "belong here"
         )
-    return _Kind(
-        "messages that have another unit",
-        "as a crash of a broker leaves them: a broker serves these messages twice",
+    return (
+        "messages that have another unit, as a crash of a broker leaves them: a broker serves "
+        "these messages twice"
     )
 
 

@@ -84,12 +84,10 @@ def record_in_queues(broker: LiveBroker, physical_offset: int, spans: Spans) -> 
         search.begin_at(search.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
     left = [QueueSlice(*search.key, search.found, spans[search.key][1]) for search in searches]
-    records = first_records(
-        broker, [queue_slice for queue_slice in left if queue_slice.start < queue_slice.end]
-    )
-    return next(
-        (record for record in records if record and record.physical_offset == physical_offset), None
-    )
+    for record in first_records(broker, [each for each in left if each.start < each.end]):
+        if record is not None and record.physical_offset == physical_offset:
+            return record
+    return None
 
 
 def still_has(broker: LiveBroker, spans: Spans, last_record: LastRecord) -> bool | None:

@@ -358,11 +358,8 @@ class LiveBroker(LiveServer):
             self._of_queue(*key) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
             for key in queues
         ]
-        answers = self.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            fields,
-            allowed=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-        )
+        allowed = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        answers = self.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields, allowed=allowed)
         return {
             key: self._number(answer, "offset")
             for key, answer in zip(queues, answers, strict=True)

@@ -115,9 +115,8 @@ class NameServers:
         for _, answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(map(_is_name, topics)):
-                raise BrokerUnreachableError(
-                    str(self._location), "the list of topics cannot be read"
-                )
+                reason = "the list of topics cannot be read"
+                raise BrokerUnreachableError(str(self._location), reason)
             known.update(topics)
         return sorted(known)
 
@@ -147,10 +146,9 @@ class NameServers:
             if topic not in routes and (are_listed or number in self._unanswered)
         ]
         if missing and self._failures:
-            raise BrokerUnreachableError(
-                str(self._location),
-                f"no route of {', '.join(missing)}: {'; '.join(map(str, self._failures))}",
-            )
+            reasons = "; ".join(map(str, self._failures))
+            reason = f"no route of {', '.join(missing)}: {reasons}"
+            raise BrokerUnreachableError(str(self._location), reason)
         return {topic: routes[topic] for topic in topics if topic in routes}
 
     def _route(self, topic: str, answer: Answer) -> TopicRoute:
@@ -163,15 +161,13 @@ class NameServers:
         try:
             return _route(table)
         except (OptionError, ValueError, TypeError, AttributeError, KeyError) as err:
-            raise BrokerUnreachableError(
-                str(self._location), f"the route of {topic} cannot be read: {err}"
-            ) from err
+            reason = f"the route of {topic} cannot be read: {err}"
+            raise BrokerUnreachableError(str(self._location), reason) from err
 
     def _table(self, answer: Answer) -> dict[str, Any]:
         if len(answer.body) > MAX_TABLE_BYTES:
-            raise BrokerUnreachableError(
-                str(self._location), f"an answer of {len(answer.body)} bytes"
-            )
+            reason = f"an answer of {len(answer.body)} bytes"
+            raise BrokerUnreachableError(str(self._location), reason)
         try:
             return table_of(answer.body)
         except CorruptConfigError as err:
@@ -384,10 +380,8 @@ class LiveBrokers(Closing):
         address = replicas.get(MASTER_ID)
         if address is None:
             others = ", ".join(map(str, replicas.values())) or "none"
-            raise BrokerUnreachableError(
-                str(self.location),
-                f"broker {name} has no master at the moment; its replicas: {others}",
-            )
+            reason = f"broker {name} has no master at the moment; its replicas: {others}"
+            raise BrokerUnreachableError(str(self.location), reason)
         known = self._brokers.get(name)
         if known is None or known.address != address:
             if known is not None:
@@ -462,16 +456,13 @@ class LiveBrokers(Closing):
                     text = f"broker {name} lets nobody read {topic} (perm, readQueueNums)"
                     if must_be_read and topic in selection.named_topics:
                         raise UnsupportedFeatureError(f"{text}: let it (mqadmin updateTopic)")
-                    self._warn(text)
+                    self.warn(text)
                     continue
                 self.broker(name, route)
                 of_broker = found.setdefault(name, _BrokersQueues([], [], []))
                 above = max(counts)
-                for into, numbers in zip(
-                    of_broker,
-                    (range(counts.read), range(counts.read, counts.write), (above,)),
-                    strict=True,
-                ):
+                parts = (range(counts.read), range(counts.read, counts.write), (above,))
+                for into, numbers in zip(of_broker, parts, strict=True):
                     into.extend(
                         (topic, queue_id)
                         for queue_id in numbers
@@ -498,7 +489,7 @@ class LiveBrokers(Closing):
                 raise err
         if refused:
             some = next(iter(refused.values()))
-            self._warn(f"topics are not read: {', '.join(refused)}: {some}")
+            self.warn(f"topics are not read: {', '.join(refused)}: {some}")
         kept = ([key for key in part if key[0] not in refused] for part in queues)
         return _BrokersQueues(*kept)
 
@@ -531,7 +522,7 @@ class LiveBrokers(Closing):
                     raise BrokerUnreachableError(
                         f"broker {', '.join(missing)}", f"{text}; {READS_ON} reads the others"
                     )
-                self._warn(f"broker {', '.join(missing)}: {text}; reading the others")
+                self.warn(f"broker {', '.join(missing)}: {text}; reading the others")
 
     def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute]) -> None:
         if not selection.named_topics:
@@ -546,7 +537,8 @@ class LiveBrokers(Closing):
                 known |= {topic: set() for topic in others if topic not in missing}
         require_named(selection, known, str(self.location), "LiveCluster.topics() in Python")
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Log a warning, once."""
         if text not in self._warned:
             self._warned.add(text)
             logger.warning("%s", text)
@@ -567,7 +559,7 @@ class LiveBrokers(Closing):
         """
         spans = self._granted_spans(broker, [*unserved, *beyond])
         if unknown := [f"{topic}-{id_}" for topic, id_ in unserved if (topic, id_) not in spans]:
-            self._warn(
+            self.warn(
                 f"{broker}: {', '.join(unknown)} may hold messages, and the broker lets nobody "
                 "read them (readQueueNums)"
             )
@@ -611,12 +603,12 @@ class LiveBrokers(Closing):
                 f"{text}. Let the topic have these queues to read again (mqadmin updateTopic), "
                 f"or read the broker's files; {READS_ON} reads the other queues"
             )
-        self._warn(text)
+        self.warn(text)
 
     def ranges(
         self,
         selection: Selection,
-        pruning: Pruning = NO_PRUNING,
+        pruning: Pruning,
         *,
         fail_on_data_loss: bool,
     ) -> dict[str, list[QueueSlice]]:

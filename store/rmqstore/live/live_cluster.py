@@ -163,11 +163,8 @@ class LiveCluster(Closing):
             tally = Tally(progress)
             tally.expect(sum(part.n_records for part in parts.values()))
             advance = tally.add_records
-        return request.returned(
-            chain.from_iterable(
-                self._of_broker(request, name, part, advance) for name, part in parts.items()
-            )
-        )
+        reads = (self._of_broker(request, name, part, advance) for name, part in parts.items())
+        return request.returned(chain.from_iterable(reads))
 
     def _of_broker(
         self, request: ScanRequest, name: str, part: LivePart, advance: Advance

@@ -57,9 +57,8 @@ def sampled_part(
     ends = [part._replace(start=at) for part in slices for at in (part.start, part.end - 1)]
     found = first_records(broker, ends)
     if last_record is None:
-        last_record = max(
-            (record.last_record for record in found if record is not None), default=None
-        )
+        newest = (record.last_record for record in found if record is not None)
+        last_record = max(newest, default=None)
     records = iter(zip(ends, found, strict=True))
     sampled = []
     for queue_slice in slices:

@@ -236,13 +236,11 @@ def first_records(
         missing = [missing[at] for at in unclear]
         unanswered = queue_slices[missing[0]]
         answer = next(iter(unclear.values()))
-        err = BrokerUnreachableError(
-            str(broker),
+        text = (
             f"queue offset {unanswered.start} of {unanswered.topic}-{unanswered.queue_id} is "
-            "answered by "
-            f"{answer.remark or f'code {answer.code}'}",
+            f"answered by {answer.reason}"
         )
-        patience.pause(err)
+        patience.pause(BrokerUnreachableError(str(broker), text))
 
 
 def first_answers(
@@ -251,9 +249,8 @@ def first_answers(
     """Return what :func:`first_records` does, by number, and the answers that say nothing."""
     records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
-    for answered in broker.pull(
-        [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]
-    ):
+    singles = [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]
+    for answered in broker.pull(singles):
         headers = _record_headers([answer.body for _, answer in answered])
         for (number, answer), head in zip(answered, headers, strict=True):
             start = queue_slices[number].start
@@ -314,11 +311,8 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHeader | None:
     Source: QueryMessageProcessor.java#viewMessageById.
     """
     fields = {"offset": str(physical_offset)}
-    (answer,) = broker.ask(
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        [fields],
-        allowed=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
-    )
+    allowed = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    (answer,) = broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, [fields], allowed=allowed)
     if answer.code != ResponseCode.SUCCESS:
         return None
     (head,) = _record_headers([answer.body])
@@ -477,19 +471,18 @@ class Pulls:
             return None
         pulled = None
         if is_passing(answer.code, answer.remark):
-            self._refused = f"{answer.remark or f'code {answer.code}'}"
+            self._refused = answer.reason
             # Others may be answered meanwhile.
             if answer.code == ResponseCode.SYSTEM_ERROR and pull.patience.has_ended():
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, pull, start, until)
             if pulled is None and pull.gives_up():
-                raise BrokerRefusedError(
-                    str(self._broker),
-                    answer.code,
+                reason = (
                     f"{answer.remark}: pulls of {pull.queue_slice.topic}-"
-                    f"{pull.queue_slice.queue_id} from {start} on give nothing, and do not say why",
+                    f"{pull.queue_slice.queue_id} from {start} on give nothing, and do not say why"
                 )
+                raise BrokerRefusedError(str(self._broker), answer.code, reason)
         self._was_empty = pulled is None
         if pulled is None:
             pull.ask_again(start, until)
@@ -516,14 +509,14 @@ class Pulls:
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._broker), err.reason) from err
         end = following if pull.is_filtered else min(following, until)
+        pulled = Pulled(pull.number, start, end, following, is_filtered=pull.is_filtered)
         if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
-            is_filtered = pull.is_filtered
-            return Pulled(pull.number, start, end, following, answer.body, is_filtered=is_filtered)
+            return pulled._replace(records=answer.body)
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > start:
             if _REMOVING in answer.remark:
-                return Pulled(pull.number, start, end, following, loss="their files are deleted")
+                return pulled._replace(loss="their files are deleted", is_filtered=False)
             if pull.is_filtered:
-                return Pulled(pull.number, start, end, following, is_filtered=True)
+                return pulled
         if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return _lost(answer, pull, start, until)
         return None
@@ -541,7 +534,7 @@ class Pulls:
 def _lost(answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | None:
     """Return what is gone of a span, by an answer without messages; None if it does not say."""
     following, first, last = map(answer.number, _OFFSETS)
-    status = answer.remark or f"code {answer.code}"
+    status = answer.reason
     if start < first:
         end = min(first, until)
         text = f"they are deleted: the queue begins at {first} now"

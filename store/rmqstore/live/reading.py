@@ -234,14 +234,11 @@ class LiveScan:
         if pulled.is_filtered:
             return
         at = pulled.start
-        for queue_offset, end in [
-            *zip(queue_offsets.tolist(), ends.tolist(), strict=True),
-            (pulled.end, 0),
-        ]:
-            if at < min(queue_offset, pulled.end):
-                self._lose(
-                    queue_slice, at, min(queue_offset, pulled.end), "the broker passes over them"
-                )
+        spans = [*zip(queue_offsets.tolist(), ends.tolist(), strict=True), (pulled.end, 0)]
+        for queue_offset, end in spans:
+            before = min(queue_offset, pulled.end)
+            if at < before:
+                self._lose(queue_slice, at, before, "the broker passes over them")
             at = max(at, end)
 
     def _records(
@@ -259,13 +256,7 @@ class LiveScan:
         yield from pipeline.batches(source, starts, units, Origin(str(self._broker), record_at))
 
     def _keep_planned(self, rows: Rows) -> Rows:
-        """Return the rows without those in the place of planned ones, if the log was cut."""
-        if not self._is_cut(rows):
-            return rows
-        return keep_planned(rows, replace(self._spec, is_cut=True))
-
-    def _is_cut(self, rows: Rows) -> bool:
-        """Return whether the log may have been cut, and rows be in the place of planned ones.
+        """Return the rows without those in the place of planned ones, if the log was cut.
 
         They were stored later than the newest record that was known, and this is gone. A broker's
         clock that was set back lets rows seem later too.
@@ -273,13 +264,15 @@ class LiveScan:
         last_record = self._spec.last_record
         units = rows.units
         if last_record is None or units is None:
-            return False
+            return rows
         if (rows.headers.column("store_timestamp") <= last_record.store_timestamp).all():
-            return False
+            return rows
         keys = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
         queues = {(units.topics[code], queue_id) for code, queue_id in keys}
         with self._broker.separate() as broker:  # other answers come on this connection
-            return still_has(broker, broker.spans([*queues]), last_record) is False
+            if still_has(broker, broker.spans([*queues]), last_record) is not False:
+                return rows
+        return keep_planned(rows, replace(self._spec, is_cut=True))
 
     def _refuse(self, queue_slice: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
         """Handle bytes that are not a record as the mode says."""

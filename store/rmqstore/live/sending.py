@@ -245,7 +245,7 @@ class Sender:
         """Handle an answer that says that a request is not stored, or may not be."""
         request = queue.sent
         assert request is not None, "it was on its way"
-        remark = answer.remark or f"code {answer.code}"
+        remark = answer.reason
         if answer.code in BUSY:
             self._put_back(queue, [request])
             self._refused = remark  # one pause for all that are refused together

@@ -235,9 +235,9 @@ class LiveWriter(Closing):
         new = sorted(topics - self._queues.keys())
         for topic in new:
             if is_system_topic(topic) and not topic.startswith(RETRY_PREFIX):
-                index = (
-                    0 if self._maker.spec.topic else pc.index(batch.column("topic"), topic).as_py()
-                )
+                index = 0
+                if not self._maker.spec.topic:
+                    index = pc.index(batch.column("topic"), topic).as_py()
                 raise IllegalMessageError(
                     f"row {first_row + index}: topic {topic} belongs to brokers, and no messages "
                     "are sent to it here"

@@ -296,7 +296,7 @@ class BrokerClient:
 
     def _checked(self, answer: Answer) -> Answer:
         if answer.code in _PASSING:
-            raise BrokerUnreachableError(self._address, answer.remark or f"code {answer.code}")
+            raise BrokerUnreachableError(self._address, answer.reason)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerRefusedError(self._address, answer.code, answer.remark)
         return answer

@@ -221,12 +221,9 @@ class ClusterFollower:
         chosen = [broker for broker in brokers if self._cluster in (None, broker.cluster)]
         if not self._has_answered and not chosen and not self._members and not self._known():
             known = ", ".join(sorted({broker.cluster for broker in brokers})) or "none"
-            raise StoreStateError(
-                f"the name server knows no broker of cluster {self._cluster!r}; its clusters: "
-                f"{known}"
-                if self._cluster is not None
-                else "the name server knows no broker"
-            )
+            asked = f" of cluster {self._cluster!r}; its clusters: {known}"
+            of_cluster = "" if self._cluster is None else asked
+            raise StoreStateError(f"the name server knows no broker{of_cluster}")
         self._has_answered = True
         for broker in chosen:
             self._take_up(broker)
@@ -479,24 +476,22 @@ class FollowMetrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         copies, errors = self._progress
-        up = GaugeMetricFamily(
-            f"{_PREFIX}_up", "Whether the broker is followed; 0 after an error.", labels=["broker"]
-        )
-        for broker in sorted({*copies, *errors}):
-            up.add_metric([broker], float(broker not in errors))
-        families: list[Any] = [up]
+        families: list[Any] = []
+
+        def add(kind: type[Any], name: str, text: str, values: Mapping[str, float]) -> None:
+            family = kind(f"{_PREFIX}_{name}", text, labels=["broker"])
+            for broker, value in values.items():
+                family.add_metric([broker], value)
+            families.append(family)
+
+        followed = {broker: float(broker not in errors) for broker in sorted({*copies, *errors})}
+        text = "Whether the broker is followed; 0 after an error."
+        add(GaugeMetricFamily, "up", text, followed)
         for kind, known in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (field, text) in known.items():
-                family = kind(f"{_PREFIX}_{name}", text, labels=["broker"])
-                for broker, progress in copies.items():
-                    family.add_metric([broker], float(getattr(progress, field)))
-                families.append(family)
-        answered = GaugeMetricFamily(
-            f"{_PREFIX}_source_timestamp_seconds",
-            "When the broker reported the end of its log the last time, epoch seconds.",
-            labels=["broker"],
-        )
-        for broker, progress in copies.items():
-            answered.add_metric([broker], progress.source_at / 1000)
-        families.append(answered)
+                values = {broker: float(getattr(each, field)) for broker, each in copies.items()}
+                add(kind, name, text, values)
+        text = "When the broker reported the end of its log the last time, epoch seconds."
+        times = {broker: progress.source_at / 1000 for broker, progress in copies.items()}
+        add(GaugeMetricFamily, "source_timestamp_seconds", text, times)
         return families

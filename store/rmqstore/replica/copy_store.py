@@ -174,16 +174,6 @@ def warn_of_cut(
     root: Path, log: CommitLog, start: int, end: int, *, reason: str, folder: Path
 ) -> None:
     """Report which messages the broker has lost: those of a log that are cut, and kept aside."""
-    counts = _messages_from(log, start, end)
-    named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
-    logger.warning(
-        "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost "
-        "%d messages of %d topics: %s",
-        root, end - start, start, reason, folder, counts.total(), len(counts), named,
-    )  # fmt: skip
-
-
-def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     log.refresh()
     for low, high, segment in log.segment_spans(start, end):
@@ -196,7 +186,12 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
                     counts[topic] += int((units.topic_codes == code).sum())
             if window.damage is not None:
                 break
-    return counts
+    named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
+    logger.warning(
+        "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost "
+        "%d messages of %d topics: %s",
+        root, end - start, start, reason, folder, counts.total(), len(counts), named,
+    )  # fmt: skip
 
 
 def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:

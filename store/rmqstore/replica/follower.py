@@ -195,11 +195,9 @@ class Follower:
         self._progress = progress
         root = LOCAL.full_path(target)
         self._port = ListenPort(
-            endpoint,
-            settings.ha_address,
-            allow_sync_master=settings.allow_sync_master,
+            endpoint, settings.ha_address, allow_sync_master=settings.allow_sync_master,
             acknowledges=settings.acknowledge != "never",
-        )
+        )  # fmt: skip
         self._mail = Mail()
         old_files = OldFiles(settings.retention, settings.keep_for)
         self._make_store = partial(CopyStore, root, self._mail.put, make_disk, old_files)
@@ -269,7 +267,10 @@ class Follower:
                 for action in actions:
                     if isinstance(action, events.End):
                         error = action.error
-                        self._end(action)
+                        if action.is_complete:
+                            self._store.release()
+                        else:
+                            self._store.abandon(self._leave)
                     elif (event := self._perform(action)) is not None:
                         results.append(happened(event))
                 todo.extendleft(reversed(results))
@@ -412,12 +413,6 @@ class Follower:
                 self._mail.put(connect(action, self._port, self._stop.is_set))
 
         threading.Thread(target=ask, name="follow-question", daemon=True).start()
-
-    def _end(self, action: events.End) -> None:
-        if action.is_complete:
-            self._store.release()
-        else:
-            self._store.abandon(self._leave)
 
     def _leave(self, end: int) -> events.WriteState | None:
         """Return what the state file has to say of a log that ends somewhere."""

@@ -177,15 +177,9 @@ def first_state(source: Source, address: str, begin: int) -> FollowState:
         begin: physical offset where the copy begins.
     """
     return FollowState(
-        source.cluster,
-        source.broker,
-        address,
-        source.file_size,
-        begin,
-        begin,
-        begin,
+        source.cluster, source.broker, address, source.file_size, begin, begin, begin,
         store_type=source.store_type,
-    )
+    )  # fmt: skip
 
 
 def require_new(root: Path) -> None:

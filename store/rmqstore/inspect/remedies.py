@@ -15,7 +15,7 @@ from rmqstore.errors import Finding
 Severity: TypeAlias = Literal["high", "medium", "low"]
 
 
-class Cure(NamedTuple):
+class Remedy(NamedTuple):
     """What findings of one kind mean, and what to do about them."""
 
     severity: Severity
@@ -39,7 +39,7 @@ class Cure(NamedTuple):
         ]
 
     def lines(self, path: str, tiered: str | None = None) -> list[str]:
-        """Return the cure in words, with the commands for a store to type."""
+        """Return the remedy in words, with the commands for a store to type."""
         steps = self.steps(path, tiered)
         return [self.effect, *(f"{text} {command}".strip() for text, command in steps)]
 
@@ -47,8 +47,8 @@ class Cure(NamedTuple):
 _REBUILD = "rmqstore rebuild PATH"
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
-_CURES = {
-    "deletes": Cure(
+_REMEDIES = {
+    "deletes": Remedy(
         "high",
         "The newest units of a queue in tiered storage are gone. A broker that starts deletes all "
         "other segments of that queue then, with messages that nothing else has.",
@@ -58,7 +58,7 @@ _CURES = {
         "again:",
         "rmqstore verify SOURCE",
     ),
-    "lost": Cure(
+    "lost": Remedy(
         "high",
         "Messages are gone from the log, and a broker that starts gives their queue offsets to "
         "other messages. Consumers that were beyond them miss those.",
@@ -69,7 +69,7 @@ _CURES = {
         "left, and the next messages get the queue offsets after that:",
         _REBUILD,
     ),
-    "start": Cure(
+    "start": Remedy(
         "high",
         "A broker does not start on this store: a file has a wrong length or a wrong name.",
         "Do not delete the file, which loses what it holds. Get it from a backup or from a replica "
@@ -78,14 +78,14 @@ _CURES = {
         "queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
-    "name": Cure(
+    "name": Remedy(
         "high",
         "A file has the name of another place, so a broker does not find what it holds.",
         "Do not start the broker yet. Give a file of the log the name that its first record says, "
         "and check again; files of queues can be built again, by rmqstore rebuild:",
         "rmqstore verify PATH",
     ),
-    "twins": Cure(
+    "twins": Remedy(
         "high",
         "Two folders of the log have a file of one name with other bytes. A broker reads one of "
         "them, so what only the other one has is lost.",
@@ -93,7 +93,7 @@ _CURES = {
         "away, and check again:",
         "rmqstore verify PATH",
     ),
-    "end": Cure(
+    "end": Remedy(
         "high",
         "A broker that starts on this store ends the log there and loses these records.",
         "Before it starts, copy all messages out, these included:",
@@ -102,14 +102,14 @@ _CURES = {
         "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
         "rmqstore rebuild PATH --truncate",
     ),
-    "log": Cure(
+    "log": Remedy(
         "high",
         "Records of the log are damaged or missing, so their messages cannot be read.",
         "Nothing brings their bytes back but a replica or a backup. Without one, this builds "
         "queues and index from what is left, so that consumers get no zeros in their place:",
         _REBUILD,
     ),
-    "part": Cure(
+    "part": Remedy(
         "medium",
         "A part of a record cannot be read, and its other parts can. A broker serves such records, "
         "and RocketMQ's client leaves out those whose body does not inflate.",
@@ -117,7 +117,7 @@ _CURES = {
         "beside them, in this mode:",
         "rmqstore dump PATH --all --mode PERMISSIVE",
     ),
-    "gone": Cure(
+    "gone": Remedy(
         "high",
         "Messages are gone from the log, and their queues still lead to where they were: a broker "
         "serves what lies there now, such as zeros, or passes over them.",
@@ -125,14 +125,14 @@ _CURES = {
         "from what is left:",
         _REBUILD,
     ),
-    "unbuilt": Cure(
+    "unbuilt": Remedy(
         "high",
         "The log has messages that their queues lack, and a broker that starts does not build "
         "them: consumers miss them for good.",
         "Do not start the broker yet. This builds the queues from the log, all of them:",
         _REBUILD,
     ),
-    "tier": Cure(
+    "tier": Remedy(
         "high",
         "Messages in tiered storage cannot be read. A broker starts all the same. Consumers pass "
         "over a hole in a COMMIT_LOG without an error, and stop for good before one in a "
@@ -143,7 +143,7 @@ _CURES = {
         "stop there to the queue offset after them; this reads all others:",
         "rmqstore export SOURCE messages.parquet --mode DROPMALFORMED --ignore-data-loss",
     ),
-    "timer": Cure(
+    "timer": Remedy(
         "high",
         "Timed messages are not delivered, or the broker does not start, because of the files of "
         "its timer wheel. The messages are in the log still, and no others are affected.",
@@ -154,21 +154,21 @@ _CURES = {
         "Check again:",
         "rmqstore verify PATH",
     ),
-    "unit": Cure(
+    "unit": Remedy(
         "medium",
         "Consumers, and reads by queue, come upon wrong messages.",
         "A broker that starts does not mend this. This builds the queues from the log while no "
         "broker runs on the store:",
         _REBUILD,
     ),
-    "queue": Cure(
+    "queue": Remedy(
         "medium",
         "Consumers, and reads by queue, miss messages that the log has.",
         "A broker that starts after a crash mends this by itself. Without a broker, this builds "
         "the queues from the log:",
         _REBUILD,
     ),
-    "config": Cure(
+    "config": Remedy(
         "medium",
         "A table of the broker is damaged. What depends on it comes from its backup, or is not "
         "known. Messages are not affected.",
@@ -177,46 +177,46 @@ _CURES = {
         "is left of topics, groups and offsets:",
         "rmqstore describe PATH",
     ),
-    "check": Cure(
+    "check": Remedy(
         "medium",
         "The check ended early, so there may be more than is listed.",
         "Mend what it says, and check again:",
         "rmqstore verify PATH",
     ),
-    "stray": Cure(
+    "stray": Remedy(
         "low",
         "The notes of the broker do not have a file in tiered storage, or its last bytes, so it "
         "does not read them.",
         "If a segment is missing, this may be it: give it back its whole name, the digits before "
         "the offset included. Otherwise move it away.",
     ),
-    "tierkeys": Cure(
+    "tierkeys": Remedy(
         "low",
         "Queries by key at the broker miss messages in tiered storage. Nothing else is affected, "
         "and look-ups of this package do not use that index.",
         "Get the segment from a backup, put it in its place, and check again:",
         "rmqstore verify SOURCE",
     ),
-    "twin": Cure(
+    "twin": Remedy(
         "low",
         "Two folders of the log have the same file.",
         "A broker reads one of them. Move the other one away.",
     ),
-    "keys": Cure(
+    "keys": Remedy(
         "low",
         "A broker that starts deletes index files that its checkpoint does not cover, and does not "
         "build all of their keys again. No message is affected otherwise.",
         "Before it starts, this builds the index from the log:",
         _REBUILD,
     ),
-    "index": Cure(
+    "index": Remedy(
         "low",
         "Queries by key miss messages. No message is affected otherwise.",
         "This builds the index from the log while no broker runs on the store:",
         _REBUILD,
     ),
 }
-_KINDS = tuple(_CURES)
+_KINDS = tuple(_REMEDIES)
 
 
 def kind_of(finding: Finding) -> str:
@@ -229,25 +229,27 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
 
 
-def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]]:
-    """Return the findings about one store with what cures them, kind by kind, in that order.
+def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding]]]:
+    """Return the findings about one store with their remedies, kind by kind, in that order.
 
     A log that good records follow cannot be built from before it is cut.
     """
     kinds: dict[str, list[Finding]] = {}
     for finding in in_order(findings):
         kinds.setdefault(kind_of(finding), []).append(finding)
-    end = _CURES["end"] if "end" in kinds else None
+    end = _REMEDIES["end"] if "end" in kinds else None
     found = []
     for kind, of_kind in kinds.items():
-        cure = _CURES[kind]
-        if end is not None and kind != "end" and cure.command == _REBUILD:
-            cure = cure._replace(
+        remedy = _REMEDIES[kind]
+        if end is not None and kind != "end" and remedy.command == _REBUILD:
+            remedy = remedy._replace(
                 advice="Once the records after the end of the log were copied out, this cuts the "
                 "log and builds queues and index from what is left:",
                 command=end.last_command,
             )
-        elif end is not None and cure.last_command == _REBUILD:
-            cure = cure._replace(then="If there is no other copy, continue below.", last_command="")
-        found.append((kind, cure, of_kind))
+        elif end is not None and remedy.last_command == _REBUILD:
+            remedy = remedy._replace(
+                then="If there is no other copy, continue below.", last_command=""
+            )
+        found.append((kind, remedy, of_kind))
     return found
