@@ -59,8 +59,11 @@ def test_a_retention_is_read(value: str | list[str], expected: Retention) -> Non
     assert parse_retention("retain", value) == expected
 
 
-@pytest.mark.parametrize("value", ["", "30", "0d", "-1d", "5x", "500G", "never", "1.5GB", "0GB"])
-def test_what_is_not_a_retention_is_refused(value: str) -> None:
+@pytest.mark.parametrize(
+    "value",
+    ["", "30", "0d", "-1d", "5x", "500G", "never", "1.5GB", "0GB", ["7d", "30d"], ["1GB", "2GB"]],
+)
+def test_what_is_not_a_retention_is_refused(value: str | list[str]) -> None:
     with pytest.raises(OptionError, match="retain"):
         parse_retention("retain", value)
 

@@ -243,7 +243,7 @@ def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
             KiB and so on).
 
     Raises:
-        OptionError: it is none of these.
+        OptionError: it is none of these, or there are two ages or two sizes.
     """
     retention = Retention()
     for text in [value] if isinstance(value, str) else value:
@@ -253,8 +253,12 @@ def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
         if word == _MIRROR:
             retention = retention._replace(is_mirror=True)
         elif age is not None and int(age[1]):
+            if retention.max_age is not None:
+                raise OptionError(f"`{name}` {text!r}: another age is given too; give one")
             retention = retention._replace(max_age=int(age[1]) * _MILLIS[age[2]])
         elif size is not None and int(size[1]):
+            if retention.max_bytes is not None:
+                raise OptionError(f"`{name}` {text!r}: another size is given too; give one")
             unit = (1024 if size[3] else 1000) ** _POWERS[size[2]]
             retention = retention._replace(max_bytes=int(size[1]) * unit)
         elif word != FOREVER:
