@@ -18,7 +18,7 @@ from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.pending import PendingRows, read_pending
-from rmqstore.read.reading import finder, look_up, read_log, read_queues, read_units
+from rmqstore.read.reading import look_up, read_log, read_queues, read_records, read_units
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.split import Limits, SampledQueues, SampledSpan, cut_log, cut_rows
@@ -236,7 +236,7 @@ class RecordsPart:
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Iterator[pa.RecordBatch]:
         spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
-        return request.kept(finder(store).read_records(self.physical_offsets, spec, chosen))
+        return request.kept(read_records(store, self.physical_offsets, spec, chosen))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from rmqstore.format.topics import (
 )
 from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
-from rmqstore.read.reading import finder, read_queues
+from rmqstore.read.reading import read_copies, read_queues, read_records
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.timer import TimerUnits, pending_units
@@ -158,7 +158,7 @@ def read_waiting_at(
     Where there is none, any more or at all, nothing is read; None if there is nothing to read.
     """
     own = _own_spec(spec, _STORED)
-    batches = finder(store).read_records(physical_offsets, own, LogFilter())
+    batches = read_records(store, physical_offsets, own, LogFilter())
     table = pa.Table.from_batches(batches, own.schema)
     return Waiting.of(table.filter(pc.equal(table.column("topic"), topic)))
 
@@ -219,7 +219,7 @@ def have_copies(
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.physical_offsets.min())
-    for batch in finder(store).copies(LookupKeys(msg_ids=frozenset(keys)), topics, first):
+    for batch in read_copies(store, LookupKeys(msg_ids=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
@@ -390,7 +390,7 @@ def read_pending(
         start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
     )
     record_spec = replace(spec, schema=pa.schema([*stored, physical_offset]))
-    for batch in finder(store).read_records(rows.physical_offsets, record_spec, times):
+    for batch in read_records(store, rows.physical_offsets, record_spec, times):
         physical_offsets = batch.column("commitLogOffset").to_numpy()
         pending = rows.take(np.searchsorted(rows.physical_offsets, physical_offsets))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
