@@ -294,7 +294,7 @@ class _Timed(NamedTuple):
         rows = np.searchsorted(units.physical_offsets, messages.physical_offsets)
         seconds = pa.array(units.seconds[rows])
         are_final = pa.array(~units.are_rolled[rows])
-        finals = pc.if_else(are_final, seconds, _seconds_of(due, units.precision))
+        finals = pc.if_else(are_final, seconds, pc.divide(due, units.precision))
         return cls(messages, due, finals, seconds, are_entered=True)
 
     @classmethod
@@ -303,17 +303,13 @@ class _Timed(NamedTuple):
         if messages is None:
             return None
         due = integers(messages.property("TIMER_OUT_MS"))
-        seconds = _seconds_of(due, precision)
+        seconds = pc.divide(due, precision)
         return cls(messages, due, seconds, seconds, are_entered=False)
 
     @property
     def deletes(self) -> pa.Array:
         """What each message cancels: a UNIQ_KEY, after "topic+" in some versions; else null."""
         return self.messages.property(_DELETED)
-
-
-def _seconds_of(due: pa.Array, precision: int) -> pa.Array:
-    return pc.divide(due, precision)
 
 
 def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
