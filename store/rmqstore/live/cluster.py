@@ -544,7 +544,7 @@ class LiveBrokers(Closing):
             with suppress(BrokerRefusedError, BrokerUnreachableError):
                 others = choose_topics(Selection(), self.topics())
                 known |= {topic: set() for topic in others if topic not in missing}
-        require_named(selection, known, str(self.location), "LiveCluster.topics() in Python")
+        require_named(selection, [known], str(self.location), "LiveCluster.topics() in Python")
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

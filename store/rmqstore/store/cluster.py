@@ -200,11 +200,7 @@ class StoreCluster(Closing):
         known = {
             name: store.parts.ranges.named_queues(selection) for name, store in self.stores.items()
         }
-        everywhere: dict[str, set[int]] = {}
-        for queues in known.values():
-            for topic, ids in queues.items():
-                everywhere.setdefault(topic, set()).update(ids)
-        require_named(selection, everywhere, f"brokers {', '.join(self.stores)}")
+        require_named(selection, known.values(), f"brokers {', '.join(self.stores)}")
         chosen: list[tuple[MessageStore, Any]] = []
         for name, store in self.stores.items():
             here = sorted(selection.named_topics & known[name].keys())
