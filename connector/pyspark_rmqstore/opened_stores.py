@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import NotAStoreError, StoreStateError
+from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
 from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.files.paths import StorePaths
@@ -38,6 +39,34 @@ def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Ite
         return
     with ThreadPoolExecutor(_STORES_AT_ONCE) as pool:
         yield from pool.map(plan, stores)
+
+
+def plan_stores(
+    stores: Sequence[StoreRef],
+    plan: Callable[[StoreRef, StoreParts], Iterable[T]],
+    selection: Selection | None,
+) -> list[T]:
+    """Return what a function plans of each open store, one store after the other.
+
+    Args:
+        stores: the stores.
+        plan: plans one of them.
+        selection: some store must have the topics and queues that it names; None for any.
+
+    Raises:
+        OptionError: no store has one of them.
+    """
+
+    def plan_one(ref: StoreRef) -> tuple[Iterable[T], dict[str, set[int]]]:
+        with open_ref(ref) as store:
+            planned = plan(ref, store)
+            return planned, {} if selection is None else store.ranges.named_queues(selection)
+
+    plans = [*each_store(stores, plan_one)]
+    if selection is not None:
+        known = [known for _, known in plans]
+        require_named(selection, known, ", ".join(ref.path for ref in stores))
+    return [item for planned, _ in plans for item in planned]
 
 
 def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from pyspark_rmqstore.write_options import Sending, WriteOptions
+from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import UnsupportedFeatureError
 
 try:
@@ -101,10 +101,8 @@ def stream_reader(schema: StructType, options: StreamOptions) -> datasource.Data
     return kind(schema, options)
 
 
-def stream_writer(
-    schema: StructType, options: WriteOptions | Sending
-) -> datasource.DataSourceStreamWriter:
-    """Return a writer of micro-batches that takes Arrow batches."""
+def stream_writer(schema: StructType, options: object) -> datasource.DataSourceStreamWriter:
+    """Return a writer of micro-batches that takes Arrow batches, into a store or to brokers."""
     if not isinstance(options, WriteOptions):
         live = import_module("pyspark_rmqstore.live.stream_sink")
         writer: datasource.DataSourceStreamWriter = live.live_stream_writer(schema, options)

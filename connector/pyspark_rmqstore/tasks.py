@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,15 +20,15 @@ from rmqstore.read.split import Limits
 
 
 @dataclass(frozen=True)
-class Task(InputPartition):
+class Task(InputPartition, ABC):
     """A part of a read. Its subclasses know where it is read."""
 
     part: Splittable
 
     @property
+    @abstractmethod
     def source(self) -> str:
         """What is opened to read the part, in words."""
-        raise NotImplementedError
 
     @property
     def n_bytes(self) -> float:
@@ -43,9 +44,9 @@ class Task(InputPartition):
         """Return tasks within limits that together are this one."""
         return [replace(self, part=part) for part in self.part.split(limits)]
 
+    @abstractmethod
     def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a request."""
-        raise NotImplementedError
 
     def read_planned(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a micro-batch, which may be planned again after a restart."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.opened_stores import each_store, open_in_task, open_ref, stores_to_read
+from pyspark_rmqstore.opened_stores import open_in_task, open_ref, plan_stores, stores_to_read
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
@@ -21,8 +21,8 @@ from pyspark_rmqstore.worker import settle_worker
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
-from rmqstore.query.selection import require_named
 from rmqstore.read.split import Limits
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.catalogue import (
     plan_view,
     read_cluster_view,
@@ -63,12 +63,6 @@ class ViewOptions:
             return view_spec(self.view, columns=schema, **self.arguments)
 
 
-def view_name(options: Mapping[str, str]) -> str:
-    """Return the view that the options name, in any case of letters."""
-    name = next(value for key, value in options.items() if key.lower() == "view").strip().lower()
-    return _VIEW_NAMES.get(name, name)
-
-
 @option_names()
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a view.
@@ -77,8 +71,9 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         OptionError: the view or an option is unknown, an option has no meaning for the view, or
             its value is out of its domain.
     """
-    view = view_name(options)
     given = GivenOptions(options, ALL_READ_OPTIONS, SPARK_OWN)
+    name = (given.text("view") or "").strip().lower()
+    view = _VIEW_NAMES.get(name, name)
     columns = view_columns(view)
     for option in given.outside("view"):
         views = ALLOWED.get(option.argument, ())
@@ -168,18 +163,6 @@ class ClusterSplit(InputPartition):
     stores: tuple[StoreRef, ...]
 
 
-class _StorePlan(NamedTuple):
-    """What is to be read of one store.
-
-    Attributes:
-        named_queues: topics and queues that the options name, see ``StoreParts.named_queues``.
-        views: its part of the view.
-    """
-
-    named_queues: Mapping[str, set[int]]
-    views: list[_StoreView]
-
-
 class RmqStoreViewReader(DataSourceReader):
     """Reads a view of one or several stores."""
 
@@ -202,14 +185,18 @@ class RmqStoreViewReader(DataSourceReader):
             with ExitStack() as stack:
                 opened = [stack.enter_context(open_ref(ref)) for ref in stores]
                 require_known_names(opened, spec)
-        known: dict[str, set[int]] = {}
-        views: list[_StoreView] = []
-        for plan in each_store(stores, lambda ref: self._plan(ref, len(stores))):
-            views += plan.views
-            for topic, queue_ids in plan.named_queues.items():
-                known.setdefault(topic, set()).update(queue_ids)
-        if spec.names_topics:
-            require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
+        limits = self._options.limits
+        if limits.min_partitions:
+            limits = limits._replace(min_partitions=-(-limits.min_partitions // len(stores)))
+
+        def plan_one(ref: StoreRef, store: StoreParts) -> list[_StoreView]:
+            if spec.view in OF_CLUSTER:
+                store.require(f"view {spec.view}")
+                return []
+            tasks = [ViewTask(ref, view_slice) for view_slice in plan_view(store, spec, limits)]
+            return [_StoreView(ref.path, tasks)]
+
+        views = plan_stores(stores, plan_one, spec.selection if spec.names_topics else None)
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
         tasks = plan_tasks(views, self._options.limits)
@@ -217,19 +204,6 @@ class RmqStoreViewReader(DataSourceReader):
             "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )
         return tasks
-
-    def _plan(self, ref: StoreRef, n_stores: int) -> _StorePlan:
-        spec = self._spec
-        limits = self._options.limits
-        if limits.min_partitions:
-            limits = limits._replace(min_partitions=-(-limits.min_partitions // n_stores))
-        with open_ref(ref) as store:
-            named = store.ranges.named_queues(spec.selection) if spec.names_topics else {}
-            if spec.view in OF_CLUSTER:
-                store.require(f"view {spec.view}")
-                return _StorePlan(named, [])
-            tasks = [ViewTask(ref, view_slice) for view_slice in plan_view(store, spec, limits)]
-            return _StorePlan(named, [_StoreView(ref.path, tasks)])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.store_options import absolute_path, given_conf, paths_or_root
@@ -45,23 +44,17 @@ class WriteOptions:
     broker_stopped: bool = False
 
 
-class Sending(Protocol):
-    """The options of a write to running brokers, as ``live.sink`` has them."""
-
-    @property
-    def spec(self) -> WriteSpec: ...
-
-
 @option_names()
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions | Sending:
-    """Parse the options of a batch write.
+def parse_write_options(options: Mapping[str, str]) -> object:
+    """Parse the options of a batch write: into a store, or to brokers, as ``live.sink`` has them.
 
     Raises:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
     if is_live(given["path"]):
-        sending: Sending = import_module("pyspark_rmqstore.live.sink").parse_send_options(given)
+        live = import_module("pyspark_rmqstore.live.sink")
+        sending: object = live.parse_send_options(given)
         return sending
     if "storageOptions" in given:
         raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
@@ -97,7 +90,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions | Sending:
     )
 
 
-def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions | Sending:
+def parse_stream_write_options(options: Mapping[str, str]) -> object:
     """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
     parsed = parse_write_options(options)
     if isinstance(parsed, WriteOptions) and parsed.txn is not None:

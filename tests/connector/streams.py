@@ -18,12 +18,11 @@ from rmqstore.write.writer import StoreWriter
 
 SCHEMA = "topic string, queueId int, queueOffset long, body string"
 # Sizes that let a few messages roll over files of every kind.
-SIZES = StoreConfig().updated(
-    {
-        "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 600, "maxHashSlotNum": 100,
-        "maxIndexNum": 400,
-    }
-)  # fmt: skip
+SMALL = {
+    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600",
+    "maxHashSlotNum": "100", "maxIndexNum": "400",
+}  # fmt: skip
+SIZES = StoreConfig().updated({name: int(size) for name, size in SMALL.items()})
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> None:

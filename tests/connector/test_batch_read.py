@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import shutil
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,13 @@ from connector.sparkreads import (
     Golden,
     GoldenStore,
     collect,
-    in_log_order,
     in_queue_order,
-    is_text,
     load,
     messages,
     offsets,
     read,
 )
-from reading import LOG_COLUMNS, TOLD_COLUMNS, TOLD_OF_LOG, Row
-from rmqstore.format.text import decode_text
+from reading import LOG_COLUMNS, TOLD_COLUMNS, Row
 
 COMPARABLE = (
     # no map: those do not sort
@@ -69,25 +65,6 @@ def test_every_message_by_queue_in_all_columns(golden: Golden, name: str) -> Non
     assert in_queue_order(found) == messages(name)
 
 
-@pytest.mark.parametrize("name", [*goldens.PLAIN, "dledger", "dledger-mixed"])
-def test_every_record_by_log_in_all_columns(golden: Golden, name: str) -> None:
-    found = in_log_order(
-        golden.read(name, scan="commitlog", columns=",".join(TOLD_OF_LOG), brokerName="b")
-    )
-    expected = goldens.records(name)
-    columns = goldens.RECORD_COLUMNS
-    assert [[row[column] for column in columns.values()] for row in found] == [
-        [row[key] for key in columns] for row in expected
-    ]
-    assert [row["properties"].get("UNIQ_KEY") for row in found] == [
-        row["uniqKey"] for row in expected
-    ]
-    by_offset = {row["commitLogOffset"]: row for row in found}
-    for row in messages(name):
-        del row["tagsCode"]
-        assert by_offset[row["commitLogOffset"]] == row
-
-
 def test_without_options_the_documented_columns_of_user_topics_come(golden: Golden) -> None:
     frame = golden.load("live")
     assert frame.columns == documented.DEFAULT
@@ -101,69 +78,6 @@ def test_without_options_the_documented_columns_of_user_topics_come(golden: Gold
 
 
 # ---- which topics and queues
-
-
-@pytest.mark.parametrize("scan", ["queue", "commitlog"])
-@pytest.mark.parametrize(
-    ("options", "queues"),
-    [
-        pytest.param({"subscribe": "TopicB"}, [("TopicB", 0), ("TopicB", 1)], id="subscribe"),
-        pytest.param(
-            {"subscribe": "t, SCHEDULE_TOPIC_XXXX"},
-            [("t", 0), *(("SCHEDULE_TOPIC_XXXX", queue) for queue in (2, 3, 4, 9, 12, 14, 17))],
-            id="subscribe to a system topic",
-        ),
-        pytest.param(
-            {"subscribePattern": "Topic[AB]|.*RETRY.*"},
-            [
-                *(("TopicA", queue) for queue in range(4)), ("TopicB", 0), ("TopicB", 1),
-                ("%RETRY%group-1", 0),
-            ],
-            id="subscribePattern",
-        ),
-        pytest.param({"subscribePattern": "opic"}, [], id="a pattern matches whole names"),
-        pytest.param({"assign": {"TopicA": [3, 1], "order_topic": [7]}},
-                     [("TopicA", 1), ("TopicA", 3), ("order_topic", 7)], id="assign"),
-    ],
-)  # fmt: skip
-def test_topics_and_queues_are_chosen(
-    golden: Golden, scan: str, options: dict[str, Any], queues: list[tuple[str, int]]
-) -> None:
-    found = golden.read("basic", scan=scan, columns="commitLogOffset", **options)
-    if scan == "queue":
-        expected = {
-            row["physicalOffset"] for queue in queues for row in queue_rows("basic", *queue)
-        }
-    else:
-        expected = physical(
-            [row for row in goldens.records("basic") if (row["topic"], row["queueId"]) in queues]
-        )
-    assert offsets(found) == expected
-
-
-NAMES_A_MISSING_TOPIC = [{"subscribe": "TopicA,Typo"}, {"assign": {"Typo": [0], "TopicA": [0]}}]
-
-
-@pytest.mark.parametrize("options", NAMES_A_MISSING_TOPIC, ids=str)
-def test_a_missing_topic_is_refused_with_those_there_are(
-    golden: Golden, options: dict[str, Any]
-) -> None:
-    topics = sorted({topic for topic, _ in goldens.queues("basic")})
-    refused(golden.load("basic", **options), "OptionError: no topic Typo", ", ".join(topics))
-
-
-@pytest.mark.parametrize("options", NAMES_A_MISSING_TOPIC, ids=str)
-def test_by_log_the_records_decide_which_topics_there_are(
-    golden: Golden, options: dict[str, Any]
-) -> None:
-    found = golden.read("basic", scan="commitlog", columns="commitLogOffset", **options)
-    queues = range(4) if "subscribe" in options else [0]
-    rows = [
-        row
-        for row in goldens.records("basic")
-        if row["topic"] == "TopicA" and row["queueId"] in queues
-    ]
-    assert offsets(found) == physical(rows)
 
 
 @pytest.mark.parametrize(
@@ -182,15 +96,7 @@ def test_by_log_a_topic_is_read_whose_queues_and_entry_are_gone(
     )
 
 
-# ---- where queues start and end
-
-
-def spans(found: list[Row]) -> dict[int, tuple[int, int, int]]:
-    """Return the first offset, the end offset and the number of messages of each queue."""
-    listed: dict[int, list[int]] = {}
-    for row in found:
-        listed.setdefault(row["queueId"], []).append(row["queueOffset"])
-    return {queue: (min(ats), max(ats) + 1, len(ats)) for queue, ats in listed.items()}
+# ---- no message
 
 
 def test_a_read_of_no_message_is_an_empty_frame(golden: Golden) -> None:
@@ -200,67 +106,7 @@ def test_a_read_of_no_message_is_an_empty_frame(golden: Golden) -> None:
     assert golden.load("basic", subscribePattern="no such topic").count() == 0
 
 
-def test_a_group_starts_from_its_committed_offsets(golden: Golden) -> None:
-    """config/consumerOffset.json says LivePlain@CG_part {0:16,1:25,2:16,3:16}."""
-    columns = {"subscribe": "LivePlain", "columns": "queueId,queueOffset"}
-    found = spans(golden.read("live", startingOffsets="group:CG_part", **columns))
-    assert found == {0: (16, 53, 37), 1: (25, 53, 28), 2: (16, 52, 36), 3: (16, 52, 36)}
-    refused(golden.load("live", startingOffsets="group:CG_none", **columns), "CG_none", "CG_part")
-
-
-def test_times_by_queue_bound_only_the_queues_named(golden: Golden) -> None:
-    middle = [queue_rows("basic", "TopicA", queue)[50]["storeTimestamp"] for queue in (0, 1)]
-    found = spans(
-        golden.read(
-            "basic", assign={"TopicA": [0, 1]}, columns="queueId,queueOffset",
-            startingOffsetsByTimestamp={"TopicA": {"0": middle[0]}},
-            endingOffsetsByTimestamp={
-                "TopicA": {"1": datetime.fromtimestamp(middle[1] / 1000, UTC).isoformat()}
-            },
-        )
-    )  # fmt: skip
-    first = [
-        next(
-            row["queueOffset"]
-            for row in queue_rows("basic", "TopicA", queue)
-            if row["storeTimestamp"] >= middle[queue]
-        )
-        for queue in (0, 1)
-    ]
-    assert found == {0: (first[0], 193, 193 - first[0]), 1: (0, first[1], first[1])}
-
-
-def test_offsets_that_retention_deleted_are_data_loss(golden: Golden) -> None:
-    """Of `expired` ExpA-0 holds 82 to 129, ExpA-1 93 to 127."""
-    options = {"subscribe": "ExpA", "columns": "queueId,queueOffset"}
-    gone = {"startingOffsets": {"ExpA": {"0": 7}}}
-    refused(
-        golden.load("expired", **options, **gone), "OffsetOutOfRangeError", "ExpA-0",
-        "failOnDataLoss",
-    )  # fmt: skip
-    found = spans(golden.read("expired", **options, **gone, failOnDataLoss="false"))
-    assert found == {0: (82, 129, 47), 1: (93, 127, 34), 2: (100, 139, 39)}
-    beyond = {"endingOffsets": {"ExpA": {"1": 500}}}
-    refused(golden.load("expired", **options, **beyond), "OffsetOutOfRangeError", "ExpA-1")
-    assert spans(golden.read("expired", **options, **beyond, failOnDataLoss="false")) == found
-
-
-@pytest.mark.parametrize("scan", ["queue", "commitlog"])
-def test_a_commitlog_file_gone_from_between_is_data_loss(
-    golden: Golden, tmp_path: Path, scan: str
-) -> None:
-    root = golden.copy("basic", tmp_path / "basic")
-    lost = range(131072, 2 * 131072)
-    (root / "commitlog" / f"{lost.start:020d}").unlink()
-    options = {"columns": "commitLogOffset", "includeSystemTopics": "true", "scan": scan}
-    refused(golden.load(root, **options), "OffsetOutOfRangeError", "failOnDataLoss")
-    rows = goldens.lines("basic", "expected") if scan == "queue" else goldens.records("basic")
-    assert offsets(golden.read(root, **options, failOnDataLoss="false")) == {
-        at for at in physical(rows) if at not in lost
-    }
-
-
-# ---- tags, columns, schemas
+# ---- columns, schemas
 
 
 def test_columns_are_those_of_the_full_read(golden: Golden) -> None:
@@ -268,46 +114,6 @@ def test_columns_are_those_of_the_full_read(golden: Golden) -> None:
     found = golden.load("basic", columns=", ".join(names))
     assert found.schema.fieldNames() == names
     assert same_rows(found, golden.load("basic").select(*names))
-
-
-def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(golden: Golden) -> None:
-    schema = (
-        "body string, queueId bigint, commitLogOffset bigint, storeSize bigint, "
-        "topic string NOT NULL, keys string"
-    )
-    found = golden.load("v49", schema=schema)
-    columns = "body,queueId,commitLogOffset,storeSize,topic,keys"
-    assert [(field.name, field.dataType.simpleString()) for field in found.schema] == [
-        ("body", "string"), ("queueId", "bigint"), ("commitLogOffset", "bigint"),
-        ("storeSize", "bigint"), ("topic", "string"), ("keys", "string"),
-    ]  # fmt: skip
-    plain = golden.read("v49", columns=columns)
-    own = {row["commitLogOffset"]: row for row in plain}
-    text = {at for at, row in own.items() if is_text(row["body"])}
-    assert len(text) > 100
-    for row in collect(found):
-        if row["commitLogOffset"] in text:
-            stored = own[row["commitLogOffset"]]
-            assert row == stored | {"body": stored["body"].decode()}
-
-
-def test_bodies_that_are_not_text_do_not_fail_when_read_as_string(golden: Golden) -> None:
-    found = golden.read("edges", schema="commitLogOffset long, body string")
-    bodies = {row["commitLogOffset"]: row["body"] for row in messages("edges")}
-    assert any(not is_text(body) for body in bodies.values())
-    for row in found:
-        assert row["body"] == decode_text(bodies[row["commitLogOffset"]])
-    assert offsets(found) == set(bodies)
-
-
-def test_properties_as_string_are_the_stored_text(golden: Golden) -> None:
-    found = golden.read(
-        "live", schema="properties string, commitLogOffset long", includeSystemTopics="true"
-    )
-    expected = {
-        row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines("live", "expected")
-    }
-    assert {row["commitLogOffset"]: row["properties"] for row in found} == expected
 
 
 def test_a_schema_may_have_a_map_without_nulls(golden: Golden) -> None:
@@ -423,59 +229,6 @@ def damaged(
     return root, victim
 
 
-@pytest.fixture(params=["queue", "commitlog"])
-def damaged_scan(
-    request: pytest.FixtureRequest, damaged: tuple[Path, Row]
-) -> tuple[Path, Row, dict[str, str]]:
-    return *damaged, {"scan": request.param, "includeSystemTopics": "true", "brokerName": "b"}
-
-
-def _undamaged(scan: str) -> set[int]:
-    return physical(
-        goldens.lines("basic", "expected") if scan == "queue" else goldens.records("basic")
-    )
-
-
-def test_a_damaged_record_is_named_or_left_out_alone_or_returned_as_it_is(
-    engine: Engine, damaged_scan: tuple[Path, Row, dict[str, str]]
-) -> None:
-    root, victim, options = damaged_scan
-    place = victim["physicalOffset"]
-    path = root / "commitlog" / f"{place // 131072 * 131072:020d}"
-    refused(load(engine, root, **options), "CorruptRecordError", f"{path}, physical offset {place}")
-    found = read(engine, root, mode="dropmalformed", columns="commitLogOffset", **options)
-    assert offsets(found) == _undamaged(options["scan"]) - {place}
-    unchecked = read(engine, root, checkCRC="false", **options)
-    assert offsets(unchecked) == _undamaged(options["scan"])
-    (own,) = [row["body"] for row in messages("basic") if row["commitLogOffset"] == place]
-    (body,) = [row["body"] for row in unchecked if row["commitLogOffset"] == place]
-    assert body == bytes([own[0] ^ 0x20]) + own[1:]
-
-
-def test_permissive_gives_a_row_with_the_reason_for_the_damaged_record(
-    engine: Engine, damaged_scan: tuple[Path, Row, dict[str, str]]
-) -> None:
-    root, victim, options = damaged_scan
-    frame = load(engine, root, mode="PERMISSIVE", **options)
-    assert frame.columns[-1] == "_corrupt_record"
-    found = collect(frame)
-    assert offsets(found) == _undamaged(options["scan"])
-    (broken,) = [row for row in found if row["_corrupt_record"] is not None]
-    assert "CRC" in broken["_corrupt_record"]
-    assert str(victim["physicalOffset"]) in broken["_corrupt_record"]
-    assert (broken["commitLogOffset"], broken["brokerName"]) == (victim["physicalOffset"], "b")
-    for name in ("topic", "queueId", "queueOffset", "storeSize"):
-        # The queue confirms these values; a scan by log has only the damaged record for them.
-        is_unknown = options["scan"] == "commitlog" and broken[name] is None
-        assert broken[name] == victim[name] or is_unknown
-    valid = {row["commitLogOffset"]: row for row in found if row["_corrupt_record"] is None}
-    for row in messages("basic"):
-        if row["commitLogOffset"] != victim["physicalOffset"]:
-            expected = {name: row[name] for name in row.keys() - {"offsetMsgId", "tagsCode"}}
-            same = valid[row["commitLogOffset"]]
-            assert {name: same[name] for name in expected} == expected
-
-
 def test_the_column_of_the_reason_may_have_another_name_and_place(
     engine: Engine, damaged: tuple[Path, Row]
 ) -> None:
@@ -571,14 +324,6 @@ def test_partitions_of_a_scan_by_log_keep_its_order(
     assert [row[3] for task in tasks for row in task] == [
         row["physicalOffset"] for row in goldens.records("basic")
     ]
-
-
-@pytest.mark.parametrize(
-    "options", [{"minPartitions": "9"}, {"maxRecordsPerPartition": "100"}], ids=str
-)
-def test_splitting_changes_no_row(golden: Golden, options: dict[str, str]) -> None:
-    whole = golden.load("live", columns=COMPARABLE)
-    assert same_rows(golden.load("live", columns=COMPARABLE, **options), whole)
 
 
 def test_damage_in_one_of_many_tasks_is_still_found(

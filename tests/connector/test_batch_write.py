@@ -21,17 +21,13 @@ import goldens
 import rmqstore
 from connector.engine import Engine, Frame, LocalFrame
 from connector.sparkreads import GoldenStore, load, read
-from connector.streams import Clock
+from connector.streams import SMALL, Clock
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.log.writer_notes import read_commits
 
 # Sizes that let a small job roll over files of every kind.
-SMALL = {
-    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600",
-    "maxHashSlotNum": "100", "maxIndexNum": "400",
-}  # fmt: skip
 SAME = (
     "topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes",
 )  # fmt: skip

@@ -141,34 +141,6 @@ def test_keys_of_spark_are_never_unknown(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        pytest.param({"subscribePattern": "A", "assign": "{}"}, ["subscribePattern", "assign"],
-                     id="pattern, assign"),
-        pytest.param({"filter": "queueOffset > 1"}, ["queueOffset", ".where()"],
-                     id="filter on a column"),
-        pytest.param({"startingOffsets": "latest"}, ["startingOffsets"], id="start at the end"),
-        pytest.param({"endingOffsets": '{"A":{"0":-2}}'}, ["endingOffsets", "earliest"],
-                     id="a queue to its start"),
-        pytest.param({"scan": "commitlog", "endingOffsets": '{"A":{"0":1}}'}, ["scan=commitlog"],
-                     id="log, end"),
-        pytest.param({"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":0}}'},
-                     ["scan=commitlog"], id="log, by time"),
-        pytest.param({"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":0}}'},
-                     ["scan=commitlog"], id="log, by end time"),
-        pytest.param({"scan": "commitlog", "maxRecordsPerPartition": "5"},
-                     ["maxRecordsPerPartition", "maxBytesPerPartition"], id="log, records"),
-    ],
-)  # fmt: skip
-def test_options_that_contradict_each_other_are_refused_by_name(
-    given: dict[str, str], named: list[str]
-) -> None:
-    with pytest.raises(OptionError) as caught:
-        parse(**given)
-    assert all(name in str(caught.value) for name in named), caught.value
-
-
-@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("scan", "queues"), ("mode", "FAILFASTER"),
@@ -177,11 +149,8 @@ def test_options_that_contradict_each_other_are_refused_by_name(
         ("minPartitions", "0"), ("minPartitions", "-1"), ("minPartitions", "2.0"),
         ("minPartitions", "many"), ("minPartitions", "²"), ("maxRecordsPerPartition", "0"),
         ("maxRecordsPerPartition", "1k"),
-        ("subscribe", ""), ("subscribePattern", "A("), ("assign", '{"A":1}'),
-        ("startingOffsets", '{"A":{"0":1.5}}'), ("endingOffsets", "[]"),
-        ("startingTimestamp", "one day"), ("endingTimestamp", "2026-13-01"),
-        ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'),
-        ("tags", "||"),
+        ("startingOffsets", '{"A":{"0":1.5}}'), ("endingTimestamp", "2026-13-01"),
+        ("msgKey", "[1]"),
     ],
 )  # fmt: skip
 def test_a_value_out_of_its_domain_is_refused_with_the_name_of_its_option(
@@ -456,11 +425,6 @@ def test_a_column_for_damaged_records_may_not_have_the_name_of_one_of_pending_me
     assert parse(columnNameOfCorruptRecord="pending").request.corrupt_column == "pending"
     with pytest.raises(OptionError, match="columnNameOfCorruptRecord 'pending'"):
         parse(columnNameOfCorruptRecord="pending", includePending="true")
-
-
-def test_an_unknown_selector_is_refused_with_those_that_select() -> None:
-    with pytest.raises(OptionError, match=r"queueSelector 'x': .* roundRobin, hash, random$"):
-        parse_write_options({"path": STORE, "queueSelector": "x"})
 
 
 def test_an_empty_host_is_not_taken_for_the_default() -> None:

@@ -17,10 +17,9 @@ from pyspark.sql import (
 )
 
 import rmqstore
-from connector.streams import SIZES, add
+from connector.streams import SIZES, SMALL, add
 from connector.test_batch_write import (
     OF_EVERY_COLUMN,
-    SMALL,
     data_state,
     refused,
     require_what_overrides_what,

@@ -261,18 +261,3 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     add(root, ("A", 0, ["last"]))
     drain(engine, root, state, **EARLIEST)
     assert (100 + refill, "last") in delivered(engine, state)["A", 0]
-
-
-def test_a_queue_that_vanished_and_was_read_to_its_end_is_not_a_loss(
-    engine: Engine, tmp_path: Path
-) -> None:
-    root, state = tmp_path / "s", tmp_path / "q"
-    add(root, ("Old", 0, numbered(0, 10)), ("A", 0, numbered(0, 2000)))
-    drain(engine, root, state, **EARLIEST)
-    # as a broker does once the queue's last message has expired
-    shutil.rmtree(root / "consumequeue" / "Old")
-    min((root / "commitlog").iterdir()).unlink()
-    add(root, ("A", 0, numbered(2000, 2001)))
-    (found,) = drain(engine, root, state, **EARLIEST)
-    assert found["numInputRows"] == 1
-    assert end_offset(found)["queues"]["Old"] == {"s": {"0": 10}}

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 import rmqstore
 import tiers
 from connector.engine import Engine, task
-from connector.streams import SIZES, Clock, add, put
+from connector.streams import SIZES, SMALL, Clock, add, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore.sink import RmqStoreStreamWriter, StagedOfQuery, StoreSink
@@ -34,10 +34,6 @@ from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 
 TESTS = Path(__file__).parents[1]
-SMALL = {
-    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600",
-    "maxHashSlotNum": "100", "maxIndexNum": "400",
-}  # fmt: skip
 
 
 def copy(

@@ -70,7 +70,7 @@ def test_few_records_decode(n_records: int) -> None:
 
 
 def test_wider_types_are_honoured() -> None:
-    record = build.Record(body=b"ab\xff", properties=b"k\x01v\x02k\x01", queue_id=3)
+    record = build.Record(body=b"ab\xff", properties=b"k\x01v\x02k\x01\xff", queue_id=3)
     data = build.pack(record, 0)
     headers, _ = read_headers(as_array(data), np.array([0]))
     schema = pa.schema(
@@ -78,7 +78,7 @@ def test_wider_types_are_honoured() -> None:
     )
     columns = decode_columns(as_array(data), headers, schema)
     assert [column.type for column in columns] == schema.types
-    assert [column.to_pylist() for column in columns] == [[3], ["ab�"], ["k\x01v\x02k\x01"]]
+    assert [column.to_pylist() for column in columns] == [[3], ["ab�"], ["k\x01v\x02k\x01�"]]
 
 
 def _verdicts(

@@ -85,6 +85,13 @@ SELECTIONS = {
         },
         {"B-0": [10, 11]},
     ),
+    "ends by-timestamp, of one broker": (
+        {
+            "ending_offsets_by_timestamp": {"A": {"0": build.T0 + 95, "s": {"1": build.T0}}},
+            "subscribe": "A",
+        },
+        {"A-0": ALL[:10]},
+    ),
     "timestamp before by-timestamp": (
         {
             "starting_timestamp": build.T0 + 110,
@@ -201,14 +208,6 @@ def test_scan_refuses_what_the_store_or_the_scan_does_not_have(
 ) -> None:
     with rmqstore.open(root) as store, pytest.raises(OptionError, match=text):
         read(store, **options)
-
-
-def test_unknown_argument_is_refused_by_name(root: Path) -> None:
-    with (
-        rmqstore.open(root) as store,
-        pytest.raises((TypeError, OptionError), match="starting_offset"),
-    ):
-        store.scan(starting_offset="earliest")
 
 
 @pytest.mark.parametrize("name", ["starting", "ending"])

@@ -159,10 +159,7 @@ def _warn_of_gaps(
 
 def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> None:
     """Refuse topics that no store knows."""
-    known: dict[str, set[int]] = {}
-    for store in stores:
-        for topic, queue_ids in store.parts.ranges.named_queues(selection).items():
-            known.setdefault(topic, set()).update(queue_ids)
+    known = [store.parts.ranges.named_queues(selection) for store in stores]
     require_named(selection, known, ", ".join(str(store.paths.root) for store in stores))
 
 

@@ -535,7 +535,7 @@ class LiveBrokers(Closing):
             with suppress(BrokerRefusedError, BrokerUnreachableError):
                 others = choose_topics(Selection(), self.topics())
                 known |= {topic: set() for topic in others if topic not in missing}
-        require_named(selection, known, str(self.location), "LiveCluster.topics() in Python")
+        require_named(selection, [known], str(self.location), "LiveCluster.topics() in Python")
 
     def warn(self, text: str) -> None:
         """Log a warning, once."""

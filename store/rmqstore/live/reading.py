@@ -37,7 +37,7 @@ from rmqstore.live.bounds import still_has
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, plain_pipeline
-from rmqstore.read.faults import Fault, Origin, lost_rows
+from rmqstore.read.faults import Origin, lost_rows
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
@@ -292,7 +292,7 @@ class LiveScan:
             "brokerName": self._spec.broker_name,
             self._spec.corrupt_column: text,
         }
-        yield lost_rows(self._spec.schema, [Fault(0, known, text)])
+        yield lost_rows(self._spec.schema, [known])
 
     def _lose(self, queue_slice: QueueSlice, start: int, end: int, why: str) -> None:
         """Report messages that are gone.

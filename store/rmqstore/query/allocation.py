@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rmqstore.errors import OptionError
@@ -35,7 +35,6 @@ class MessageQueue(NamedTuple):
 
 
 Shares = dict[str, list[MessageQueue]]
-Strategy = Callable[[Sequence[MessageQueue], Sequence[str]], Shares]
 
 
 def averagely(queues: Sequence[MessageQueue], clients: Sequence[str]) -> Shares:
@@ -107,27 +106,23 @@ def _room_of_broker(broker_name: str) -> str | None:
     return parts[0] if len(parts) == _PARTS_OF_A_NAME else None
 
 
-def machine_room_nearby(
-    queues: Sequence[MessageQueue],
-    clients: Sequence[str],
-    room_of_broker: Callable[[str], str],
-    room_of_client: Callable[[str], str],
-    strategy: Strategy = averagely,
-) -> Shares:
+def machine_room_nearby(queues: Sequence[MessageQueue], clients: Sequence[str]) -> Shares:
     """Give queues to clients in the same room as their broker, or to all if no client is there.
+
+    The queues of each room are shared averagely.
 
     Source: AllocateMachineRoomNearby.java.
     """
     queues_of: dict[str, list[MessageQueue]] = {}
     for queue in queues:
-        queues_of.setdefault(room_of_broker(queue.broker_name), []).append(queue)
+        queues_of.setdefault(_room(queue.broker_name), []).append(queue)
     clients_of: dict[str, list[str]] = {}
     for client in clients:
-        clients_of.setdefault(room_of_client(client), []).append(client)
+        clients_of.setdefault(_room(client), []).append(client)
     shares: Shares = {client: [] for client in clients}
     near = sorted(queues_of, key=lambda room: (room not in clients_of, _utf16(room)))
     for room in near:
-        for client, share in strategy(queues_of[room], clients_of.get(room, clients)).items():
+        for client, share in averagely(queues_of[room], clients_of.get(room, clients)).items():
             shares[client] += share
     return shares
 
@@ -187,7 +182,7 @@ class Allocation(NamedTuple):
                     )
                 return by_machine_room(in_order, names, self.rooms)
             case "MACHINE_ROOM_NEARBY":
-                return machine_room_nearby(in_order, names, _room, _room)
+                return machine_room_nearby(in_order, names)
         raise OptionError(f"`strategy` {self.strategy!r}: must be one of {', '.join(STRATEGIES)}")
 
 

@@ -144,11 +144,6 @@ class Pruning:
         words = {next(filter(None, key.split(KEY_SEPARATOR)), "") for key in self.keys}
         return LookupKeys() if "" in words else LookupKeys(keys=frozenset(words))
 
-    @property
-    def has_times(self) -> bool:
-        """Whether store times are limited."""
-        return self.store_timestamps != ANY_NUMBER
-
     def tagged(self, tags: frozenset[str] | None) -> frozenset[str] | None:
         """Return the tags that both the conditions and ``tags`` allow, None for all."""
         return _met(self.tags, tags)
@@ -205,11 +200,6 @@ class LogSpans(NamedTuple):
         ]
         return LogSpans.of([span for span in common if span.start < span.end])
 
-    @property
-    def n_bytes(self) -> int:
-        """Total length of the ranges."""
-        return sum(span.end - span.start for span in self.spans)
-
 
 def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTimes]) -> LogSpans:
     """Return the parts of a log that conditions on physical offsets and store times leave.
@@ -222,7 +212,7 @@ def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTim
     start = max(pruning.physical_offsets.low, whole.start)
     end = min(pruning.physical_offsets.high + 1, whole.end)
     parts = LogSpans.of([Span(start, end)])
-    if pruning.has_times:
+    if pruning.store_timestamps != ANY_NUMBER:
         parts = parts.met(parts_stored_within(points(), whole, pruning.store_timestamps))
     return parts
 

@@ -444,19 +444,26 @@ def _require_span(start: Bound, end: Bound) -> None:
 
 
 def require_named(
-    selection: Selection, known: Mapping[str, set[int]], where: str, listed: str = ""
+    selection: Selection,
+    known_of_each: Iterable[Mapping[str, set[int]]],
+    where: str,
+    listed: str = "",
 ) -> None:
-    """Refuse a selection that names topics or queues that do not exist.
+    """Refuse a selection that names topics or queues that no store has.
 
     Args:
         selection: the selection to check.
-        known: the queues of each existing topic.
+        known_of_each: of each store, the queues of each existing topic.
         where: name of the store or stores, for the error.
         listed: what lists all topics; see :func:`nearest_topics`.
 
     Raises:
         OptionError: a topic or queue does not exist; the error names those that do.
     """
+    known: dict[str, set[int]] = {}
+    for of_store in known_of_each:
+        for topic, queue_ids in of_store.items():
+            known.setdefault(topic, set()).update(queue_ids)
     missing = sorted(selection.named_topics - set(known))
     if missing:
         existing = nearest_topics(missing, known, listed=listed)

@@ -97,7 +97,7 @@ class Filter:
                     f"SQL92 filter {self.text!r} needs {n} strings of property {name}, "
                     f"found {actual}"
                 )
-        return _keep(self.tree, columns, n)
+        return _Evaluator(columns, n).truth(self.tree).true
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Return whether a broker would deliver a message with these properties.
@@ -188,17 +188,6 @@ class _Numbers(NamedTuple):
 
 # A string or number here is a constant; a constant of another kind is a Truth.
 _Operand: TypeAlias = Truth | _Texts | str | Number
-
-
-def _keep(expression: Node, columns: Mapping[str, pa.Array], n: int) -> Mask:
-    """Return a mask (n,) of the messages that a broker would deliver.
-
-    Args:
-        expression: the expression.
-        columns: each property that it names, string (n,), null where a message has none.
-        n: how many messages; an expression may name no property.
-    """
-    return _Evaluator(columns, n).truth(expression).true
 
 
 class _Evaluator:

@@ -32,7 +32,6 @@ class Fault(NamedTuple):
 
     row: int  # in its batch
     known: Mapping[str, object]  # values by column
-    reason: str
 
 
 class Origin(NamedTuple):
@@ -52,18 +51,17 @@ def expected_columns(expected: Expected) -> dict[str, object]:
     }
 
 
-def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
-    """Return rows for damaged records alone; columns whose value is not known are null."""
+def lost_rows(schema: pa.Schema, known: Iterable[Mapping[str, object]]) -> pa.RecordBatch:
+    """Return rows for damaged records alone, by what is known of each; other columns are null."""
     rows = [
-        {name: value for name, value in fault.known.items() if name in schema.names}
-        for fault in faults
+        {name: value for name, value in values.items() if name in schema.names} for values in known
     ]
     return pa.RecordBatch.from_pylist(rows, schema)
 
 
 def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) -> pa.RecordBatch:
     """Put rows for damaged records in their places among the others."""
-    lost = lost_rows(batch.schema, faults)
+    lost = lost_rows(batch.schema, (fault.known for fault in faults))
     order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
     both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
     return both.to_batches()[0] if both.num_rows else batch
@@ -153,11 +151,11 @@ def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Expl
         known: dict[str, object] = {
             "commitLogOffset": physical_offset,
             "brokerName": spec.broker_name,
+            spec.corrupt_column: f"{origin.path}, {physical_offset}: {reason}",
         }
-        known[spec.corrupt_column] = f"{origin.path}, {physical_offset}: {reason}"
         if expected:
             known |= expected_columns(expected)
-        faults.append(Fault(row, known, reason))
+        faults.append(Fault(row, known))
     return faults
 
 
@@ -186,4 +184,4 @@ def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.Recor
             "brokerName": spec.broker_name,
             spec.corrupt_column: f"{span.path}, {span.start}: {text}",
         }
-        yield lost_rows(spec.schema, [Fault(0, known, text)])
+        yield lost_rows(spec.schema, [known])

@@ -16,16 +16,12 @@ Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
 from typing import Final, NamedTuple, overload
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmqstore.errors import (
     MessageNotFoundError,
@@ -35,11 +31,8 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
-from rmqstore.format.columns.search import store_their_offsets
-from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
-    FIXED_PART_V4,
     LMQ_PREFIX,
     MAX_EXT_ADDRESS,
     PROPERTY_UNIQ_KEY,
@@ -48,12 +41,10 @@ from rmqstore.format.layout import (
     SysFlag,
 )
 from rmqstore.format.record import parse_message_id
-from rmqstore.format.schema import Message, select_columns
+from rmqstore.format.schema import Message
 from rmqstore.notebook import MAX_ROWS, line, table
-from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys, is_offset_id, parse_selection
-from rmqstore.read.assembler import Assembler, plain_pipeline
-from rmqstore.read.read_spec import DROPMALFORMED, READS_ON, ReadSpec
-from rmqstore.read.record_filter import LogFilter, log_filter, resolve_codes
+from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys, is_offset_id
+from rmqstore.read.record_filter import resolve_codes
 from rmqstore.read.rows import UnitRows
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -63,7 +54,6 @@ from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, ite
 from rmqstore.storage.log.commitlog import (
     CommitLog,
     SegmentPosition,
-    begins_record,
     frame_of,
     is_blank,
     read_frame,
@@ -465,194 +455,3 @@ class Lookup:
         if not is_written and segment.end >= self._log.max_offset:
             return whole.end
         return segment.start + following
-
-
-_SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
-_OVERREAD = 4  # candidates read per requested message, newest first
-
-Find = Callable[[LookupKeys, Sequence[str], int | None, int | None], Found]
-ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
-
-
-class RecordsScan:
-    """Reads the records at physical offsets, and keeps those that are wanted."""
-
-    def __init__(self, log: CommitLog, spec: ReadSpec, chosen: LogFilter) -> None:
-        self._log = log
-        self._spec = spec
-        self._pipeline = plain_pipeline(spec, chosen)
-
-    def batches(self, physical_offsets: Positions) -> Iterator[pa.RecordBatch]:
-        """Yield the records in the order of the log.
-
-        Args:
-            physical_offsets: int64 (n,), ascending. One where no record stores that offset
-                gives none: after a log was cut, the index may point at such an offset.
-
-        Raises:
-            CorruptRecordError: a record is damaged and the mode is FAILFAST.
-            OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
-        """
-        for segment in self._log.segments:
-            first, stop = np.searchsorted(physical_offsets, (segment.start, segment.end))
-            inside = physical_offsets[first:stop]
-            if not len(inside):
-                continue
-            try:
-                assembler = Assembler(self._log, segment, self._pipeline)
-            except OffsetOutOfRangeError as err:
-                if self._spec.fail_on_data_loss:
-                    text = f"{err}; {READS_ON} reads on without it"
-                    raise OffsetOutOfRangeError(text) from err
-                logger.warning("data loss: %s", err)
-                continue
-            starts = inside - segment.start
-            head_size = FIXED_PART_V4.itemsize
-            self._log.file_of(segment).prefetch(starts, head_size)
-            headers = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
-            starts = starts[store_their_offsets(headers, starts, segment.start)]
-            yield from assembler.batches(starts, total_sizes(headers, starts), None)
-
-
-class Finder:
-    """Reads the candidates of look-ups in one store.
-
-    Args:
-        log: the CommitLog of the store.
-        lookup: finds the candidates.
-        find: ``candidates.Lookup.find``, repeated if retention deletes a file meanwhile.
-        read_log: reads a slice of the log.
-        is_closed: whether the store was closed; see ``spans.LogSlice``.
-    """
-
-    def __init__(
-        self,
-        log: CommitLog,
-        lookup: Lookup,
-        find: Find,
-        read_log: ReadLog,
-        is_closed: Callable[[], bool],
-    ) -> None:
-        self._log = log
-        self._lookup = lookup
-        self._find = find
-        self._read_log = read_log
-        self._is_closed = is_closed
-
-    def query(
-        self,
-        topic: str,
-        lookup_keys: LookupKeys,
-        times: tuple[int, int],
-        limit: int | None,
-        *,
-        scan_uncovered: bool,
-        broker_name: str,
-    ) -> QueryResult:
-        """Return the messages of a topic that have a key or tags; see ``MessageStore.query``.
-
-        Args:
-            times: first and last store time, ms, both included.
-        """
-        chosen = log_filter(parse_selection(subscribe=[topic]), [], lookup_keys)._replace(
-            start_timestamp=times[0], end_timestamp=times[1] + 1
-        )
-        spec = ReadSpec(select_columns(["commitLogOffset"]))
-        candidates = self._find(lookup_keys, [topic], *times)
-        is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
-        log_slices = self.uncovered(candidates) if is_scanned else []
-        physical_offsets = _physical_offsets(
-            batch for part in log_slices for batch in self._read_log(part, spec, chosen)
-        )
-        rest = candidates.outside(log_slices)
-        stop = 0 if limit is None else _OVERREAD * limit
-        while len(rest) and (
-            limit is None or len(physical_offsets) < limit or physical_offsets[-limit] < rest[-1]
-        ):
-            newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
-            physical_offsets = np.union1d(
-                physical_offsets, _physical_offsets(self.read_records(newest, spec, chosen))
-            )
-            rest = rest[: len(rest) - len(newest)]
-        if limit is not None:
-            physical_offsets = physical_offsets[-limit:]
-        messages = tuple(
-            self._log.get(physical_offset, broker_name)
-            for physical_offset in physical_offsets.tolist()
-        )
-        return QueryResult(messages, tuple(candidates.uncovered), is_scanned)
-
-    def uncovered(self, found: Found) -> list[LogSlice]:
-        """Return the parts of the log that the index does not cover, as slices to read."""
-        is_closed = self._is_closed()
-        return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
-
-    def read(
-        self,
-        found: Found,
-        spec: ReadSpec,
-        chosen: LogFilter,
-        *,
-        index_only: bool = False,
-        start: int = 0,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a look-up in the order of the log.
-
-        Args:
-            found: where they may lie.
-            spec: how to read them.
-            chosen: which records match.
-            index_only: whether parts of the log that the index does not cover are skipped.
-            start: a physical offset; messages before it may be left out.
-        """
-        log_slices = []
-        if not index_only:
-            log_slices = [log_slice for log_slice in self.uncovered(found) if log_slice.end > start]
-        physical_offsets = found.outside(log_slices)
-        for log_slice in log_slices:
-            before = int(np.searchsorted(physical_offsets, log_slice.start))
-            yield from self.read_records(physical_offsets[:before], spec, chosen)
-            yield from self._read_log(log_slice, spec, chosen)
-            physical_offsets = physical_offsets[before:]
-        yield from self.read_records(physical_offsets, spec, chosen)
-
-    def mean_size(self, physical_offsets: Positions) -> float:
-        """Estimate the mean size in bytes of the records at physical offsets (n,) by a sample."""
-        sizes = []
-        for physical_offset in physical_offsets[
-            :: max(1, len(physical_offsets) // _SIZE_SAMPLES)
-        ].tolist():
-            with suppress(OffsetOutOfRangeError):
-                if begins_record(self._log, physical_offset):
-                    sizes.append(
-                        max(read_frame(self._log, self._log.locate(physical_offset))[0], 0)
-                    )
-        return fmean(sizes) if sizes else 0.0
-
-    def read_records(
-        self, physical_offsets: Positions, spec: ReadSpec, chosen: LogFilter
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records at physical offsets; see ``record_scan.PlaceScan``."""
-        return RecordsScan(self._log, spec, chosen).batches(physical_offsets)
-
-    def copies(
-        self, lookup_keys: LookupKeys, topics: Sequence[str], start: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
-
-        They are in the order of the log.
-        """
-        spec = ReadSpec(
-            select_columns(["topic", "msgId", "commitLogOffset"]),
-            mode=DROPMALFORMED,
-            check_crc=False,
-        )
-        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, lookup_keys)
-        candidates = self._find(lookup_keys, topics, None, None)
-        for batch in self.read(candidates, spec, chosen, start=start):
-            yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
-
-
-def _physical_offsets(batches: Iterable[pa.RecordBatch]) -> Positions:
-    columns = [batch.column(0).to_numpy() for batch in batches]
-    return np.concatenate(columns) if columns else np.empty(0, np.int64)

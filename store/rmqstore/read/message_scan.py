@@ -76,10 +76,7 @@ class MessageScan:
         if request.last is not None:
             return request.returned(self._newest(parts, request.last))
         if request.by == "commitlog":
-            log_slices = [
-                log_slice for part in _of_kind(parts, LogPart) for log_slice in part.slices
-            ]
-            self._expect(n_written(store.log, log_slices))
+            self._expect(n_written(store.log, _log_slices(parts)))
             return request.returned(self._in_turn(parts))
         return request.returned(self._by_queue(parts))
 
@@ -113,9 +110,7 @@ class MessageScan:
         parts = plan(store, request)
         if not all(isinstance(part, QueuesPart) for part in parts):
             return None
-        slices = [
-            queue_slice for part in _of_kind(parts, QueuesPart) for queue_slice in part.slices
-        ]
+        slices = _queue_slices(parts)
         return store.retry(
             lambda: sum(store.store_queues.n_messages(*queue_slice) for queue_slice in slices)
         )
@@ -143,8 +138,7 @@ class MessageScan:
         if not singles:
             yield from self._in_turn(queues)
         for single in singles:
-            slices = [queue_slice for part in queues for queue_slice in part.slices]
-            *in_tiers, local = self._store.store_queues.divide(slices)
+            *in_tiers, local = self._store.store_queues.divide(_queue_slices(parts))
             yield from self._read(QueuesPart(tuple(chain.from_iterable(in_tiers))))
             wider = self._request.with_columns([PHYSICAL_OFFSET])
             ranges = QueuesPart(tuple(local)).read(self._store, wider, self._advance)
@@ -168,10 +162,7 @@ class MessageScan:
             return
         for _ in self._in_turn(_of_kind(parts, LostPart)):
             pass  # only its errors count
-        slices = [
-            queue_slice for part in _of_kind(parts, QueuesPart) for queue_slice in part.slices
-        ]
-        yield from self.newest(slices, count)
+        yield from self.newest(_queue_slices(parts), count)
 
     def newest(self, slices: Sequence[QueueSlice], count: int) -> Iterator[pa.RecordBatch]:
         """Yield the newest messages of ranges of queues, in the order of the log."""
@@ -188,7 +179,7 @@ class MessageScan:
         """Yield the messages of a look-up: those in tiered storage, then those of the log."""
         parts = plan(self._store, self._request)
         queues, singles = _of_kind(parts, QueuesPart), _of_kind(parts, RecordsPart)
-        log_slices = [log_slice for part in _of_kind(parts, LogPart) for log_slice in part.slices]
+        log_slices = _log_slices(parts)
         if self._tally is not None:
             store, n_bytes = self._store, float(n_written(self._store.log, log_slices))
             for part in queues:
@@ -209,3 +200,11 @@ class MessageScan:
 
 def _of_kind(parts: Iterable[Part], kind: type[P]) -> list[P]:
     return [part for part in parts if isinstance(part, kind)]
+
+
+def _queue_slices(parts: Iterable[Part]) -> list[QueueSlice]:
+    return [part for queues in _of_kind(parts, QueuesPart) for part in queues.slices]
+
+
+def _log_slices(parts: Iterable[Part]) -> list[LogSlice]:
+    return [part for log in _of_kind(parts, LogPart) for part in log.slices]

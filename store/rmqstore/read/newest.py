@@ -33,17 +33,7 @@ def newest_of_queues(
         order: the column by which the messages are sorted.
     """
     wider = request.with_columns((*_QUEUE_COLUMNS, order))
-    rows = _newest(slices, count, lambda parts: read(wider, parts), wider.spec().schema)
-    rows = rows.take(pc.sort_indices(rows.column(order)))
-    yield from request.returned(iter(rows.to_batches()))
-
-
-def _newest(
-    slices: Sequence[QueueSlice],
-    count: int,
-    read: Callable[[list[QueueSlice]], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-) -> pa.Table:
+    schema = wider.spec().schema
     left: dict[QueueKey, list[QueueSlice]] = {}
     for queue_slice in slices:
         if queue_slice.start < queue_slice.end:
@@ -55,7 +45,7 @@ def _newest(
         parts = [
             part for queue_slices in left.values() for part in _take_last(queue_slices, n_read)
         ]
-        rows = pa.Table.from_batches(read(parts), schema)
+        rows = pa.Table.from_batches(read(wider, parts), schema)
         tables.append(rows.filter(pa.array(_newest_rows(rows, missing))))
         left = {
             key: queue_slices
@@ -63,7 +53,9 @@ def _newest(
             if queue_slices and missing[key] > 0
         }
         n_read *= _GROWTH
-    return pa.concat_tables([schema.empty_table(), *reversed(tables)])
+    rows = pa.concat_tables([schema.empty_table(), *reversed(tables)])
+    rows = rows.take(pc.sort_indices(rows.column(order)))
+    yield from request.returned(iter(rows.to_batches()))
 
 
 def newest_of_log(

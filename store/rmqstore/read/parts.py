@@ -6,9 +6,10 @@ read there, whatever the others are.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,8 @@ from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.pending import PendingRows, read_pending
-from rmqstore.read.reading import finder, look_up, read_log, read_queues, read_units
+from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.reading import look_up, read_log, read_queues, read_records, read_units
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.split import Limits, SampledQueues, SampledSpan, cut_log, cut_rows
@@ -27,38 +29,50 @@ from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 
+Batches: TypeAlias = Iterator[pa.RecordBatch]
 
-class Part(Protocol):
-    """A part of a read of one store.
 
-    Attributes:
-        n_bytes: the bytes of its records, estimated.
-        n_records: the number of its records; None if only reading them can show it.
-        ends: what the plan knows of the ends of the store, for a process that reads the part; None
-            if that has to look for itself.
-    """
+class Part(ABC):
+    """A part of a read of one store."""
 
     @property
-    def n_bytes(self) -> float: ...
+    @abstractmethod
+    def n_bytes(self) -> float:
+        """The bytes of its records, estimated."""
+
     @property
-    def n_records(self) -> int | None: ...
+    @abstractmethod
+    def n_records(self) -> int | None:
+        """The number of its records; None if only reading them can show it."""
+
     @property
-    def ends(self) -> PlannedEnds | None: ...
+    def ends(self) -> PlannedEnds | None:
+        """What the plan knows of the ends of the store, for a process that reads the part.
+
+        None if that has to look for itself.
+        """
+        return None
+
+    @abstractmethod
     def split(self, limits: Limits) -> Sequence[Part]:
         """Return parts within limits that together are this one; none is empty."""
-        ...
 
     def read(
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that a request asks for, with the columns of ``request.spec``.
+    ) -> Batches:
+        """Return the rows that a request asks for, with the columns of ``request.spec``.
 
         Args:
             store: the store, which another process may have opened.
             request: the request that was planned, perhaps with other columns.
             advance: called when records were read.
         """
-        ...
+        spec = request.spec(store.broker_name, advance)
+        return request.kept(self._rows(store, request, spec))
+
+    @abstractmethod
+    def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
+        """Return the rows before the condition of the request decides."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,7 @@ class RangesPart:
 
 
 @dataclass(frozen=True)
-class QueuesPart(RangesPart):
+class QueuesPart(RangesPart, Part):
     """Ranges of queues of a store.
 
     In a look-up they lie in tiered storage, and all of their messages are compared.
@@ -115,25 +129,24 @@ class QueuesPart(RangesPart):
         return None if self.recovered is None else PlannedEnds(self.recovered)
 
     def split(self, limits: Limits) -> list[Self]:
-        parts, known = super().split(limits), self.recovered
-        if not known:
+        parts = super().split(limits)
+        if not self.recovered:
             return parts
-        return [replace(part, recovered=recovered_within(known, part.slices)) for part in parts]
+        return [
+            replace(part, recovered=recovered_within(self.recovered, part.slices)) for part in parts
+        ]
 
-    def read(
-        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        spec = request.spec(store.broker_name, advance)
+    def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
         if request.lookup_keys:
-            return request.kept(look_up(store, self.slices, spec, request.log_filter()))
+            return look_up(store, self.slices, spec, request.log_filter())
         is_cut = self.last_record is not None and not self.last_record.is_in(store.log)
         if is_cut or self.is_newest:
             spec = replace(spec, last_record=self.last_record, is_cut=is_cut)
-        return request.kept(read_queues(store, self.slices, spec))
+        return read_queues(store, self.slices, spec)
 
 
 @dataclass(frozen=True)
-class UnitsPart:
+class UnitsPart(Part):
     """Single messages of queues, which the index names.
 
     Attributes:
@@ -157,15 +170,12 @@ class UnitsPart:
     def split(self, limits: Limits) -> list[UnitsPart]:
         return [UnitsPart(self.picked.take(rows)) for rows in cut_rows(self.picked.sizes, limits)]
 
-    def read(
-        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        spec = request.spec(store.broker_name, advance)
-        return request.kept(read_units(store, self.picked, spec))
+    def _rows(self, store: StoreParts, _request: ScanRequest, spec: ReadSpec) -> Batches:
+        return read_units(store, self.picked, spec)
 
 
 @dataclass(frozen=True)
-class LogPart:
+class LogPart(Part):
     """Ranges of the log, rising.
 
     Attributes:
@@ -185,24 +195,18 @@ class LogPart:
     def n_records(self) -> None:
         return None
 
-    @property
-    def ends(self) -> None:
-        return None
-
     def split(self, limits: Limits) -> list[LogPart]:
         assert self.spans is not None, "it is not known where the ranges can be cut"
         return [LogPart(slices) for slices in cut_log(self.spans, limits)]
 
-    def read(
-        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
+    def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
+        chosen = request.log_filter()
         for log_slice in self.slices:
-            yield from request.kept(read_log(store, log_slice, spec, chosen))
+            yield from read_log(store, log_slice, spec, chosen)
 
 
 @dataclass(frozen=True)
-class RecordsPart:
+class RecordsPart(Part):
     """Single records of the log, which the index names.
 
     Attributes:
@@ -221,10 +225,6 @@ class RecordsPart:
     def n_records(self) -> int:
         return len(self.physical_offsets)
 
-    @property
-    def ends(self) -> None:
-        return None
-
     def split(self, limits: Limits) -> list[RecordsPart]:
         sizes = np.full(len(self.physical_offsets), self.mean_bytes, np.float64)
         return [
@@ -232,15 +232,12 @@ class RecordsPart:
             for rows in cut_rows(sizes, limits)
         ]
 
-    def read(
-        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
-        return request.kept(finder(store).read_records(self.physical_offsets, spec, chosen))
+    def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
+        return read_records(store, self.physical_offsets, spec, request.log_filter())
 
 
 @dataclass(frozen=True)
-class PendingPart:
+class PendingPart(Part):
     """Pending messages.
 
     Attributes:
@@ -259,10 +256,6 @@ class PendingPart:
     def n_records(self) -> int:
         return len(self.rows.physical_offsets)
 
-    @property
-    def ends(self) -> None:
-        return None
-
     def split(self, limits: Limits) -> list[PendingPart]:
         numbers = np.arange(len(self.rows.physical_offsets))
         sizes = np.full(len(numbers), self.mean_bytes, np.float64)
@@ -270,15 +263,12 @@ class PendingPart:
             replace(self, rows=self.rows.take(numbers[part])) for part in cut_rows(sizes, limits)
         ]
 
-    def read(
-        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        spec = request.spec(store.broker_name, advance)
-        return request.kept(read_pending(store, self.rows, spec, request.selection))
+    def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
+        return read_pending(store, self.rows, spec, request.selection)
 
 
 @dataclass(frozen=True)
-class LostPart:
+class LostPart(Part):
     """Damage of the log that may have held messages of queues, and that no other part reports.
 
     Attributes:
@@ -295,15 +285,8 @@ class LostPart:
     def n_records(self) -> int:
         return len(self.spans)
 
-    @property
-    def ends(self) -> None:
-        return None
-
     def split(self, _: Limits) -> list[LostPart]:
         return [self]
 
-    def read(
-        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
-    ) -> Iterator[pa.RecordBatch]:
-        spec = request.spec(store.broker_name, advance)
-        return request.kept(refuse_spans(self.spans, spec))
+    def _rows(self, _store: StoreParts, _request: ScanRequest, spec: ReadSpec) -> Batches:
+        return refuse_spans(self.spans, spec)

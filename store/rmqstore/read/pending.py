@@ -37,7 +37,7 @@ from rmqstore.format.topics import (
 )
 from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
-from rmqstore.read.reading import finder, read_queues
+from rmqstore.read.reading import read_copies, read_queues, read_records
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.timer import TimerUnits, pending_units
@@ -158,7 +158,7 @@ def read_waiting_at(
     Where there is none, any more or at all, nothing is read; None if there is nothing to read.
     """
     own = _own_spec(spec, _STORED)
-    batches = finder(store).read_records(physical_offsets, own, LogFilter())
+    batches = read_records(store, physical_offsets, own, LogFilter())
     table = pa.Table.from_batches(batches, own.schema)
     return Waiting.of(table.filter(pc.equal(table.column("topic"), topic)))
 
@@ -219,7 +219,7 @@ def have_copies(
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.physical_offsets.min())
-    for batch in finder(store).copies(LookupKeys(msg_ids=frozenset(keys)), topics, first):
+    for batch in read_copies(store, LookupKeys(msg_ids=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
@@ -294,7 +294,7 @@ class _Timed(NamedTuple):
         rows = np.searchsorted(units.physical_offsets, messages.physical_offsets)
         seconds = pa.array(units.seconds[rows])
         are_final = pa.array(~units.are_rolled[rows])
-        finals = pc.if_else(are_final, seconds, _seconds_of(due, units.precision))
+        finals = pc.if_else(are_final, seconds, pc.divide(due, units.precision))
         return cls(messages, due, finals, seconds, are_entered=True)
 
     @classmethod
@@ -303,17 +303,13 @@ class _Timed(NamedTuple):
         if messages is None:
             return None
         due = integers(messages.property("TIMER_OUT_MS"))
-        seconds = _seconds_of(due, precision)
+        seconds = pc.divide(due, precision)
         return cls(messages, due, seconds, seconds, are_entered=False)
 
     @property
     def deletes(self) -> pa.Array:
         """What each message cancels: a UNIQ_KEY, after "topic+" in some versions; else null."""
         return self.messages.property(_DELETED)
-
-
-def _seconds_of(due: pa.Array, precision: int) -> pa.Array:
-    return pc.divide(due, precision)
 
 
 def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
@@ -390,7 +386,7 @@ def read_pending(
         start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
     )
     record_spec = replace(spec, schema=pa.schema([*stored, physical_offset]))
-    for batch in finder(store).read_records(rows.physical_offsets, record_spec, times):
+    for batch in read_records(store, rows.physical_offsets, record_spec, times):
         physical_offsets = batch.column("commitLogOffset").to_numpy()
         pending = rows.take(np.searchsorted(rows.physical_offsets, physical_offsets))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))

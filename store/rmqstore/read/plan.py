@@ -23,7 +23,7 @@ from rmqstore.read.parts import (
 )
 from rmqstore.read.pending import find_pending
 from rmqstore.read.pruner import StorePruner
-from rmqstore.read.reading import find_by_keys, find_lost, finder
+from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice
 from rmqstore.read.store_parts import StoreParts
@@ -110,7 +110,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         parts.append(LostPart(tuple(lost)))
     if request.include_pending:
         rows = find_pending(store, request.selection, spec)
-        mean_bytes = 0.0 if limits is None else finder(store).mean_size(rows.physical_offsets)
+        mean_bytes = 0.0 if limits is None else mean_size(store, rows.physical_offsets)
         parts.append(PendingPart(rows, mean_bytes))
     return parts
 
@@ -138,7 +138,7 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
     request.log_filter()
     store.ranges.warn_unknown_topics(request.selection)
     found = find_by_keys(store, request.lookup_keys, request.selection)
-    uncovered = [] if request.index_only else finder(store).uncovered(found)
+    uncovered = [] if request.index_only else uncovered_slices(store, found)
     offsets = found.outside(uncovered)
     logger.info(
         "%s: the index names %d records and does not cover %d bytes of the log",
@@ -161,7 +161,7 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
 
 def records_part(store: StoreParts, offsets: Positions, limits: Limits | None) -> RecordsPart:
     """Return single records of the log, by physical offset (n,)."""
-    return RecordsPart(offsets, 0.0 if limits is None else finder(store).mean_size(offsets))
+    return RecordsPart(offsets, 0.0 if limits is None else mean_size(store, offsets))
 
 
 def _log_part(

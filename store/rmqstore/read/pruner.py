@@ -18,7 +18,7 @@ from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
 from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec
-from rmqstore.read.reading import find_candidates, finder
+from rmqstore.read.reading import find_candidates, read_records
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
@@ -155,7 +155,7 @@ class StorePruner:
             but: parts of these ranges that no unit is taken from.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
-        batches = [*finder(self._store).read_records(physical_offsets, spec, LogFilter())]
+        batches = [*read_records(self._store, physical_offsets, spec, LogFilter())]
         if not batches:
             return None
         rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -221,7 +221,7 @@ class QueueRanges:
         Raises:
             OptionError: a topic or queue is missing. The message lists those that exist.
         """
-        require_named(selection, self.named_queues(selection), str(self._paths.root))
+        require_named(selection, [self.named_queues(selection)], str(self._paths.root))
 
     def require_topics(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.

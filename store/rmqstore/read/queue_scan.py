@@ -29,7 +29,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
-from rmqstore.read.faults import Fault, expected_columns, lost_rows
+from rmqstore.read.faults import expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.read_ahead import Prefetch, ReadAhead, prefetch_nothing
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
@@ -307,7 +307,7 @@ class QueueScan:
                 len(part.physical_offsets), first.queue_offset, first.topic, first.queue_id,
             )  # fmt: skip
             return
-        faults = []
+        rows = []
         for row, physical_offset in enumerate(part.physical_offsets.tolist()):
             expected = part.expected(row)
             queue = self._open_queue(expected.topic, expected.queue_id)
@@ -318,8 +318,8 @@ class QueueScan:
             known = expected_columns(expected) | {"brokerName": self._spec.broker_name}
             del known["storeSize"]  # the size in a damaged unit is not to be trusted
             known[self._spec.corrupt_column] = f"{path}, {byte}: {text}"
-            faults.append(Fault(row, known, text))
-        yield lost_rows(self._spec.schema, faults)
+            rows.append(known)
+        yield lost_rows(self._spec.schema, rows)
 
 
 def _are_units(window: UnitRows) -> Mask:

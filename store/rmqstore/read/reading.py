@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
+from statistics import fmean
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, UnsupportedFeatureError
+from rmqstore.format.columns.search import store_their_offsets
+from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.framing import StopKind
-from rmqstore.query.selection import LookupKeys, Selection, choose_topics
+from rmqstore.format.layout import FIXED_PART_V4, Positions
+from rmqstore.format.schema import select_columns
+from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.lookup import Finder, Found, tagged_offsets
+from rmqstore.read.lookup import SMALL_GAPS, Found, QueryResult, tagged_offsets
 from rmqstore.read.queue_scan import QueueScan
-from rmqstore.read.read_spec import FAILFAST, ReadSpec
-from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.record_filter import LogFilter, log_filter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME, LogSlice, LostSpan, QueueSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
+from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan, begins_record, read_frame
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.log_end import damage_met
 from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
+
+logger = logging.getLogger(__name__)
+
+_SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
+_OVERREAD = 4  # candidates read per requested message, newest first
 
 
 class LogScan:
@@ -296,12 +308,129 @@ def _in_range(time: int | None) -> int | None:
     return None if time is None else min(max(time, 0), LATEST_TIME)
 
 
-def finder(store: StoreParts) -> Finder:
-    """Return what reads the candidates of look-ups in a store."""
-    return Finder(
-        store.log,
-        store.lookup,
-        partial(find_candidates, store),
-        partial(read_log, store),
-        lambda: store.log_end is None,
+def uncovered_slices(store: StoreParts, found: Found) -> list[LogSlice]:
+    """Return the parts of the log that the index does not cover, as slices to read."""
+    is_closed = store.log_end is None
+    return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
+
+
+def read_records(
+    store: StoreParts, physical_offsets: Positions, spec: ReadSpec, chosen: LogFilter
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted ones of the records at physical offsets, in the order of the log.
+
+    Args:
+        store: the store to read from.
+        physical_offsets: int64 (n,), ascending. One where no record stores that offset
+            gives none: after a log was cut, the index may point at such an offset.
+        spec: how to read the records.
+        chosen: which records are wanted.
+
+    Raises:
+        CorruptRecordError: a record is damaged and the mode is FAILFAST.
+        OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
+    """
+    log = store.log
+    pipeline = plain_pipeline(spec, chosen)
+    for segment in log.segments:
+        first, stop = np.searchsorted(physical_offsets, (segment.start, segment.end))
+        inside = physical_offsets[first:stop]
+        if not len(inside):
+            continue
+        try:
+            assembler = Assembler(log, segment, pipeline)
+        except OffsetOutOfRangeError as err:
+            if spec.fail_on_data_loss:
+                text = f"{err}; {READS_ON} reads on without it"
+                raise OffsetOutOfRangeError(text) from err
+            logger.warning("data loss: %s", err)
+            continue
+        starts = inside - segment.start
+        head_size = FIXED_PART_V4.itemsize
+        log.file_of(segment).prefetch(starts, head_size)
+        headers = log.read_in_place(segment, starts, np.full(len(starts), head_size))
+        starts = starts[store_their_offsets(headers, starts, segment.start)]
+        yield from assembler.batches(starts, total_sizes(headers, starts), None)
+
+
+def mean_size(store: StoreParts, physical_offsets: Positions) -> float:
+    """Estimate the mean size in bytes of the records at physical offsets (n,) by a sample."""
+    log = store.log
+    sizes = []
+    step = max(1, len(physical_offsets) // _SIZE_SAMPLES)
+    for physical_offset in physical_offsets[::step].tolist():
+        with suppress(OffsetOutOfRangeError):
+            if begins_record(log, physical_offset):
+                sizes.append(max(read_frame(log, log.locate(physical_offset))[0], 0))
+    return fmean(sizes) if sizes else 0.0
+
+
+def query(
+    store: StoreParts,
+    topic: str,
+    lookup_keys: LookupKeys,
+    times: tuple[int, int],
+    limit: int | None,
+    *,
+    scan_uncovered: bool,
+) -> QueryResult:
+    """Return the messages of a topic that have a key or tags; see ``MessageStore.query``.
+
+    Args:
+        times: first and last store time, ms, both included.
+    """
+    chosen = log_filter(parse_selection(subscribe=[topic]), [], lookup_keys)._replace(
+        start_timestamp=times[0], end_timestamp=times[1] + 1
     )
+    spec = ReadSpec(select_columns(["commitLogOffset"]))
+    candidates = find_candidates(store, lookup_keys, [topic], *times)
+    is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
+    log_slices = uncovered_slices(store, candidates) if is_scanned else []
+    physical_offsets = _physical_offsets(
+        batch for part in log_slices for batch in read_log(store, part, spec, chosen)
+    )
+    rest = candidates.outside(log_slices)
+    stop = 0 if limit is None else _OVERREAD * limit
+    while len(rest) and (
+        limit is None or len(physical_offsets) < limit or physical_offsets[-limit] < rest[-1]
+    ):
+        newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
+        found = _physical_offsets(read_records(store, newest, spec, chosen))
+        physical_offsets = np.union1d(physical_offsets, found)
+        rest = rest[: len(rest) - len(newest)]
+    if limit is not None:
+        physical_offsets = physical_offsets[-limit:]
+    messages = tuple(
+        store.log.get(physical_offset, store.broker_name)
+        for physical_offset in physical_offsets.tolist()
+    )
+    return QueryResult(messages, tuple(candidates.uncovered), is_scanned)
+
+
+def read_copies(
+    store: StoreParts, lookup_keys: LookupKeys, topics: Sequence[str], start: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
+
+    They are in the order of the log.
+    """
+    columns = select_columns(["topic", "msgId", "commitLogOffset"])
+    spec = ReadSpec(columns, mode=DROPMALFORMED, check_crc=False)
+    chosen = log_filter(parse_selection(subscribe=topics), columns.names, lookup_keys)
+    candidates = find_candidates(store, lookup_keys, topics, None, None)
+    log_slices = [part for part in uncovered_slices(store, candidates) if part.end > start]
+    physical_offsets = candidates.outside(log_slices)
+    parts: list[Iterator[pa.RecordBatch]] = []
+    for log_slice in log_slices:
+        before = int(np.searchsorted(physical_offsets, log_slice.start))
+        parts.append(read_records(store, physical_offsets[:before], spec, chosen))
+        parts.append(read_log(store, log_slice, spec, chosen))
+        physical_offsets = physical_offsets[before:]
+    parts.append(read_records(store, physical_offsets, spec, chosen))
+    for batch in chain.from_iterable(parts):
+        yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
+
+
+def _physical_offsets(batches: Iterable[pa.RecordBatch]) -> Positions:
+    columns = [batch.column(0).to_numpy() for batch in batches]
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)

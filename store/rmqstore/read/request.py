@@ -33,6 +33,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     name: OPTION_OF_ARGUMENT[name].default_value if name in OPTION_OF_ARGUMENT else None
     for name in KNOWN_ARGUMENTS
 } | {"ending_offsets": "latest", "verbatim": False, "progress": ignore_progress}
+# The arguments that say which columns a scan returns, beside ``columns``.
+OF_SCHEMA: Final = ("include_pending", "verbatim", "mode", "column_name_of_corrupt_record")
 _OF_SELECTION: Final = tuple(SelectionArguments.__annotations__)
 
 
@@ -42,9 +44,10 @@ def returned_schema(
     include_pending: bool = False,
     verbatim: bool = False,
     mode: str = FAILFAST,
-    corrupt_column: str = CORRUPT_RECORD,
+    column_name_of_corrupt_record: str = CORRUPT_RECORD,
 ) -> pa.Schema:
     """Return the columns that a scan with these arguments returns."""
+    corrupt_column = column_name_of_corrupt_record
     reason = pa.field(corrupt_column, pa.string())
     if isinstance(columns, str):
         columns = [name.strip() for name in columns.split(",")]
@@ -225,17 +228,15 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
     given = {**DEFAULTS, **arguments}
     of_selection = {name: given[name] for name in _OF_SELECTION}
     selection = parse_selection(**of_selection, streaming=streaming)
-    of_schema = {name: given[name] for name in ("include_pending", "verbatim", "mode")}
-    corrupt_column = given["column_name_of_corrupt_record"]
-    schema = returned_schema(given["columns"], corrupt_column=corrupt_column, **of_schema)
-    physical_offsets = _physical_offsets(
-        given["starting_physical_offset"], given["ending_physical_offset"]
-    )
-    where, sql92 = given["where"], given["filter"]
+    schema = returned_schema(given["columns"], **{name: given[name] for name in OF_SCHEMA})
+    start = given["starting_physical_offset"]
+    end = given["ending_physical_offset"]
+    _require_span(start, end)
+    where = given["where"]
+    sql92 = given["filter"]
     if where is not None:
         where = parse_where(where, known_columns(schema, include_pending=given["include_pending"]))
-    if physical_offsets != (None, None):
-        where = within_physical_offsets(where, *physical_offsets)
+    where = within_physical_offsets(where, start, end)
     return ScanRequest(
         schema=schema,
         selection=selection,
@@ -248,15 +249,15 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
         include_pending=given["include_pending"],
         last=given["last"],
         mode=given["mode"],
-        corrupt_column=corrupt_column,
+        corrupt_column=given["column_name_of_corrupt_record"],
         check_crc=given["check_crc"],
         fail_on_data_loss=given["fail_on_data_loss"],
         inflate=not given["verbatim"],
     )
 
 
-def _physical_offsets(start: int | None, end: int | None) -> tuple[int | None, int | None]:
-    """Return the bounds on physical offsets.
+def _require_span(start: int | None, end: int | None) -> None:
+    """Refuse bounds on physical offsets between which nothing can lie.
 
     Raises:
         OptionError: one is negative, or the end lies before the start.
@@ -266,4 +267,3 @@ def _physical_offsets(start: int | None, end: int | None) -> tuple[int | None, i
             raise OptionError(f"`{name}` {offset}: must not be negative")
     if start is not None and end is not None and start > end:
         raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
-    return start, end

@@ -413,7 +413,7 @@ def open_parts(
             alone = find_tier(path, storage, broker_name)
             name = broker_name or alone.broker_name
             return StoreParts.of(None, alone, broker_name=name)
-        paths = _above(path, storage, folders)
+        paths = find_store(root_for(path, storage), storage=storage, **folders)
     tiers = []
     if tiered is not None:
         if isinstance(storage, RemoteStorage):
@@ -439,16 +439,7 @@ def paths_for(
     except NotAStoreError:
         if are_compacted_logs(path, storage) or is_tier(path, storage):
             return no_store(Path(path))
-        return _above(path, storage, folders)
-
-
-def _above(path: str | os.PathLike[str], storage: Storage, folders: FolderArguments) -> StorePaths:
-    """Return the store of which a path is a part, with a warning.
-
-    Raises:
-        NotAStoreError: the path is not a part of a store.
-    """
-    return find_store(root_for(path, storage), storage=storage, **folders)
+        return find_store(root_for(path, storage), storage=storage, **folders)
 
 
 def _refuse_others(text: str, others: dict[str, object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Unpack
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArguments
 from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.query.where import parse_where
-from rmqstore.read.request import returned_schema
+from rmqstore.read.request import OF_SCHEMA, returned_schema
 from rmqstore.read.views.catalogue import read_cluster_view, read_view, require_known_names
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.read.views.stores import brokers_of
@@ -22,14 +23,6 @@ from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan, as_html
 
 logger = logging.getLogger(__name__)
-
-# the arguments of a scan that say which columns it returns, beside ``columns``
-_OF_SCHEMA = {
-    "include_pending": "include_pending",
-    "verbatim": "verbatim",
-    "mode": "mode",
-    "column_name_of_corrupt_record": "corrupt_column",
-}
 
 
 class StoreCluster(Closing):
@@ -46,24 +39,17 @@ class StoreCluster(Closing):
     def __init__(self, opened: Sequence[MessageStore]) -> None:
         self._opened = opened
         self.stores: dict[str, MessageStore] = {}
-        by_name: dict[str, list[MessageStore]] = {}
-        for store in opened:
-            by_name.setdefault(store.parts.view_broker_name, []).append(store)
-        for name, members in by_name.items():
-            if len(members) == 1:
-                self.stores[name] = members[0]
-                continue
-            sources = []
-            for store in members:
-                store.parts.require("reading one of several stores of a broker")
-                sources.append(store.parts)
-            (broker,) = brokers_of(sources)
+        of_parts = {id(store.parts): store for store in opened}
+        sources = [store.parts for store in opened]
+        counts = Counter(parts.view_broker_name for parts in sources)
+        for parts in sources:
+            if counts[parts.view_broker_name] > 1:
+                parts.require("reading one of several stores of a broker")
+        for broker in brokers_of(sources):
             broker.require_valid()
             for replica in broker.replicas:
                 logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
-            for store, source in zip(members, sources, strict=True):
-                if source is broker.chosen.source:
-                    self.stores[name] = store
+            self.stores[broker.name] = of_parts[id(broker.chosen.source)]
 
     def __repr__(self) -> str:
         """Return the brokers, with the store that is read of each."""
@@ -107,9 +93,7 @@ class StoreCluster(Closing):
         """
         limit = options.pop("limit", None)
         given: dict[str, Any] = {**options}
-        of_schema = {
-            argument: given[name] for name, argument in _OF_SCHEMA.items() if name in given
-        }
+        of_schema = {name: given[name] for name in OF_SCHEMA if name in given}
 
         def plan() -> Iterator[pa.RecordBatch]:
             (store, arguments), *others = self._options_of_each(options)
@@ -200,11 +184,7 @@ class StoreCluster(Closing):
         known = {
             name: store.parts.ranges.named_queues(selection) for name, store in self.stores.items()
         }
-        everywhere: dict[str, set[int]] = {}
-        for queues in known.values():
-            for topic, ids in queues.items():
-                everywhere.setdefault(topic, set()).update(ids)
-        require_named(selection, everywhere, f"brokers {', '.join(self.stores)}")
+        require_named(selection, known.values(), f"brokers {', '.join(self.stores)}")
         chosen: list[tuple[MessageStore, Any]] = []
         for name, store in self.stores.items():
             here = sorted(selection.named_topics & known[name].keys())

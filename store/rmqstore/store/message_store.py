@@ -24,7 +24,7 @@ from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
 from rmqstore.read.message_scan import MessageScan
-from rmqstore.read.reading import finder
+from rmqstore.read.reading import query
 from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.request import DEFAULTS, parse_request
 from rmqstore.read.store_parts import StoreParts
@@ -250,13 +250,8 @@ class MessageStore(Closing):
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         result = self.parts.retry(
-            lambda: finder(self.parts).query(
-                topic,
-                lookup_keys,
-                (low, high),
-                limit,
-                scan_uncovered=scan_uncovered,
-                broker_name=self.broker_name,
+            lambda: query(
+                self.parts, topic, lookup_keys, (low, high), limit, scan_uncovered=scan_uncovered
             )
         )
         if not result:

@@ -165,8 +165,12 @@ def open_for(
     storage_options = given["storage_options"]
     asked = [name for name, value in arguments.items() if value and value is not LOCAL]
     if path is not None and not isinstance(path, (str, os.PathLike)):
+        if mode != "r":
+            raise OptionError(f"mode {mode!r}: several stores can only be read together; open one")
         of_one = [name for name in asked if name not in OpenTogether.__annotations__]
-        _require_reads(mode, of_one)
+        if of_one:
+            named = ", ".join(of_one)
+            raise OptionError(f"{named}: for one store only, but a list of stores is opened")
         ignore_log_end = given["ignore_log_end"]
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
     if path is not None and is_live(path):
@@ -222,18 +226,6 @@ def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str]
         raise UnsupportedFeatureError(
             "`tiered`: tiered storage is read only; leave it out to append"
         )
-
-
-def _require_reads(mode: str, given: Sequence[str]) -> None:
-    """Refuse what several stores cannot be opened with.
-
-    Raises:
-        OptionError: it is not for reading, or an argument is for one store.
-    """
-    if mode != "r":
-        raise OptionError(f"mode {mode!r}: several stores can only be read together; open one")
-    if given:
-        raise OptionError(f"{', '.join(given)}: for one store only, but a list of stores is opened")
 
 
 def create(

@@ -222,6 +222,9 @@ def test_hashes_of_keys_are_javas() -> None:
         ({"msg_id": [""]}, "empty"), ({"msg_key": "k" * 40_000}, "32767"),
         ({"msg_key": "a", "starting_offsets": {"TopicA": {"0": 1}}}, "queue"),
         ({"msg_key": "a", "columns": "tagsCode"}, "tagsCode"),
+        ({"msg_tags": ""}, "must not be empty"), ({"msg_tags": []}, "name at least one"),
+        ({"msg_tags": "a", "msg_key": "b"}, "msg_key and msg_tags: give one of them"),
+        ({"msg_tags": "x" * 70_000}, "msg_tags"),
     ],
 )  # fmt: skip
 def test_what_no_look_up_can_answer_is_refused(

@@ -266,21 +266,19 @@ def test_damage_in_any_file_of_the_database_loses_no_record(root: Path, seed: in
     assert_all_ids_are_found(root)
 
 
+@pytest.mark.parametrize("is_file", [True, False])
 def test_a_database_that_cannot_be_opened_is_named(
-    root: Path, caplog: pytest.LogCaptureFixture
+    root: Path, is_file: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (root / "rocksdbstore/CURRENT").write_text("MANIFEST-000099\n")
+    current = root / "rocksdbstore/CURRENT"
+    if is_file:
+        current.write_text("MANIFEST-000099\n")
+    else:
+        current.unlink()
+        current.symlink_to("/dev/zero")
     with caplog.at_level(logging.WARNING):
         assert_all_ids_are_found(root)
     assert f"{root}/rocksdbstore" in caplog.text
-    assert "is not used" in caplog.text
-
-
-def test_an_entry_that_is_not_a_file_is_named(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (root / "rocksdbstore/CURRENT").unlink()
-    (root / "rocksdbstore/CURRENT").symlink_to("/dev/zero")
-    with caplog.at_level(logging.WARNING):
-        assert_all_ids_are_found(root)
     assert "is not used" in caplog.text
 
 

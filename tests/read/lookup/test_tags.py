@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -152,22 +151,6 @@ def test_a_lost_extension_unit_loses_no_message(copied: Golden) -> None:
     shutil.rmtree(root / "consumequeue_ext")
     with rmqstore.open(root) as store:
         assert {*places} <= {message.commitLogOffset for message in store.query(topic, tags=tags)}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"msg_tags": ""}, "must not be empty"),
-        ({"msg_tags": []}, "msg_tags: name at least one"),
-        ({"msg_tags": "a", "msg_key": "b"}, "msg_key and msg_tags: give one of them"),
-        ({"msg_tags": "x" * 70_000}, "msg_tags"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    golden_store: Golden, arguments: dict[str, Any], message: str
-) -> None:
-    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=message):
-        read(store, **arguments)
 
 
 def test_a_query_is_of_a_key_or_of_tags(golden_store: Golden) -> None:

@@ -94,7 +94,7 @@ def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None
                 topics.update(topic for offsets in committed for topic, _ in offsets)
                 topics.update(parts.store_queues.known_topics())
             named = Selection(subscribe=tuple(spec.selection.named_topics))
-            require_named(named, {topic: set() for topic in topics}, where)
+            require_named(named, [{topic: set() for topic in topics}], where)
         if spec.consumer_group is not None:
             _require_group(all_parts, spec.consumer_group, where)
         if spec.sharing is not None:

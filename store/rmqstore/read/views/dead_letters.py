@@ -25,7 +25,6 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
-    choose_among,
     plan_messages,
     queue_fault,
     read_messages,
@@ -53,7 +52,7 @@ def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> lis
     topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
-    return plan_messages(source, spec, limits, choose_among(source, spec, topics))
+    return plan_messages(source, spec, limits, topics)
 
 
 def read_dead_letters(

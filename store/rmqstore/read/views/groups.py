@@ -24,7 +24,6 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
-    choose_among,
     plan_messages,
     queue_fault,
     read_messages,
@@ -142,7 +141,7 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[Vi
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if topic in committed]
     view_slices = []
-    for view_slice in plan_messages(source, spec, limits, choose_among(source, spec, topics)):
+    for view_slice in plan_messages(source, spec, limits, topics):
         messages = () if view_slice.messages is None else view_slice.messages.slices
         topics_of_slice = {queue_slice.topic for queue_slice in messages}
         offsets_of_slice = {topic: committed.get(topic, {}) for topic in topics_of_slice}

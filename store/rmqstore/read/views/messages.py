@@ -19,7 +19,6 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import Column, ViewSlice, to_batch
-from rmqstore.spans import QueueKey
 
 logger = logging.getLogger(__name__)
 
@@ -27,26 +26,24 @@ REASON: Final = "reason"
 _IN_EVERY_VIEW: Final = ("queueId", "queueOffset", "commitLogOffset")
 
 
-def choose_among(source: StoreParts, spec: ViewSpec, topics: Iterable[str]) -> Selection:
-    """Return the selection of a view with those topics only that it chooses of some."""
+def plan_messages(
+    source: StoreParts, spec: ViewSpec, limits: Limits, topics: Iterable[str]
+) -> list[ViewSlice]:
+    """Return the messages of those of some topics that a view chooses, in slices.
+
+    Each slice is a part of the log. A queue that cannot be read is a slice of its own with the
+    reason.
+    """
     warn_of_rocksdb(source, spec)
     selection = replace(spec.selection, include_system_topics=True)
     chosen = choose_topics(selection, sorted(topics))
-    if selection.assign is None:
-        return replace(selection, subscribe=tuple(chosen), subscribe_pattern=None)
-    assigned = {topic: selection.assign[topic] for topic in chosen if topic in selection.assign}
-    return replace(selection, assign=assigned)
-
-
-def plan_messages(
-    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
-) -> list[ViewSlice]:
-    """Return the messages of a selection in slices, each a part of the log.
-
-    A queue that cannot be read is a slice of its own with the reason.
-    """
-    if not (selection.subscribe or selection.assign):
+    if not chosen:
         return []
+    if selection.assign is None:
+        selection = replace(selection, subscribe=tuple(chosen), subscribe_pattern=None)
+    else:
+        assigned = {topic: selection.assign[topic] for topic in chosen}
+        selection = replace(selection, assign=assigned)
     try:
         return _split(source, spec, limits, selection)
     except (OptionError, FileDeletedError):
@@ -71,7 +68,13 @@ def _queue_by_queue(
     """Return the slices of each queue alone, and one with the reason for each that has none."""
     view_slices: list[ViewSlice] = []
     faults: list[ViewSlice] = []
-    for topic, queue_id in _chosen_queues(source, selection):
+    keys = [
+        (topic, queue_id)
+        for topic in selection.subscribe or selection.assign or ()
+        for queue_id in source.store_queues.ids(topic)
+        if selection.assign is None or queue_id in selection.assign[topic]
+    ]
+    for topic, queue_id in keys:
         alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
         try:
             view_slices += _split(source, spec, limits, alone)
@@ -81,13 +84,6 @@ def _queue_by_queue(
             logger.warning("%s-%d: %s", topic, queue_id, err)
             faults.append(ViewSlice(queues=((topic, queue_id),), reason=str(err)))
     return view_slices + faults
-
-
-def _chosen_queues(source: StoreParts, selection: Selection) -> Iterator[QueueKey]:
-    for topic in selection.subscribe or selection.assign or ():
-        for queue_id in source.store_queues.ids(topic):
-            if selection.assign is None or queue_id in selection.assign[topic]:
-                yield topic, queue_id
 
 
 def read_messages(

@@ -101,12 +101,6 @@ def queue_ids(
     )
 
 
-def chosen_queues(source: StoreParts, spec: ViewSpec) -> list[QueueKey]:
-    """Return the queues of the selection, by topic and id."""
-    topics = chosen_topics(source, spec)
-    return [(topic, queue_id) for topic in topics for queue_id in queue_ids(source, spec, topic)]
-
-
 def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueRow:
     """Return what is known of a queue.
 
@@ -142,7 +136,11 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
 
 def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return the queues in groups of about equal work."""
-    queues = {key: (key,) for key in chosen_queues(source, spec)}
+    queues = {
+        (topic, queue_id): ((topic, queue_id),)
+        for topic in chosen_topics(source, spec)
+        for queue_id in queue_ids(source, spec, topic)
+    }
     groups = _grouped(source, queues, limits)
     return [_view_slice(source, keys, queues=tuple(keys)) for keys in groups]
 

@@ -15,7 +15,6 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
-    choose_among,
     plan_messages,
     queue_fault,
     read_messages,
@@ -51,7 +50,7 @@ def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[View
     topics = topics_with_folders(source)
     if spec.selection.is_open:
         topics = [topic for topic in topics if is_trace_topic(topic)]
-    return plan_messages(source, spec, limits, choose_among(source, spec, topics))
+    return plan_messages(source, spec, limits, topics)
 
 
 def read_traces(
