@@ -106,3 +106,22 @@ def test_queues_that_nobody_gets_are_named(tmp_path: Path) -> None:
         allocation = Allocation("MACHINE_ROOM", frozenset({"r2"}))
         rows = [*assign([only], "g", ["c"], topics=["T"], allocation=allocation)]
     assert [row.client_id for row in rows] == [None] * 4
+
+
+def test_configured_queues_of_several_topics_come_once(tmp_path: Path) -> None:
+    """CONFIG gives a client the same queues whenever the queues of a topic are shared."""
+    with rmqstore.create(tmp_path / "a") as writer:
+        for topic, n_messages in (("T", 3), ("U", 5)):
+            queue_ids = pa.array([0] * n_messages, pa.int32())
+            given = {
+                "topic": [topic] * n_messages,
+                "queueId": queue_ids,
+                "body": [b"x"] * n_messages,
+            }
+            writer.append(pa.RecordBatch.from_pydict(given))
+    queues = [MessageQueue(topic, "b", 0) for topic in ("T", "U")]
+    allocation = Allocation("CONFIG", configured={"c": queues})
+    with rmqstore.open(tmp_path / "a", broker_name="b") as only:
+        rows = [*assign([only], "g", ["c"], topics=["T", "U"], allocation=allocation)]
+    owned = [(row.topic, row.queue_id, row.lag) for row in rows if row.client_id == "c"]
+    assert owned == [("T", 0, 3), ("U", 0, 5)]

@@ -114,7 +114,8 @@ def assign(
         of_nobody = [queue for queue in queues if queue not in owned]
         for client, share in [*shares.items(), (None, of_nobody)]:
             for queue in share:
-                if queue.broker_name in by_name:
+                # CONFIG gives a client all of its queues, whichever topic is shared.
+                if queue.topic == topic and queue.broker_name in by_name:
                     committed = offsets[queue.broker_name].get((topic, queue.queue_id))
                     exists = queue.queue_id in existing[queue.broker_name]
                     source = by_name[queue.broker_name] if exists else None
