@@ -211,7 +211,6 @@ class QueueFiles:
                     records_end=records_end,
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
-                    may_begin_again=True,
                 )
             return QueueAppender(
                 self._disk,
@@ -221,7 +220,6 @@ class QueueFiles:
                 end=end,
                 records_end=records_end,
                 is_new=not queue.segments,
-                may_begin_again=True,
             )
 
     def empty(self, folder: Path) -> None:
