@@ -251,10 +251,10 @@ class _Copier:
         if self._request.topics is not None:
             # The repair may have built queues of the topics that are left out.
             paths = find_store(self._target)
-            for topic in (*paths.queue_folders.topics(), *paths.queue_folders.batch_topics()):
+            for topic in (*paths.queue_folders.topics(), *paths.batch_folders.topics()):
                 if not self._request.has(topic):
                     self._disk.delete_tree(paths.consumequeue / topic)
-                    self._disk.delete_tree(paths.batch_consumequeue / topic)
+                    self._disk.delete_tree(paths.batch_folders.root / topic)
             keep_topics(self._disk, paths, self._request.has)
         return plan
 

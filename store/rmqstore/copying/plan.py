@@ -226,7 +226,7 @@ def require_possible(store: StoreParts, request: CopyRequest) -> None:
         known = {
             *store.store_queues.known_topics(),
             *paths.queue_folders.topics(),
-            *paths.queue_folders.batch_topics(),
+            *paths.batch_folders.topics(),
         }
         unknown = sorted(request.topics - known)
         if unknown:

@@ -423,9 +423,10 @@ def plan_rebuild(
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(log) if change.path not in gone]
         min_offset = log.min_offset
-    folders = paths.queue_folders
-    queue_files = [file for topic in folders.topics() for file in folders.queue_files(topic)]
-    queue_files += [file for topic in folders.batch_topics() for file in folders.batch_files(topic)]
+    queue_files: list[Path] = []
+    for folders in (paths.queue_folders, paths.batch_folders):
+        for topic in folders.topics():
+            queue_files += folders.files(topic)
     end = cut.end
     return RebuildPlan(
         paths.root,
