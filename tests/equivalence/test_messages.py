@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import store_builder as build
 import tiers
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.decode import pack_host
@@ -25,7 +26,6 @@ from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.compression import compressor
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from rmqstore.format.record import encode_record
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.format.text import parse_properties
 from rmqstore.write import messages
@@ -106,12 +106,13 @@ def plain_record(row: dict[str, Any], queue_id: int, spec: WriteSpec, **place: i
     if pack is not None and len(body) >= spec.compress_over:
         body, sys_flag = pack(body), 1 | kind
     born = row.get("bornTimestamp")
-    return encode_record(
-        topic.encode(),
-        body,
+    return build.packed_as_sent(
+        topic,
         b"".join(f"{name}\x01{value}\x02".encode() for name, value in entries),
-        pack_host(row.get("bornHost") or BORN_HOST),
-        pack_host(STORE_HOST),
+        place.pop("physical_offset"),
+        body=body,
+        born_host=build.host(pack_host(row.get("bornHost") or BORN_HOST)),
+        store_host=build.host(pack_host(STORE_HOST)),
         queue_id=queue_id,
         flag=row.get("flag") or 0,
         sys_flag=sys_flag,
