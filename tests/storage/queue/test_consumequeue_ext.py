@@ -178,6 +178,7 @@ def test_without_its_files_an_extended_queue_is_read_without_codes(copied: Path)
 @pytest.mark.parametrize("step", tiers.sampled(4, 1))
 def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
     """Every byte of one file, and cuts: each row is a message of the store; errors are our own."""
+    columns = "commitLogOffset,tagsCode,queueId"
     path = copied / "consumequeue_ext/ExtB/0" / f"{0:020d}"
     valid, rng = path.read_bytes(), random.Random(7)
     rows = rows_of("ExtB", 0)
@@ -201,12 +202,7 @@ def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
         with rmqstore.open(copied) as store:
             for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
                 try:
-                    got = read(
-                        store,
-                        subscribe="ExtB",
-                        columns="commitLogOffset,tagsCode,queueId",
-                        mode=mode,
-                    )
+                    got = read(store, subscribe="ExtB", columns=columns, mode=mode)
                 except RmqStoreError:
                     assert mode == "FAILFAST"
                     continue
