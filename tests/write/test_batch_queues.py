@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ import rmqstore
 from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.write.queue_files import restore_queues
 from written import files_of, require_valid, rows_of, stage
 
 CONFIG = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
@@ -61,6 +66,16 @@ def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
     assert files_of(root, "batchconsumequeue") == queues
     assert rows_of(root) == before
     require_valid(root)
+
+
+def test_a_batch_queue_that_is_put_back_is_not_taken_for_a_plain_one(root: Path) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(10, "New"))
+    paths = find_store(root)
+    (paths.own.replaced_queues / "batchconsumequeue" / "New" / "0").mkdir(parents=True)
+    with closing(Disk()) as disk, closing(CommitLog(paths.commitlogs)) as log:
+        assert not restore_queues(disk, paths, log)
+    assert (root / "batchconsumequeue" / "New" / "0").is_dir()
 
 
 def test_a_topic_that_has_batch_queues_is_entered_in_topics_json_as_such(root: Path) -> None:
