@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from crcmod.predefined import mkPredefinedCrcFun
 
@@ -91,6 +92,24 @@ def pack(record: Record, physical_offset: int) -> bytes:
         digits = f"{body_crc(packed[:-20]):010d}"[::-1]  # least significant first
         packed = packed[:-11] + digits.encode() + b"\x02"
     return packed
+
+
+def host(packed: bytes) -> tuple[bytes, int]:
+    """Return address and port of a host as stored."""
+    return packed[:-4], int.from_bytes(packed[-4:])
+
+
+_CRC = b"__CRC32#\x01" + b"0" * 10 + b"\x02"
+
+
+def packed_as_sent(topic: str, properties: bytes, physical_offset: int, **fields: Any) -> bytes:
+    """Return a record in the version that its topic needs, with a CRC if its properties end so."""
+    fields["magic"] = V2 if len(topic.encode()) > 127 else V1
+    fields["sys_flag"] = fields["sys_flag"] & 0xFFFFFFFF & ~(BORN_V6 | STORE_V6)
+    fields["prop_crc"] = properties.endswith(_CRC)
+    return pack(
+        Record(topic=topic, properties=properties.removesuffix(_CRC), **fields), physical_offset
+    )
 
 
 def pack_blank(size: int) -> bytes:

@@ -94,8 +94,7 @@ MOST_LINES_OF_A_FUNCTION = 60
 MOST_PUBLIC_METHODS = 15
 # What is larger today, and how large: it may shrink, and leaves the list when it fits.
 LONG_FUNCTIONS = {
-    "rmqstore.copying.copier.copy": 69,
-    "rmqstore.format.columns.record_headers.read_headers": 68,
+    "rmqstore.copying.copier.copy": 68,
 }
 LARGE_CLASSES = {
     "kafkalog.partition.Partition": 19,
@@ -104,13 +103,11 @@ LARGE_CLASSES = {
     "rmqstore.read.store_queues.StoreQueues": 18,
     "rmqstore.storage.files.disk.Disk": 20,
     "rmqstore.storage.files.paths.StorePaths": 18,
-    "rmqstore.storage.log.commitlog.CommitLog": 20,
-    "rmqstore.storage.queue.batch_consumequeue.BatchConsumeQueue": 19,
-    "rmqstore.storage.queue.consumequeue.ConsumeQueue": 20,
+    "rmqstore.storage.queue.batch_consumequeue.BatchConsumeQueue": 18,
+    "rmqstore.storage.queue.consumequeue.ConsumeQueue": 16,
     "rmqstore.storage.queue.queue.Queue": 19,
     "rmqstore.storage.queue.queue_set.RecoveredQueue": 17,
-    "rmqstore.storage.queue.rocksdb_queue.RocksDbQueue": 17,
-    "rmqstore.storage.queue.sparse_consumequeue.SparseConsumeQueue": 19,
+    "rmqstore.storage.queue.sparse_consumequeue.SparseConsumeQueue": 16,
     "rmqstore.storage.files.remote_storage.RemoteStorage": 18,
     "rmqstore.store.message_store.MessageStore": 17,
 }

@@ -200,14 +200,14 @@ def test_what_others_put_beside_a_copy_does_not_become_a_part_of_it(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, files = other_files(tmp_path)
-    check = remote_copier.RemoteCopier.check
+    check = remote_copier.RemoteCopier._check
 
     def foreign(copier: remote_copier.RemoteCopier) -> Any:
         (folder / "copy/commitlog/00000000009999999999").write_bytes(b"foreign")
         return check(copier)
 
     with monkeypatch.context() as patched:
-        patched.setattr(remote_copier.RemoteCopier, "check", foreign)
+        patched.setattr(remote_copier.RemoteCopier, "_check", foreign)
         with pytest.raises(StoreStateError, match="00000000009999999999 was written"):
             copy(root, "copy", target_filesystem=files)
     with pytest.raises(StoreStateError, match="not complete"):

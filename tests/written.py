@@ -8,6 +8,7 @@ import pyarrow as pa
 
 import rmqstore
 from reading import Row
+from rmqstore.format.columns.dispatch_requests import USUAL_RULES, DispatchRules
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
@@ -33,14 +34,18 @@ def require_valid(root: Path, where: str = "") -> None:
 
 
 def stage(
-    root: Path, *batches: pa.RecordBatch, spec: WriteSpec | None = None, first: int = 0
+    root: Path,
+    *batches: pa.RecordBatch,
+    spec: WriteSpec | None = None,
+    first: int = 0,
+    rules: DispatchRules = USUAL_RULES,
 ) -> list[StagedTask]:
     """Leave batches of rows as the tasks of a job do, each as one task, counted from ``first``."""
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
     for number, batch in enumerate(batches, first):
-        with PartWriter(Disk(), folder / f"part-{number}", 65536) as part:
+        with PartWriter(Disk(), folder / f"part-{number}", 65536, rules) as part:
             part.write(MessageMaker(spec or WriteSpec()).make(batch))
             parts.append(part.part())
     return parts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +199,22 @@ def require_kept_index(root: Path) -> None:
         assert max(ends, default=0) <= read_checkpoint(paths).index_msg_timestamp
 
 
-def append_and_close(root: Path, disk: FaultyDisk, batch: pa.RecordBatch) -> None:
-    """Append a batch and close the store, as a process does that may die anywhere in it."""
-    writer = StoreWriter(find_store(root), StoreConfig(), disk)
-    try:
-        writer.append(batch)
-        writer.close()
-    finally:
-        writer._lock.release()  # what the kernel does for a process that died
-        disk.close()
+@contextmanager
+def mortal_writer(
+    root: Path, disk: FaultyDisk, config: StoreConfig | None = None
+) -> Iterator[StoreWriter]:
+    """Give the writer of a process that may die anywhere, and close it."""
+    with closing(disk):
+        writer = StoreWriter(find_store(root), config or StoreConfig(), disk)
+        try:
+            yield writer
+            writer.close()
+        finally:
+            writer._lock.release()  # what the kernel does for a process that died
+
+
+def append_and_close(
+    root: Path, disk: FaultyDisk, batch: pa.RecordBatch | pa.Table, *, verbatim: bool = False
+) -> None:
+    with mortal_writer(root, disk) as writer:
+        writer.append(batch, verbatim=verbatim)

@@ -6,7 +6,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 import goldens
 import rmqstore
 import tiers
-from crash.faults import Cut, FaultyDisk, append_and_close
+from crash.faults import Cut, FaultyDisk, append_and_close, mortal_writer
 from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
@@ -50,27 +50,15 @@ def messages(n: int) -> pa.RecordBatch:
 
 
 def append(root: Path, disk: FaultyDisk, n: int, txn: tuple[str, int] | None = None) -> None:
-    """Append and close, as a process does that may die anywhere in it."""
-    writer = None
-    try:
-        writer = StoreWriter(find_store(root), StoreConfig(), disk)
+    with mortal_writer(root, disk) as writer:
         writer.append(messages(n))
         writer.flush(txn=txn)
-        writer.close()
-    finally:
-        if writer is not None:
-            writer._lock.release()  # what the kernel does for a process that died
-        disk.close()
 
 
 def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
     with rmqstore.open(root, broker_name="b") as store:
-        found = (
-            store.scan(columns=MESSAGES, include_system_topics=True, **options)
-            .read_all()
-            .to_pylist()
-        )
-    return {tuple(row.values()) for row in found}
+        scan = store.scan(columns=MESSAGES, include_system_topics=True, **options)
+        return {tuple(row.values()) for row in scan.read_all().to_pylist()}
 
 
 def by_log(root: Path) -> set[tuple[Any, ...]]:
@@ -85,25 +73,15 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
     assert rows(root) == expected, where
     counts = Counter((topic, queue_id) for topic, queue_id, *_ in expected)
     with rmqstore.open(root, broker_name="b") as store:
-        ranges = {
-            (topic, queue_id): store.queue_range(topic, queue_id) for topic, queue_id in counts
-        }
+        ranges = {key: store.queue_range(*key) for key in counts}
         view = store.view("queues", include_system_topics=True).read_all().to_pylist()
         tail = StoreTail(store.parts, parse_selection(include_system_topics=True))
         tail.poll()
-        found = (
-            store.scan(columns=MESSAGES, msg_key=NEW_KEYS, index_only=False).read_all().to_pylist()
-        )
-    assert {key: end - start for key, (start, end) in ranges.items()} == counts, where
-    assert {
-        (row["topic"], row["queueId"]): row["messages"] for row in view if row["messages"]
-    } == counts, where
-    assert {key: tail.ends[key] for key in counts} == {
-        key: end for key, (_, end) in ranges.items()
-    }, where
-    assert {tuple(row.values()) for row in found} == {
-        row for row in expected if row[-1].startswith(b"new 1 ")
-    }, where
+    by_key = rows(root, msg_key=NEW_KEYS, index_only=False)
+    in_view = {(row["topic"], row["queueId"]): row["messages"] for row in view if row["messages"]}
+    assert {key: end - start for key, (start, end) in ranges.items()} == counts == in_view, where
+    assert all(tail.ends[key] == end for key, (_, end) in ranges.items()), where
+    assert by_key == {row for row in expected if row[-1].startswith(b"new 1 ")}, where
 
 
 def all_or_none(
@@ -193,26 +171,17 @@ def test_every_cut_leaves_all_rows_or_none(
 
 def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
     """Stage rows in three tasks, append them and close; the process may die anywhere in it."""
-    folder = root / ".rmqstore" / "staging" / "job"
-    batch, parts, writer = messages(n), [], None
-    try:
+    folder, batch, parts = root / ".rmqstore" / "staging" / "job", messages(n), []
+    with closing(disk):
         disk.make_folder(folder)
         for task in range(3):
-            maker = MessageMaker(WriteSpec(), task)
+            first, stop = task * n // 3, (task + 1) * n // 3
             with PartWriter(disk, folder / f"part-{task}", 1 << 30) as file:
-                columns = maker.make(
-                    batch.slice(task * n // 3, (task + 1) * n // 3 - task * n // 3)
-                )
-                file.write(columns)
+                file.write(MessageMaker(WriteSpec(), task).make(batch.slice(first, stop - first)))
                 parts.append(file.part())
-        writer = StoreWriter(find_store(root), StoreConfig(), disk)
-        writer.append_staged(parts, are_all=True)
-        writer.close()
+        with mortal_writer(root, disk) as writer:
+            writer.append_staged(parts, are_all=True)
         disk.delete_tree(folder)
-    finally:
-        if writer is not None:
-            writer._lock.release()
-        disk.close()
 
 
 @pytest.mark.parametrize(
@@ -275,12 +244,8 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     whole, disk = Path(shutil.copytree(golden_store(name), tmp_path / "count")), FaultyDisk()
     append_and_close(whole, disk, same)
     with rmqstore.open(whole) as store:
-        batch = (
-            store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh")
-            .read_all()
-            .to_pydict()
-        )
-    first, size = min(zip(batch["commitLogOffset"], batch["storeSize"], strict=True))
+        batch = store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh").read_all()
+    first, size = min(tuple(row.values()) for row in batch.to_pylist())
     (segment,) = [
         path for path in (whole / "commitlog").iterdir() if 0 <= first - int(path.name) < 131072
     ]
@@ -299,16 +264,6 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     assert seen == {before, before + n}
 
 
-def append_copies(root: Path, disk: FaultyDisk, copies: pa.Table) -> None:
-    writer = StoreWriter(find_store(root), StoreConfig(), disk)
-    try:
-        writer.append(copies, verbatim=True)
-        writer.close()
-    finally:
-        writer._lock.release()
-        disk.close()
-
-
 def test_copies_that_are_older_than_the_store_appear_all_or_none(
     golden_store: Golden, tmp_path: Path
 ) -> None:
@@ -316,22 +271,18 @@ def test_copies_that_are_older_than_the_store_appear_all_or_none(
     with rmqstore.open(golden_store("basic")) as store:
         copies = store.scan(verbatim=True, scan="commitlog", subscribe="TopicA").read_all()
     copies = copies.filter(pc.equal(copies["queueId"], 0))
-    long_ago = pa.array(
-        [datetime(2001, 9, 9, tzinfo=UTC)] * len(copies), copies.schema.field("storeTimestamp").type
-    )
-    for name, values in {
-        "storeTimestamp": long_ago,
-        "topic": pa.array(["Copied"] * len(copies)),
-    }.items():
+    for name, value in (("storeTimestamp", datetime(2001, 9, 9, tzinfo=UTC)), ("topic", "Copied")):
         place = copies.schema.get_field_index(name)
-        copies = copies.set_column(place, copies.schema.field(place), values)
+        field = copies.schema.field(place)
+        copies = copies.set_column(place, field, pa.array([value] * len(copies), field.type))
     before, disk = by_log(golden_store("edges")), FaultyDisk()
-    append_copies(Path(shutil.copytree(golden_store("edges"), tmp_path / "count")), disk, copies)
+    whole = Path(shutil.copytree(golden_store("edges"), tmp_path / "count"))
+    append_and_close(whole, disk, copies, verbatim=True)
     seen = set()
     for at in (disk.commit - 6, disk.commit - 1, disk.commit, disk.commit + 1):
         root = Path(shutil.copytree(golden_store("edges"), tmp_path / f"{at}"))
         with pytest.raises(Cut):
-            append_copies(root, FaultyDisk(at), copies)
+            append_and_close(root, FaultyDisk(at), copies, verbatim=True)
         read = by_log(root)
         assert len(read) - len(before) in (0, len(copies)), disk.done[at]
         assert rows(root) == read, disk.done[at]
@@ -384,15 +335,8 @@ def test_a_rebuild_may_be_cut_anywhere(golden_store: Golden, tmp_path: Path, at_
     expected = by_log(golden_store("edges"))
 
     def rebuild(root: Path, disk: FaultyDisk) -> None:
-        writer = None
-        try:
-            writer = StoreWriter(find_store(root), StoreConfig(), disk)
+        with mortal_writer(root, disk) as writer:
             writer.rebuild()
-            writer.close()
-        finally:
-            if writer is not None:
-                writer._lock.release()
-            disk.close()
 
     for root, where in cut_copies(golden_store("edges"), tmp_path, rebuild, at_most):
         config = StoreConfig().updated(goldens.summary("edges")["conf"])

@@ -90,25 +90,23 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(copied: Golden, at
     disk.n_writes, disk.at = 0, at
     with pytest.raises((StoreStateError, CommitError)) as caught:
         append_and_flush(writer)
-    if isinstance(caught.value, CommitError):
+    is_committed = isinstance(caught.value, CommitError)
+    if is_committed:
         for action in (lambda: writer.append(messages(1)), writer.flush):
             with pytest.raises(StoreStateError, match="open the store again"):
                 action()
     writer.close()
-    if not isinstance(caught.value, CommitError):
-        assert files_of(root, *DATA) == before
+    assert is_committed or files_of(root, *DATA) == before
     StoreWriter(find_store(root), StoreConfig()).close()
-    assert len(by_log(root)) == len(before_rows) + (
-        N if isinstance(caught.value, CommitError) else 0
-    )
+    assert len(by_log(root)) == len(before_rows) + N * is_committed
     assert rows(root) == by_log(root)
 
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_disk_that_is_full_when_a_store_is_opened_is_named(
-    golden_store: Golden, tmp_path: Path, at: int
+    golden_store: Golden, copied: Golden, at: int
 ) -> None:
-    root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
+    root, disk = copied("edges"), FullDisk()
     disk.at = at
     with pytest.raises(StoreStateError, match="the disk is full; the store could not be opened"):
         StoreWriter(find_store(root), StoreConfig(), disk)
@@ -118,9 +116,9 @@ def test_a_disk_that_is_full_when_a_store_is_opened_is_named(
 
 @pytest.mark.parametrize("at", tiers.split([4, 28, 64, 16, 40, 52, 76, 88], 3))
 def test_a_disk_that_gets_full_during_a_rebuild_is_named(
-    golden_store: Golden, tmp_path: Path, at: int
+    golden_store: Golden, copied: Golden, at: int
 ) -> None:
-    root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
+    root, disk = copied("edges"), FullDisk()
     writer = StoreWriter(find_store(root), StoreConfig(), disk)
     disk.n_writes, disk.at = 0, at
     with pytest.raises(
@@ -152,10 +150,8 @@ class WatchedDisk(Disk):
         super().scatter(path, positions, values)
 
 
-def test_place_is_taken_before_it_is_written_to_through_a_mapping(
-    golden_store: Golden, tmp_path: Path
-) -> None:
-    root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), WatchedDisk()
+def test_place_is_taken_before_it_is_written_to_through_a_mapping(copied: Golden) -> None:
+    root, disk = copied("edges"), WatchedDisk()
     with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
         for _ in range(9):  # over the ends of files, so with blanks
             writer.append(messages(N))
@@ -188,6 +184,15 @@ def _run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _run_with_mounts(script: str) -> subprocess.CompletedProcess[str]:
+    done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        what, why = "a file system of the test's own", "unshare must be allowed to mount one"
+        missing.skip(what, f"{why}: {done.stderr}", may_lack=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def test_a_file_system_that_is_full_leaves_the_store_as_it_was(
     golden_store: Golden, tmp_path: Path
 ) -> None:
@@ -201,19 +206,11 @@ cp -r {golden_store("basic")} {mount}/s
 {sys.executable} -c '{APPEND}' {mount}/s 5000
 cp -r {mount}/s {tmp_path}/after
 """
-    done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
-    if "unshare" in done.stderr or "mount" in done.stderr:
-        _skip_without_mounts(done.stderr)
-    assert done.returncode == 0, done.stderr
+    done = _run_with_mounts(script)
     assert done.stdout.startswith("StoreStateError"), done.stdout
     assert "CREATE_MAPPED_FILE_FAILED" in done.stdout
     assert files_of(tmp_path / "after", *DATA) == files_of(golden_store("basic"), *DATA)
     assert rows(tmp_path / "after") == rows(golden_store("basic"))
-
-
-def _skip_without_mounts(error: str) -> None:
-    what = "a file system of the test's own"
-    missing.skip(what, f"unshare must be allowed to mount one: {error}", may_lack=True)
 
 
 SMALL_DISKS = range(0, 4400, 200)  # KiB that the copied store leaves free
@@ -256,10 +253,7 @@ for free in {" ".join(map(str, sizes))}; do
     umount {mount}
 done
 """
-    done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        _skip_without_mounts(done.stderr)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = _run_with_mounts(script)
     lines = done.stdout.splitlines()
     counts = [int(line) - len(rows(sparse)) for line in lines if line.isdigit()]
     assert len(counts) == len(sizes)

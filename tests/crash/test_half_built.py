@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import goldens
-from crash.faults import Cut, FaultyDisk
+from crash.faults import Cut, FaultyDisk, mortal_writer
 from goldens import Golden
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
@@ -25,7 +25,6 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery import log_end
 from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
-from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
@@ -33,31 +32,25 @@ FIRST_BODY = 88  # bytes from the start of a record without IPv6 hosts
 SAMPLED = 4
 
 
+def config(root: Path) -> StoreConfig:
+    return StoreConfig().updated(goldens.summary(root.name)["conf"])
+
+
 def repair(root: Path, disk: FaultyDisk) -> None:
-    StoreWriter(
-        find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk
-    ).close()
+    with mortal_writer(root, disk, config(root)):
+        pass
 
 
 def rebuild(root: Path, disk: FaultyDisk) -> None:
-    writer = StoreWriter(
-        find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk
-    )
-    try:
+    with mortal_writer(root, disk, config(root)) as writer:
         writer.rebuild()
-        writer.close()
-    finally:
-        writer._lock.release()  # what the kernel does for a process that died
-        disk.close()
 
 
 def recovered_end(root: Path) -> LogEnd:
     """Return where the log ends for a broker that finds the store not closed."""
     paths = find_store(root)
-    log = CommitLog(paths.commitlogs)
-    found = find_log_end(log, read_checkpoint(paths))
-    log.close()
-    return found
+    with closing(CommitLog(paths.commitlogs)) as log:
+        return find_log_end(log, read_checkpoint(paths))
 
 
 def copy(golden: Path, folder: Path) -> Path:
@@ -65,11 +58,10 @@ def copy(golden: Path, folder: Path) -> Path:
 
 
 def damage_first_record(root: Path) -> None:
-    with min((root / "commitlog").iterdir()).open("r+b") as file:
-        file.seek(FIRST_BODY)
-        (byte,) = file.read(1)
-        file.seek(FIRST_BODY)
-        file.write(bytes([byte ^ 0xFF]))
+    path = min((root / "commitlog").iterdir())
+    stored = bytearray(path.read_bytes())
+    stored[FIRST_BODY] ^= 0xFF
+    path.write_bytes(stored)
 
 
 class CountingDisk(FaultyDisk):

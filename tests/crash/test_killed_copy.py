@@ -54,8 +54,5 @@ def test_a_copy_that_is_killed_again_and_again_equals_its_source(seed: int, tmp_
     assert n_killed
     assert contents(target) == contents(source)
     notes = {path.name for path in (target / ".rmqstore").rglob("*")}
-    assert notes <= {
-        "commits",
-        "copying",
-        "copying.lock",
-    }  # if the last kill came after the new name
+    # the latter two if the last kill came after the new name
+    assert notes <= {"commits", "copying", "copying.lock"}

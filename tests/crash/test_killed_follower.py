@@ -6,7 +6,8 @@ import copy
 import random
 import shutil
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,43 @@ def follow_with(disk: SharedDisk, master: FakeMaster, target: Path, **given: Any
     Follower(endpoint, target, settings, threading.Event(), make_disk=lambda: disk).run()
 
 
+def die_anywhere(
+    master: FakeMaster,
+    base: Path | None,
+    folder: Path,
+    places: tuple[int, int | None],
+    check: Callable[[Path], None],
+    **given: Any,
+) -> None:
+    """Let followers die at some of their changes, and require that the next one ends the copy.
+
+    Args:
+        base: the copy with which each begins; None for a new one.
+        places: the number of changes, and of the power cut.
+    """
+
+    def begun(name: str) -> Path:
+        return folder / name if base is None else shutil.copytree(base, folder / name)
+
+    (n_places, power), counted = places, SharedDisk()
+    follow_with(counted, master, begun("count"), **given)
+    check(folder / "count")
+    # Old files are deleted at the end.
+    changes = range(counted.n_changes // 2 if given else 0, counted.n_changes)
+    for at in sorted(random.Random(power).sample(changes, n_places)):
+        target = begun(f"at-{at}")
+        disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
+        with suppress(Cut):
+            follow_with(disk, master, target, **given)
+        with nullcontext() if base else suppress(StoreStateError):
+            state, is_running = follow_status(target)
+            assert not is_running
+            assert state.built <= state.end
+        follow_once(master, target, **given)
+        check(target)
+        shutil.rmtree(target)
+
+
 def logs(*, is_cut: bool) -> tuple[Store, Store]:
     """Return the log of a copy, and what its master has later."""
     first = Store(segment_bytes=1 << 13)
@@ -96,26 +134,14 @@ def test_no_kill_leaves_an_index_file_that_a_recovery_deletes(
 def test_whatever_a_dead_follower_leaves_becomes_an_exact_copy(
     n_places: int, power: int | None, is_cut: bool, tmp_path: Path
 ) -> None:
-    dice = random.Random(power)
     first, later = logs(is_cut=is_cut)
     base = tmp_path / "base"
     with FakeMaster(first) as master:
         follow_once(master, base)
-    counted = SharedDisk()
     with FakeMaster(later) as master:
-        follow_with(counted, master, shutil.copytree(base, tmp_path / "count"))
-        require_exact(tmp_path / "count", later)
-        for at in sorted(dice.sample(range(counted.n_changes), n_places)):
-            target = shutil.copytree(base, tmp_path / f"at-{at}")
-            disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
-            with suppress(Cut):
-                follow_with(disk, master, target)
-            state, is_running = follow_status(target)
-            assert not is_running
-            assert state.built <= state.end <= max(first.end, later.end)
-            follow_once(master, target)
-            require_exact(target, later)
-            shutil.rmtree(target)
+        die_anywhere(
+            master, base, tmp_path, (n_places, power), lambda copied: require_exact(copied, later)
+        )
 
 
 @pytest.fixture(params=[False, True], ids=["near", "far"])
@@ -133,21 +159,11 @@ def is_far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 @pytest.mark.parametrize("n_places", tiers.sampled(6, 40))
 @pytest.mark.usefixtures("is_far")
 def test_a_new_copy_may_die_anywhere(n_places: int, power: int | None, tmp_path: Path) -> None:
-    dice = random.Random(power)
     log, _ = logs(is_cut=False)
-    counted = SharedDisk()
     with FakeMaster(log) as master:
-        follow_with(counted, master, tmp_path / "count")
-        for at in sorted(dice.sample(range(counted.n_changes), n_places)):
-            target = tmp_path / f"at-{at}"
-            disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
-            with suppress(Cut):
-                follow_with(disk, master, target)
-            with suppress(StoreStateError):
-                follow_status(target)
-            follow_once(master, target)
-            require_exact(target, log)
-            shutil.rmtree(target)
+        die_anywhere(
+            master, None, tmp_path, (n_places, power), lambda copied: require_exact(copied, log)
+        )
 
 
 @pytest.mark.parametrize("power", [None, 1, 2])
@@ -155,25 +171,20 @@ def test_a_new_copy_may_die_anywhere(n_places: int, power: int | None, tmp_path:
 def test_a_follower_may_die_while_it_deletes_old_files(
     n_places: int, power: int | None, tmp_path: Path
 ) -> None:
-    dice = random.Random(power)
     first, later = logs(is_cut=False)
-    base, keeps = tmp_path / "base", {"retention": Retention(max_bytes=2 << 13)}
+    base, retention = tmp_path / "base", Retention(max_bytes=2 << 13)
     begin = later.end - later.end % (1 << 13) - (1 << 13)
     kept = copy.deepcopy(later)
     for start in [start for start in kept.segments if start < begin]:
         del kept.segments[start]
     with FakeMaster(first) as master:
         follow_once(master, base)
-    counted = SharedDisk()
     with FakeMaster(later) as master:
-        follow_with(counted, master, shutil.copytree(base, tmp_path / "count"), **keeps)
-        require_exact(tmp_path / "count", kept, begin)
-        n = counted.n_changes  # files are deleted at the end
-        for at in sorted(dice.sample(range(n // 2, n), n_places)):
-            target = shutil.copytree(base, tmp_path / f"at-{at}")
-            disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
-            with suppress(Cut):
-                follow_with(disk, master, target, **keeps)
-            follow_once(master, target, **keeps)
-            require_exact(target, kept, begin)
-            shutil.rmtree(target)
+        die_anywhere(
+            master,
+            base,
+            tmp_path,
+            (n_places, power),
+            lambda copied: require_exact(copied, kept, begin),
+            retention=retention,
+        )

@@ -12,14 +12,11 @@ import pytest
 
 import goldens
 import rmqstore
-from crash.faults import Cut, FaultyDisk
+from crash.faults import Cut, FaultyDisk, mortal_writer
 from goldens import Golden
 from rmqstore.errors import RmqStoreError
-from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.write.writer import StoreWriter
-from written import stage
+from written import require_valid, stage
 
 pytestmark = pytest.mark.crash
 
@@ -55,20 +52,13 @@ def rows(root: Path) -> list[tuple[object, ...]]:
 def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
     """Append, or rebuild, as a process does that may die anywhere in it."""
     parts = stage(root, messages(name)[0]) if way == "staged" else []
-    writer = None
-    try:
-        writer = StoreWriter(find_store(root), config(name), disk)
+    with mortal_writer(root, disk, config(name)) as writer:
         if way == "rebuild":
             writer.rebuild()
         elif way == "staged":
             writer.append_staged(parts, are_all=True)
         else:
             writer.append(messages(name)[0])
-        writer.close()
-    finally:
-        if writer is not None:
-            writer._lock.release()  # what the kernel does for a process that died
-        disk.close()
 
 
 @pytest.mark.parametrize("way", ["append", "staged", "rebuild"])
@@ -96,8 +86,7 @@ def test_a_change_that_is_cut_is_whole_or_absent(
         after = rows(root)
         assert len(after) in (len(before), len(before) + n_new), at
         assert {*before} <= {*after}, at
-        with rmqstore.open(root) as store:
-            assert not list(verify(store)), at
+        require_valid(root, f"cut at change {at}")
         with rmqstore.open(root, "a", config=config(name)) as writer:
             writer.append(messages(name)[0])
         assert len(rows(root)) == len(after) + messages(name)[1], at

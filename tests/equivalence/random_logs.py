@@ -11,17 +11,9 @@ from rmqstore.format.columns.walk import StopKind, walk_each, walk_plainly
 from rmqstore.format.framing import Framing
 
 NAMES = (
-    b"TAGS",
-    b"KEYS",
-    b"UNIQ_KEY",
-    b"CLUSTER",
-    b"WAIT",
-    b"__CRC32#",
-    b"k",
-    "키".encode(),
-    b"\xff\xfe",
-    b"",
-)
+    b"TAGS", b"KEYS", b"UNIQ_KEY", b"CLUSTER", b"WAIT", b"__CRC32#", b"k", "키".encode(),
+    b"\xff\xfe", b"",
+)  # fmt: skip
 VALUES = (
     b"a", b"", b"value with blanks", b"\x00\x00", "тег".encode(), b"\xe2\x82", b"\xc0\x80",
     b"x" * 300, b"1", b"\xed\xa0\x80",
@@ -34,10 +26,8 @@ def random_properties(rng: random.Random) -> bytes:
     if kind == 0:
         return b""
     if kind == 1:  # noise rich in separators
-        return bytes(
-            rng.choice(b"\x01\x01\x02\x02\x00abTAGS\xff\xc3\xa4")
-            for _ in range(rng.randrange(1, 60))
-        )
+        noise = b"\x01\x01\x02\x02\x00abTAGS\xff\xc3\xa4"
+        return bytes(rng.choice(noise) for _ in range(rng.randrange(1, 60)))
     if kind == 2:
         return rng.choice(
             (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,12 @@ def test_decoded_columns_equal_the_reference_codec(seed: int) -> None:
     data, starts = random_log(seed, 40, BASE)
     headers, whole = read_headers(as_array(data), np.array(starts, np.int64))
     assert whole.all()
-    batch = pa.RecordBatch.from_arrays(
-        decode_columns(as_array(data), headers, SCHEMA), schema=SCHEMA
-    )
+    columns = decode_columns(as_array(data), headers, SCHEMA)
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     batch.validate(full=True)
-    expected = []
-    for at in starts:
-        row = decode_record(data, at)._asdict()
-        expected.append({name: row[name] for name in SCHEMA.names})
-    assert [plain(row) for row in batch.to_pylist()] == [plain(row) for row in expected]
+    expected = [plain(decode_record(data, at)._asdict()) for at in starts]
+    found = [plain(row) for row in batch.to_pylist()]
+    assert found == [{name: row[name] for name in SCHEMA.names} for row in expected]
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(12))
@@ -84,20 +82,13 @@ def test_wider_types_are_honoured() -> None:
 def _verdicts(
     data: bytes, starts: list[int], expected: list[Expected] | None, *, check_crc: bool
 ) -> list[bool]:
-    verdicts = []
-    for row, at in enumerate(starts):
-        try:
-            check_record(
-                data,
-                at,
-                at + BASE,
-                check_crc=check_crc,
-                expected=expected[row] if expected else None,
-            )
-            verdicts.append(True)
-        except MalformedBytesError:
-            verdicts.append(False)
-    return verdicts
+    def is_accepted(at: int, said: Expected | None) -> bool:
+        with suppress(MalformedBytesError):
+            check_record(data, at, at + BASE, check_crc=check_crc, expected=said)
+            return True
+        return False
+
+    return [*map(is_accepted, starts, expected or [None] * len(starts))]
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
@@ -145,11 +136,10 @@ def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> No
     buf = as_array(data)
     headers, valid = read_headers(buf, np.array(starts, np.int64))
     valid &= check_headers(headers, BASE)
-    valid &= headers.column("queue_id") == np.array([record.queue_id for record in expected])
-    valid &= headers.column("queue_offset") >= np.array(
-        [record.queue_offset for record in expected]
-    )
-    valid &= headers.column("total_size") == np.array([record.size for record in expected])
+    _, queue_ids, places, sizes = (np.array(column) for column in zip(*expected, strict=True))
+    valid &= headers.column("queue_id") == queue_ids
+    valid &= headers.column("queue_offset") >= places
+    valid &= headers.column("total_size") == sizes
     valid &= valid_topics(buf, headers, names, np.array(codes))[0]
     verdicts = _verdicts(data, starts, expected, check_crc=False)
     assert valid.tolist() == verdicts
@@ -174,9 +164,8 @@ def test_property_columns_equal_the_plain_parser(seed: int) -> None:
     lengths = np.array([len(text) for text in strings])
     entries = parse_entries(as_array(data), ends - lengths, lengths)
     expected = [parse_properties(text) for text in strings]
-    assert [list(pairs) for pairs in property_map(entries).to_pylist()] == [
-        list(row.items()) for row in expected
-    ]
+    maps = property_map(entries).to_pylist()
+    assert [list(pairs) for pairs in maps] == [list(row.items()) for row in expected]
     for name in ("TAGS", "KEYS", "a", "größe", "�", "nowhere"):
         assert property_column(entries, name).to_pylist() == [row.get(name) for row in expected]
 
@@ -205,9 +194,9 @@ def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_reported
     for row in range(20):
         body = rng.randbytes(10) * rng.randrange(30)
         kind = rng.choice(list(codecs))
-        stored, flag = (
-            (codecs[kind](body), kind | build.COMPRESSED) if rng.random() < 0.8 else (body, 0)
-        )
+        stored, flag = body, 0
+        if rng.random() < 0.8:
+            stored, flag = codecs[kind](body), kind | build.COMPRESSED
         if flag and rng.random() < 0.3:
             stored, body = stored[: len(stored) // 2], b""
             hurt.add(row)

@@ -1,4 +1,4 @@
-"""The columnar encoder against the plain one, and both against what RocketMQ wrote."""
+"""The columnar encoder against records packed one by one, and against what RocketMQ wrote."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 import tiers
 from goldens import Golden
 from rmqstore.format.columns.decode import pack_host, pack_hosts
@@ -17,7 +18,6 @@ from rmqstore.format.columns.dispatch_requests import DispatchProperties
 from rmqstore.format.columns.encode import RecordColumns, TopicColumn, encode_records, stamp
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
-from rmqstore.format.record import encode_record
 from rmqstore.write.messages import UniqueKeys
 from rmqstore.write.verbatim import verbatim_columns
 
@@ -60,7 +60,7 @@ def random_columns(rng: random.Random, n: int) -> RecordColumns:
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(30))
-def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
+def test_columnar_encoder_equals_records_packed_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     columns = random_columns(rng, rng.choice([1, 2, 30, 200]))
     queue_offsets, physical_offsets, times = (
@@ -69,19 +69,20 @@ def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
     records = encode_records(columns)
     stamp(records, queue_offsets, physical_offsets, times)
     for row in range(len(columns)):
-        hosts = [
-            host.packed[row, : 20 if host.is_v6[row] else 8].tobytes()
-            for host in (columns.born_hosts, columns.store_hosts)
-        ]
-        expected = encode_record(
-            columns.topics.names[columns.topics.codes[row]].encode(),
-            columns.bodies[row].as_py(),
+        born_host, store_host = (
+            build.host(hosts.packed[row, : 20 if hosts.is_v6[row] else 8].tobytes())
+            for hosts in (columns.born_hosts, columns.store_hosts)
+        )
+        expected = build.packed_as_sent(
+            columns.topics.names[columns.topics.codes[row]],
             columns.properties.joined()[row].as_py(),
-            *hosts,
+            int(physical_offsets[row]),
+            body=columns.bodies[row].as_py(),
+            born_host=born_host,
+            store_host=store_host,
             queue_id=int(columns.queue_ids[row]),
             flag=int(columns.flags[row]),
             queue_offset=int(queue_offsets[row]),
-            physical_offset=int(physical_offsets[row]),
             sys_flag=int(columns.sys_flags[row]),
             born_timestamp=int(columns.born_timestamps[row]),
             store_timestamp=int(times[row]),

@@ -65,11 +65,8 @@ def test_rows_are_written_alike(seed: int) -> None:
 
 def test_a_batch_of_bytes_alone_has_all_rows() -> None:
     batch = pa.RecordBatch.from_pydict({"body": pa.array([b"\xff", None, b"a"], pa.binary())})
-    assert [json.loads(line) for line in json_lines(batch)] == [
-        {"bodyBase64": "/w=="},
-        {"body": None},
-        {"body": "a"},
-    ]
+    expected = [{"bodyBase64": "/w=="}, {"body": None}, {"body": "a"}]
+    assert [json.loads(line) for line in json_lines(batch)] == expected
 
 
 def value(random_: random.Random, name: str) -> Any:
@@ -131,15 +128,8 @@ def test_a_line_that_is_not_an_object_is_refused_where_no_line_has_columns(line:
 
 def test_usual_lines_are_read_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "_plain_batch", None)
-    line = json.dumps(
-        {
-            "topic": "T",
-            "body": "text",
-            "properties": {"k": "v"},
-            "bornTimestamp": "2026-11-20T08:00:00.123+00:00",
-            "storeTimestamp": 5,
-        }
-    )
+    times = {"bornTimestamp": "2026-11-20T08:00:00.123+00:00", "storeTimestamp": 5}
+    line = json.dumps({"topic": "T", "body": "text", "properties": {"k": "v"}} | times)
     (batch,) = written.read_json_lines(io.StringIO(f"{line}\n\n{line}\n"), "file")
     assert len(batch) == 2
     assert batch.schema.names == ["topic", "body", "properties", "bornTimestamp"]
@@ -157,12 +147,10 @@ def test_rows_of_many_lines_come_in_few_batches_and_in_order() -> None:
 
 def test_an_error_names_a_line_after_many_others() -> None:
     lines = ['{"queueId": 1}'] * 3_000
-    lines[1_700] = "{"
-    with pytest.raises(IllegalMessageError, match="file: line 1701 is not JSON"):
-        list(written.read_json_lines(io.StringIO("\n".join(lines)), "file"))
-    lines[1_700] = '{"queueId": "x"}'
-    with pytest.raises(IllegalMessageError, match="file: line 1701: queueId must be int32"):
-        list(written.read_json_lines(io.StringIO("\n".join(lines)), "file"))
+    for line, said in (("{", " is not JSON"), ('{"queueId": "x"}', ": queueId must be int32")):
+        lines[1_700] = line
+        with pytest.raises(IllegalMessageError, match=f"file: line 1701{said}"):
+            list(written.read_json_lines(io.StringIO("\n".join(lines)), "file"))
 
 
 def test_a_long_batch_is_written_whole() -> None:

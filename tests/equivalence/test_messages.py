@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import store_builder as build
 import tiers
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.decode import pack_host
@@ -27,7 +28,6 @@ from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.compression import compressor
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from rmqstore.format.record import encode_record
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.format.text import parse_properties
 from rmqstore.write import messages
@@ -108,12 +108,13 @@ def plain_record(row: dict[str, Any], queue_id: int, spec: WriteSpec, **place: i
     if pack is not None and len(body) >= spec.compress_over:
         body, sys_flag = pack(body), 1 | kind
     born = row.get("bornTimestamp")
-    return encode_record(
-        topic.encode(),
-        body,
+    return build.packed_as_sent(
+        topic,
         b"".join(f"{name}\x01{value}\x02".encode() for name, value in entries),
-        pack_host(row.get("bornHost") or BORN_HOST),
-        pack_host(STORE_HOST),
+        place.pop("physical_offset"),
+        body=body,
+        born_host=build.host(pack_host(row.get("bornHost") or BORN_HOST)),
+        store_host=build.host(pack_host(STORE_HOST)),
         queue_id=queue_id,
         flag=row.get("flag") or 0,
         sys_flag=sys_flag,
@@ -258,35 +259,25 @@ def test_text_that_is_not_utf8_is_stored_as_it_is() -> None:
     assert b"TAGS\x01ab\xff\x02" in records.data.tobytes()
 
 
-def test_maps_over_a_part_of_their_entries() -> None:
+@pytest.mark.parametrize(
+    ("names", "skipped", "bounds", "validity", "expected"),
+    [
+        ("abcde", 2, [0, 1, 3], None, [b"c\x012\x02", b"d\x013\x02e\x014\x02"]),
+        ("aa", 0, [0, 1, 2], b"\2", [b"", b"a\x011\x02"]),  # a map that is null hides an entry
+    ],
+    ids=["a part of the entries", "a null map"],
+)
+def test_only_the_entries_of_valid_maps_are_stored(
+    names: str, skipped: int, bounds: list[int], validity: bytes | None, expected: list[bytes]
+) -> None:
     entries = pa.StructArray.from_arrays(
-        [pa.array([f"k{number}" for number in range(5)]), pa.array(list("abcde"))],
+        [pa.array([*names]), pa.array([str(number) for number in range(len(names))])],
         fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
     )
-    maps = pa.Array.from_buffers(
-        WRITE_TYPES["properties"],
-        2,
-        [None, pa.py_buffer(np.array([0, 1, 3], np.int32))],
-        children=[entries.slice(2)],
-    )
-    strings = property_strings(property_maps(maps, 2), {}).joined()
-    assert strings.to_pylist() == [b"k2\x01c\x02", b"k3\x01d\x02k4\x01e\x02"]
-
-
-def test_entries_that_a_null_map_hides_are_not_stored() -> None:
-    entries = pa.StructArray.from_arrays(
-        [pa.array(["a", "a"]), pa.array(["1", "2"])],
-        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
-    )
-    maps = pa.Array.from_buffers(
-        WRITE_TYPES["properties"],
-        2,
-        [pa.py_buffer(b"\2"), pa.py_buffer(np.array([0, 1, 2], np.int32))],
-        children=[entries],
-    )
-    assert maps.is_valid().to_pylist() == [False, True]
-    strings = property_strings(property_maps(maps, 2), {}).joined()
-    assert strings.to_pylist() == [b"", b"a\x012\x02"]
+    buffers = [validity and pa.py_buffer(validity), pa.py_buffer(np.array(bounds, np.int32))]
+    children = [entries.slice(skipped)]
+    maps = pa.Array.from_buffers(WRITE_TYPES["properties"], 2, buffers, children=children)
+    assert property_strings(property_maps(maps, 2), {}).joined().to_pylist() == expected
 
 
 def test_no_rows_make_no_records() -> None:
@@ -297,8 +288,6 @@ def test_no_rows_make_no_records() -> None:
 def test_a_message_that_was_delayed_before_keeps_its_real_topic() -> None:
     before: dict[str, Any] = {"topic": "T", "body": b"", "properties": [("REAL_TOPIC", "R")]}
     rows = [before | {"delayTimeLevel": level} for level in (None, 2)]
-    found = [
-        parse_properties(stored)
-        for stored in make(WriteSpec(make_uniq_key=False), rows).properties.joined().to_pylist()
-    ]
+    stored = make(WriteSpec(make_uniq_key=False), rows).properties.joined().to_pylist()
+    found = [parse_properties(text) for text in stored]
     assert found == [{"REAL_TOPIC": "R"}, {"DELAY": "2", "REAL_TOPIC": "T", "REAL_QID": "1"}]

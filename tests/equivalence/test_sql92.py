@@ -57,12 +57,10 @@ def test_slices_of_columns_are_filtered_as_their_rows_are(seed: int) -> None:
     rng = random.Random(seed)
     rows = [random_properties(rng) for _ in range(70)]
     for compiled in compiled_ones(rng, 40):
-        columns = {
-            name: column.slice(9, 50) for name, column in columns_of(rows, compiled.names).items()
-        }
-        assert compiled.keep(columns, 50).tolist() == [
-            compiled.matches(row) for row in rows[9:59]
-        ], compiled.text
+        columns = columns_of(rows, compiled.names)
+        sliced = {name: column.slice(9, 50) for name, column in columns.items()}
+        expected = [compiled.matches(row) for row in rows[9:59]]
+        assert compiled.keep(sliced, 50).tolist() == expected, compiled.text
 
 
 def test_every_value_is_the_same_number_in_both() -> None:
@@ -71,9 +69,8 @@ def test_every_value_is_the_same_number_in_both() -> None:
     literals = ("5", "0", "2147483647", "2147483648", "9007199254740992.0", "1.5", "b")
     for text in [f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in literals]:
         compiled = compile_filter(text)
-        assert compiled.keep(columns, len(rows)).tolist() == [
-            compiled.matches(row) for row in rows
-        ], text
+        expected = [compiled.matches(row) for row in rows]
+        assert compiled.keep(columns, len(rows)).tolist() == expected, text
 
 
 def test_doubles_that_arrow_parses_are_exactly_those_that_the_plain_parser_gives() -> None:
@@ -120,11 +117,8 @@ def test_properties_by_name_are_those_that_rocketmq_parsed(name: str, tmp_path: 
     root = goldens.unpack(name, tmp_path)
     segment = min((root / "commitlog").iterdir())
     data, base = np.fromfile(segment, np.uint8), int(segment.name)
-    rows = [
-        row
-        for row in goldens.lines(name, "expected")
-        if base <= row["physicalOffset"] < base + len(data)
-    ]
+    every = goldens.lines(name, "expected")
+    rows = [row for row in every if base <= row["physicalOffset"] < base + len(data)]
     headers, _ = read_headers(data, np.array([row["physicalOffset"] - base for row in rows]))
     names = sorted({key for row in rows for key in row["properties"]})
     assert len(names) > 3

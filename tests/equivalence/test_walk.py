@@ -31,13 +31,11 @@ def _long_log(seed: int, n_bytes: int) -> tuple[bytearray, list[int]]:
             # A fake record whose physical offset fits its position: only the chain rules it out.
             inside = at + 88 + len(body)
             fake = build.pack(build.Record(body=bytes(rng.randrange(200))), BASE + inside)
-            body += fake[: rng.choice((12, 60, len(fake), len(fake)))] + rng.randbytes(
-                rng.randrange(50)
-            )
+            body += fake[: rng.choice((12, 60, len(fake), len(fake)))]
+            body += rng.randbytes(rng.randrange(50))
         starts.append(at)
-        packed += build.pack(
-            build.Record(body=body, magic=rng.choice((build.V1, build.V2))), BASE + at
-        )
+        record = build.Record(body=body, magic=rng.choice((build.V1, build.V2)))
+        packed += build.pack(record, BASE + at)
     return packed, starts
 
 
@@ -69,9 +67,8 @@ def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
     for _ in range(rng.choice((1, 1, 3, 20))):
         kind, at = rng.randrange(4), rng.choice(starts)
         if kind == 0:  # the size: too long, too short, negative
-            packed[at : at + 4] = rng.choice(
-                (0, 1, 90, 200, 100_000, 1 << 30, -5, -(1 << 31))
-            ).to_bytes(4, signed=True)
+            size = rng.choice((0, 1, 90, 200, 100_000, 1 << 30, -5, -(1 << 31)))
+            packed[at : at + 4] = size.to_bytes(4, signed=True)
         elif kind == 1:
             packed[at + 4 + rng.randrange(4)] ^= rng.randrange(1, 256)
         elif kind == 2:
@@ -123,12 +120,8 @@ def test_next_record_is_the_first_whole_one_that_knows_its_place(seed: int) -> N
 
     places = [at for at in range(len(data) - 8) if is_record(at)]
     buf = np.frombuffer(data, np.uint8)
-    for start in [
-        0,
-        *(rng.randrange(len(data)) for _ in range(60)),
-        *(at + 1 for at in places[:20]),
-    ]:
+    starts = [rng.randrange(len(data)) for _ in range(60)]
+    for start in [0, *starts, *(at + 1 for at in places[:20])]:
         end = rng.choice((len(data), min(start + 3000, len(data))))
-        assert find_next_record(buf, start, end, BASE) == next(
-            (at for at in places if start <= at < end), end
-        )
+        expected = next((at for at in places if start <= at < end), end)
+        assert find_next_record(buf, start, end, BASE) == expected

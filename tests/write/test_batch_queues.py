@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,19 @@ import rmqstore
 from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.write.queue_files import restore_queues
 from written import files_of, require_valid, rows_of, stage
 
 CONFIG = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
-    """Return a copy of the golden store, with the topics.json that its broker had."""
-    copy = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
-    (copy / "config").mkdir(exist_ok=True)
-    return copy
+def root(copied: Golden) -> Path:
+    return copied("batch-cq")
 
 
 def messages(n: int, *topics: str, **more: Any) -> pa.RecordBatch:
@@ -67,6 +68,16 @@ def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
     require_valid(root)
 
 
+def test_a_batch_queue_that_is_put_back_is_not_taken_for_a_plain_one(root: Path) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(10, "New"))
+    paths = find_store(root)
+    (paths.own.replaced_queues / "batchconsumequeue" / "New" / "0").mkdir(parents=True)
+    with closing(Disk()) as disk, closing(CommitLog(paths.commitlogs)) as log:
+        assert not restore_queues(disk, paths, log)
+    assert (root / "batchconsumequeue" / "New" / "0").is_dir()
+
+
 def test_a_topic_that_has_batch_queues_is_entered_in_topics_json_as_such(root: Path) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(messages(4, "BatchA", "Plain"))
@@ -81,10 +92,9 @@ def test_a_repair_builds_the_units_that_batch_queues_lack(root: Path, state: str
     for path in sorted((root / "batchconsumequeue" / "BatchA" / "0").iterdir())[-2:]:
         path.unlink()
     torn = root / "batchconsumequeue" / "BatchB" / "1" / f"{736:020}"
-    data = bytearray(torn.read_bytes())
-    n_written = len(bytes(data).rstrip(b"\0"))
-    data[n_written // 46 * 46 - 20 :] = bytes(len(data) - (n_written // 46 * 46 - 20))
-    torn.write_bytes(data)
+    data = torn.read_bytes()
+    cut = len(data.rstrip(b"\0")) // 46 * 46 - 20
+    torn.write_bytes(data[:cut].ljust(len(data), b"\0"))
     if state == "crashed":
         (root / "abort").touch()
     with rmqstore.open(root, "a", config=CONFIG, check_log=True):
@@ -126,11 +136,8 @@ def test_each_message_to_a_batch_topic_has_a_unit_of_its_own(root: Path) -> None
     after = rows_of(root)
     assert len(after) == len(before) + 160
     for (topic, queue_id), end in ends.items():
-        new = [
-            row
-            for row in after
-            if (row["topic"], row["queueId"]) == (topic, queue_id) and row["queueOffset"] >= end
-        ]
+        queue = [row for row in after if (row["topic"], row["queueId"]) == (topic, queue_id)]
+        new = [row for row in queue if row["queueOffset"] >= end]
         assert [row["queueOffset"] for row in new] == list(range(end, end + len(new)))
         assert all(row["body"].startswith(b"new") for row in new)
         last = units(root, topic, queue_id)[-len(new) :]

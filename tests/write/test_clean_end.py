@@ -50,6 +50,11 @@ def append(root: Path, batch: pa.RecordBatch, *, check_log: bool = False) -> Non
         store.append(batch)
 
 
+def count(root: Path) -> int:
+    with rmqstore.open(root) as store:
+        return store.count()
+
+
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     root = tmp_path / "s"
@@ -69,6 +74,10 @@ def contents(root: Path) -> dict[str, bytes]:
         for path in files
         if path.name not in ("lock", "checkpoint", "end", "commits")
     }
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture
@@ -92,8 +101,7 @@ def test_the_log_is_not_walked_after_a_clean_close(closed: Path, walks: list[str
     append(closed, messages("last", 5), check_log=True)
     StoreWriter(find_store(closed), StoreConfig(), truncate=True).close()
     assert len(walks) == 2
-    with rmqstore.open(closed) as store:
-        assert store.count() == 200 + 8 + 20
+    assert count(closed) == 200 + 8 + 20
 
 
 def test_a_note_is_removed_before_the_store_is_changed(closed: Path) -> None:
@@ -107,32 +115,29 @@ def test_a_writer_that_failed_leaves_no_note(
     closed: Path, walks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(StoreWriter, "_complete", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        patched.setattr(StoreWriter, "_complete", _refuse)
         with pytest.raises(rmqstore.errors.CommitError):
             append(closed, messages("lost", 3))
     assert not find_store(closed).own.clean_end.exists()
     append(closed, messages("more", 3))
     assert len(walks) == 1
-    with rmqstore.open(closed) as store:
-        assert store.count() == 200 + 8 + 6
+    assert count(closed) == 200 + 8 + 6
 
 
 def broker_appended(root: Path) -> None:
-    _with_the_old_note(root, lambda: append(root, messages("broker", 7)))
+    append(root, messages("broker", 7))
 
 
 def broker_appended_a_file(root: Path) -> None:
-    _with_the_old_note(root, lambda: append(root, messages("broker", 150)))
+    append(root, messages("broker", 150))
 
 
 def broker_cut_and_wrote_as_much(root: Path) -> None:
     """Another store that differs in the last message only."""
-    note = find_store(root).own.clean_end.read_bytes()
     shutil.rmtree(root)
     with rmqstore.create(root, config=SIZES) as store:
         store.append(messages("first", 200))
         store.append(messages("OTHER", 8, "Other"))
-    find_store(root).own.clean_end.write_bytes(note)
 
 
 def deleted_topic(root: Path) -> None:
@@ -170,12 +175,6 @@ def older_queues(root: Path) -> None:
             path.write_bytes(stored[: max(written - 60, 0)].ljust(len(stored), b"\0"))
 
 
-def _with_the_old_note(root: Path, change: Callable[[], None]) -> None:
-    note = find_store(root).own.clean_end.read_bytes()
-    change()
-    find_store(root).own.clean_end.write_bytes(note)
-
-
 UNPROVED = [broker_appended, broker_appended_a_file, broker_cut_and_wrote_as_much]
 
 
@@ -187,7 +186,9 @@ UNPROVED = [broker_appended, broker_appended_a_file, broker_cut_and_wrote_as_muc
 def test_a_writer_does_the_same_with_the_note_as_without(
     closed: Path, tmp_path: Path, walks: list[str], change: Change
 ) -> None:
+    note = find_store(closed).own.clean_end.read_bytes()
     change(closed)
+    find_store(closed).own.clean_end.write_bytes(note)  # the old one
     twin = Path(shutil.copytree(closed, tmp_path / "twin"))
     walks.clear()
     append(closed, messages("after", 9))
@@ -203,23 +204,16 @@ def test_a_broker_that_ran_since_is_seen_by_its_checkpoint(closed: Path, walks: 
     assert len(walks) == 1
 
 
-def _refuse(*_: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
 def test_a_note_that_cannot_be_written_does_not_fail_a_commit(
     closed: Path, walks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(
-            writer_notes, "write_clean_end", lambda *_: (_ for _ in ()).throw(OSError(28, ""))
-        )
+        patched.setattr(writer_notes, "write_clean_end", _refuse)
         append(closed, messages("more", 3))
     assert not find_store(closed).has_abort
     append(closed, messages("after", 3))
     assert len(walks) == 1
-    with rmqstore.open(closed) as store:
-        assert store.count() == 200 + 8 + 6
+    assert count(closed) == 200 + 8 + 6
 
 
 def test_no_unit_is_left_for_the_lost_end_of_a_log_with_many_queues(
@@ -260,8 +254,7 @@ def test_a_note_that_proves_nothing_is_ignored(closed: Path, walks: list[str], n
     find_store(closed).own.clean_end.write_bytes(note)
     append(closed, messages("after", 3))
     assert len(walks) == 1
-    with rmqstore.open(closed) as store:
-        assert store.count() == 200 + 8 + 3
+    assert count(closed) == 200 + 8 + 3
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link"])
@@ -335,5 +328,4 @@ def test_a_store_that_cannot_be_marked_as_closed_does_not_fail_a_commit(
     assert "is not marked as closed" in caplog.text
     assert "all is committed" in caplog.text
     append(closed, messages("after", 3))
-    with rmqstore.open(closed) as store:
-        assert store.count() == 200 + 8 + 6
+    assert count(closed) == 200 + 8 + 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
+def root(copied: Golden) -> Path:
+    return copied("lmq")
 
 
 def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
@@ -49,6 +48,20 @@ def rows(*named: str | None, topic: str = "Parent", first: int = 0, **more: Any)
     return pa.RecordBatch.from_pydict(columns | more)
 
 
+def append(root: Path, *batches: pa.RecordBatch) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        for batch in batches:
+            writer.append(batch)
+
+
+def rebuild(root: Path) -> None:
+    """Build the queues again, which changes none of them."""
+    queues = files_of(root, "consumequeue")
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        assert not writer.rebuild()
+    assert files_of(root, "consumequeue") == queues
+
+
 SOME = ("%LMQ%a", None, "%LMQ%a,%LMQ%b", "%LMQ%b,%LMQ%sub_1", None, "%LMQ%a")
 
 
@@ -66,19 +79,14 @@ def check_some(root: Path, ends: dict[str, int]) -> None:
 def test_rows_get_units_and_offsets_in_each_light_queue(root: Path) -> None:
     before = light(root)
     ends = {name: len(messages) for name, messages in before.items()}
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.append(rows(*SOME[:3]))
-        writer.append(rows(*SOME[3:], first=3))
+    append(root, rows(*SOME[:3]), rows(*SOME[3:], first=3))
     check_some(root, ends)
     parents = {row["body"]: dict(row["properties"]) for row in rows_of(root)}
     assert parents[b"new 0"][OFFSETS] == "0"
     assert parents[b"new 2"][OFFSETS] == "1,0"
     assert parents[b"new 3"][OFFSETS] == f"1,{ends['%LMQ%sub_1']}"
     assert OFFSETS not in parents[b"new 1"]
-    queues = files_of(root, "consumequeue")
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        assert not writer.rebuild()
-    assert files_of(root, "consumequeue") == queues
+    rebuild(root)
 
 
 def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: Path) -> None:
@@ -98,8 +106,7 @@ def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: P
 
 def test_offsets_of_the_store_that_rows_were_read_from_are_replaced(root: Path) -> None:
     properties = [[(NAMES, "%LMQ%a"), (OFFSETS, "77")], [(OFFSETS, "5")]]
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.append(rows(None, None).set_column(2, "properties", pa.array(properties, MAP)))
+    append(root, rows(None, None).set_column(2, "properties", pa.array(properties, MAP)))
     parents = {row["body"]: dict(row["properties"]) for row in rows_of(root)}
     assert parents[b"new 0"][OFFSETS] == "0"
     assert parents[b"new 1"][OFFSETS] == "5"
@@ -108,8 +115,7 @@ def test_offsets_of_the_store_that_rows_were_read_from_are_replaced(root: Path) 
 @pytest.mark.parametrize("topic", ["%RETRY%group", "rmq_sys_x"])
 def test_topics_that_a_broker_does_not_dispatch(root: Path, topic: str) -> None:
     before = light(root)
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.append(rows("%LMQ%sub_1", topic=topic))
+    append(root, rows("%LMQ%sub_1", topic=topic))
     assert light(root) == before
     require_valid(root)
 
@@ -187,23 +193,18 @@ def test_a_staged_job_gives_offsets_in_light_queues(root: Path) -> None:
         writer.append_staged(stage(root, *batches))
     check_some(root, ends)
     assert sum(row["body"] == b"new 6" for row in rows_of(root)) == 1
-    queues = files_of(root, "consumequeue")
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.rebuild()
-    assert files_of(root, "consumequeue") == queues
+    rebuild(root)
 
 
 def test_a_repair_builds_the_units_that_a_crash_left_out(root: Path) -> None:
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.append(rows(*SOME))
+    append(root, rows(*SOME))
     queues = files_of(root, "consumequeue")
     for name in ("%LMQ%a", "%LMQ%b", "%LMQ%sub_1"):
         folder = root / "consumequeue" / name / "0"
         newest = max(folder.iterdir())
         newest.unlink() if name != "%LMQ%sub_1" else newest.write_bytes(bytes(400))
     (root / "abort").touch()
-    with rmqstore.open(root, "a", config=CONFIG):
-        pass
+    append(root)
     assert files_of(root, "consumequeue") == queues
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from rmqstore.inspect.changes import planned_append, planned_rebuild
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
+from written import files_of
 
 LONG = "%RETRY%" + "g" * 121  # 128 bytes: its length does not fit the byte of version 1
 SMALL = rmqstore.StoreConfig(65536, 400, max_hash_slot_num=100, max_index_num=400)
@@ -22,12 +22,6 @@ SMALL = rmqstore.StoreConfig(65536, 400, max_hash_slot_num=100, max_index_num=40
 
 def rows(topic: str, born_host: str = "10.0.0.1:1") -> pa.Table:
     return pa.table({"topic": [topic], "body": [b"x"], "bornHost": [born_host]})
-
-
-@pytest.fixture
-def old(golden_store: Golden, tmp_path: Path) -> Path:
-    """Return a copy of a store of 4.9.8."""
-    return Path(shutil.copytree(golden_store("v49"), tmp_path / "s"))
 
 
 def count(root: Path) -> int:
@@ -49,9 +43,9 @@ def append(root: Path, table: pa.Table, broker_version: str | None = None) -> No
 )
 @pytest.mark.parametrize("given", [None, "4.5.2"])
 def test_a_record_that_the_broker_may_not_know_is_refused(
-    golden_store: Golden, tmp_path: Path, table: pa.Table, number: str, given: str | None
+    copied: Golden, table: pa.Table, number: str, given: str | None
 ) -> None:
-    old = Path(shutil.copytree(golden_store("3.2.6-clean"), tmp_path / "s"))
+    old = copied("3.2.6-clean")
     before = count(old)
     with pytest.raises(UnsupportedFeatureError, match=f"broker_version={number}"):
         append(old, table, given)
@@ -61,7 +55,8 @@ def test_a_record_that_the_broker_may_not_know_is_refused(
     assert count(old) == before
 
 
-def test_what_the_named_release_knows_is_written(old: Path) -> None:
+def test_what_the_named_release_knows_is_written(copied: Golden) -> None:
+    old = copied("v49")  # of 4.9.8
     before = count(old)
     append(old, rows("T", "[2001:db8:0:0:0:0:0:1]:99"), "4.9.8")
     append(old, rows(LONG), "5.3.3")
@@ -71,9 +66,9 @@ def test_what_the_named_release_knows_is_written(old: Path) -> None:
 
 @pytest.mark.parametrize("name", ["v2", "v55-basic"])
 def test_the_files_and_the_newest_records_show_a_broker_that_knows_long_topics(
-    golden_store: Golden, tmp_path: Path, name: str
+    copied: Golden, name: str
 ) -> None:
-    append(Path(shutil.copytree(golden_store(name), tmp_path / "s")), rows(LONG))
+    append(copied(name), rows(LONG))
 
 
 def test_a_new_store_takes_every_record(tmp_path: Path) -> None:
@@ -102,23 +97,24 @@ def test_a_release_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.fixture
-def unlocked(golden_store: Golden, tmp_path: Path) -> Path:
+def unlocked(copied: Golden) -> Path:
     """Return a store as a running broker of 4.1 leaves it: with abort, without lock."""
-    root = Path(shutil.copytree(golden_store("3.2.6-clean"), tmp_path / "s"))
+    root = copied("3.2.6-clean")
     (root / "abort").touch()
     return root
 
 
 def test_a_store_that_a_broker_without_a_lock_may_hold_is_refused_each_time(unlocked: Path) -> None:
-    before = {path: path.read_bytes() for path in unlocked.rglob("*") if path.is_file()}
-    for _ in range(2):
+    before = files_of(unlocked)
+    for ask in (
+        lambda: rmqstore.open(unlocked, "a"),
+        lambda: rmqstore.open(unlocked, "a"),
+        lambda: planned_rebuild(unlocked),
+        lambda: planned_append(unlocked, [], WriteSpec()),
+    ):
         with pytest.raises(StoreStateError, match="broker_stopped=True"):
-            rmqstore.open(unlocked, "a")
-    with pytest.raises(StoreStateError, match="broker_stopped=True"):
-        planned_rebuild(unlocked)
-    with pytest.raises(StoreStateError, match="broker_stopped=True"):
-        planned_append(unlocked, [], WriteSpec())
-    assert before == {path: path.read_bytes() for path in unlocked.rglob("*") if path.is_file()}
+            ask()
+    assert files_of(unlocked) == before
 
 
 def test_a_store_whose_broker_is_said_to_be_stopped_is_written(unlocked: Path) -> None:

@@ -70,14 +70,11 @@ def test_large_index_files_show_their_sizes(tmp_path: Path) -> None:
 
 def test_a_refused_exact_copy_takes_no_queue_offsets(golden_store: Golden, tmp_path: Path) -> None:
     with rmqstore.open(golden_store("basic")) as source:
-        rows = (
-            source.scan(scan="commitlog", verbatim=True).read_all().combine_chunks().to_batches()[0]
-        )
+        table = source.scan(scan="commitlog", verbatim=True).read_all()
+    (rows,) = table.combine_chunks().to_batches()
     offsets = rows["queueOffset"].to_pylist()
     place = rows.schema.get_field_index("queueOffset")
-    wrong = rows.set_column(
-        place, "queueOffset", pa.array([*offsets[:-1], offsets[-1] + 1], pa.int64())
-    )
+    wrong = rows.set_column(place, "queueOffset", pa.array([*offsets[:-1], offsets[-1] + 1]))
     with rmqstore.create(tmp_path / "s", config=config_of("basic")) as writer:
         with pytest.raises(rmqstore.IllegalMessageError, match="nothing was written"):
             writer.append(wrong, verbatim=True)
@@ -93,11 +90,8 @@ def test_a_version_that_was_not_written_leaves_the_one_before_it_done(tmp_path: 
     entry = tmp_path / "s" / ".rmqstore" / "ledger" / "app.json"
     done = json.loads(entry.read_text())
     mark = {"physical_offset": 10**6, "size": 99, "sha256": "0" * 64}
-    entry.write_text(
-        json.dumps(
-            done | {"version": 6, "first": mark, "last": mark, "is_done": False, "previous": 5}
-        )
-    )
+    lost = {"version": 6, "first": mark, "last": mark, "is_done": False, "previous": 5}
+    entry.write_text(json.dumps(done | lost))
     for _ in range(2):  # the second time of what the first one settled
         with rmqstore.open(tmp_path / "s", mode="a") as writer:
             assert writer.done_version("app") == 5

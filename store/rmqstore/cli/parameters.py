@@ -183,7 +183,7 @@ def complete_topics(context: click.Context, _option: click.Parameter, incomplete
         with suppress(RmqStoreError, OSError):
             topics |= {
                 *paths.queue_folders.topics(),
-                *paths.queue_folders.batch_topics(),
+                *paths.batch_folders.topics(),
                 *BrokerConfig(paths).topics(),
             }
     return sorted(topic for topic in topics if topic.startswith(incomplete))

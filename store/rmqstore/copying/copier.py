@@ -158,7 +158,7 @@ def copy(
             require_copyable(store, storage, request, str(path))
         head = head_of(str(name), request, given)
         remote = RemoteCopier(open_source, storage, request, head, steps)
-        return _copy_to_storage(remote, verify=verify)
+        return _copied(*remote.run(verify=verify))
     goal = LOCAL.full_path(Path(path))
     own_disk = disk or Disk()
     partial = goal.with_name(goal.name + ".partial")
@@ -190,14 +190,6 @@ def copy(
     finally:
         lock.release()
         own_disk.close()
-    return _copied(plan, findings)
-
-
-def _copy_to_storage(remote: RemoteCopier, *, verify: bool) -> Copied:
-    """Copy a store that was closed into other storage; return what the copy has."""
-    plan = remote.run()
-    findings = remote.check() if verify else ()
-    remote.finish(plan)
     return _copied(plan, findings)
 
 
@@ -236,13 +228,13 @@ class _Copier:
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
         """Copy all files, and make the copy of a store valid whose queues may lack messages."""
-        plan, is_closed = copy_until_stable(
+        plan = copy_until_stable(
             self._open_source,
             self._request,
             self._copy,
             "stop its broker, or copy a snapshot of its disk",
         )
-        if not is_closed or self._lacks_units():
+        if not plan.is_closed or self._lacks_units():
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self._open_source() as store:
                 config = config or sizes_of(store.paths.settings)
@@ -251,10 +243,10 @@ class _Copier:
         if self._request.topics is not None:
             # The repair may have built queues of the topics that are left out.
             paths = find_store(self._target)
-            for topic in (*paths.queue_folders.topics(), *paths.queue_folders.batch_topics()):
+            for topic in (*paths.queue_folders.topics(), *paths.batch_folders.topics()):
                 if not self._request.has(topic):
                     self._disk.delete_tree(paths.consumequeue / topic)
-                    self._disk.delete_tree(paths.batch_consumequeue / topic)
+                    self._disk.delete_tree(paths.batch_folders.root / topic)
             keep_topics(self._disk, paths, self._request.has)
         return plan
 

@@ -45,25 +45,15 @@ _BY_TOPIC = {"batchconsumequeue", "consumequeue_ext"}
 _APPENDED = {"commitlog", "consumequeue", *_BY_TOPIC}
 
 
-class Settled(NamedTuple):
-    """What the last round copied.
-
-    Attributes:
-        plan: the files.
-        is_closed: whether the store was closed.
-    """
-
-    plan: CopyPlan
-    is_closed: bool
-
-
 def copy_until_stable(
     open_source: Callable[[], MessageStore],
     request: CopyRequest,
     copy_files: Callable[[MessageStore], CopyPlan],
     advice: str,
-) -> Settled:
-    """Copy the files of a store, round by round, and warn of those that cannot be copied.
+) -> CopyPlan:
+    """Copy the files of a store, round by round; return what the last round copied.
+
+    It warns of files that cannot be copied.
 
     Args:
         open_source: opens the store.
@@ -78,9 +68,8 @@ def copy_until_stable(
         try:
             with open_source() as store:
                 plan = copy_files(store)
-                is_closed = store.log_end is None
                 is_outdated = False
-                if is_closed:  # a writer may have opened it since the copy was planned
+                if plan.is_closed:  # a writer may have opened it since the copy was planned
                     store.paths.storage.refresh()
                     store.parts.refresh()
                     is_outdated = (
@@ -96,7 +85,7 @@ def copy_until_stable(
             continue
         for text in plan.skipped:
             logger.warning("not copied: %s", text)
-        return Settled(plan, is_closed)
+        return plan
     raise StoreStateError(f"the store changes faster than it can be copied: {advice}")
 
 
@@ -152,12 +141,14 @@ class CopyPlan(NamedTuple):
         left_out: in words, what is left out because the request says so.
         skipped: in words, what cannot be copied.
         log_start: physical offset of the first file of the log.
+        is_closed: whether the store was closed.
     """
 
     files: list[PlannedFile]
     left_out: list[str]
     skipped: list[str]
     log_start: int
+    is_closed: bool
 
     @property
     def n_bytes(self) -> int:
@@ -226,7 +217,7 @@ def require_possible(store: StoreParts, request: CopyRequest) -> None:
         known = {
             *store.store_queues.known_topics(),
             *paths.queue_folders.topics(),
-            *paths.queue_folders.batch_topics(),
+            *paths.batch_folders.topics(),
         }
         unknown = sorted(request.topics - known)
         if unknown:
@@ -277,7 +268,8 @@ class _Planner:
                 self._skipped.append(f"{path}, the DLedger log of another node")
             elif entry.name not in names and path not in apart:
                 files += self._entry(path, entry.name, entry)
-        return CopyPlan(files, self._left_out, self._skipped, self._log_start)
+        is_closed = self._log_end is None
+        return CopyPlan(files, self._left_out, self._skipped, self._log_start, is_closed)
 
     def _file(self, source: Path, name: str, end: int | None = None) -> PlannedFile | None:
         """Return a file as it is copied; None if it is gone, or skipped for it is not regular."""

@@ -121,25 +121,25 @@ class RemoteCopier:
     def _write(self, name: str, content: bytes) -> None:
         self._folder.write(name, lambda: iter([content]))
 
-    def run(self) -> CopyPlan:
-        """Copy all files.
+    def run(self, *, verify: bool) -> tuple[CopyPlan, tuple[Finding, ...]]:
+        """Copy all files; return them, and what a verification of the copy finds.
 
         Raises:
             UnsupportedFeatureError: the store is open, or was not closed.
             StoreStateError: it changes all the time.
         """
-        return copy_until_stable(
-            self._open_source, self._request, self._copy, "stop its broker"
-        ).plan
+        plan = copy_until_stable(self._open_source, self._request, self._copy, "stop its broker")
+        findings = self._check() if verify else ()
+        self._finish(plan)
+        return plan, findings
 
-    def check(self) -> tuple[Finding, ...]:
-        """Return what a verification of the copy finds."""
+    def _check(self) -> tuple[Finding, ...]:
         self._storage.refresh()
         self._storage.hide(UNFINISHED_COPY)
         with open_for(UriPath(self._folder.root), storage=self._storage) as store:
             return findings_of(store, self._request, self._steps, self._folder.root)
 
-    def finish(self, plan: CopyPlan) -> None:
+    def _finish(self, plan: CopyPlan) -> None:
         """Take the notes away; the marker is the last of them.
 
         Raises:

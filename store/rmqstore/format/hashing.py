@@ -29,20 +29,21 @@ except ImportError:
 crc32: Callable[[bytes | memoryview], int] = _crc32
 
 
-def bit_positions(group: str, topic: str, n_bits: int, n_hashes: int = N_HASHES) -> list[int]:
+def bit_positions(group: str, topic: str, n_bits: int) -> list[int]:
     """Return the positions of the bits that stand for a consumer group of a topic.
+
+    There are ``N_HASHES``, of which several may be the same bit.
 
     Args:
         group: consumer group.
         topic: topic that the group subscribes to.
         n_bits: size of the bit map, at least 1.
-        n_hashes: number of bits per group; several of them may be the same bit.
     """
     low = int(mmh3.hash64(f"{group}#{topic}".encode(), 0, x64arch=True, signed=False)[0])
     first = _as_int(low)
     second = _as_int(low >> 32)
     positions = []
-    for number in range(1, n_hashes + 1):
+    for number in range(1, N_HASHES + 1):
         combined = _as_int(first + number * second)
         positions.append((combined if combined >= 0 else ~combined) % n_bits)
     return positions

@@ -1,4 +1,4 @@
-"""The reference codec: one record, read and written field by field.
+"""The reference decoder: one record, read field by field.
 
 Every columnar path must equal it.
 """
@@ -22,9 +22,6 @@ from rmqstore.format.layout import (
     FIXED_PART,
     FIXED_PART_V4,
     LAST_TIMESTAMP,
-    MAX_V1_TOPIC_BYTES,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
     PROPERTIES_LENGTH_BYTES,
     PROPERTY_KEYS,
@@ -234,51 +231,6 @@ def decode_record(
         brokerName=broker_name,
         offsetMsgId=offset_id,
     )
-
-
-def encode_record(
-    topic: bytes,
-    body: bytes,
-    properties: bytes,
-    born_host: bytes,
-    store_host: bytes,
-    **fields: int,
-) -> bytes:
-    """Return the bytes of one record.
-
-    Args:
-        topic, body, properties: the parts as stored.
-        born_host, store_host: 4 or 16 address bytes and the port.
-        fields: queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-            store_timestamp, reconsume_times, prepared_transaction_offset; 0 if not given. The IPv6
-            bits follow from the hosts.
-
-    Source: MessageExtEncoder.java#encode.
-    """
-    v6_width = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
-    born_bit = SysFlag.BORN_HOST_V6 if len(born_host) == v6_width else 0
-    store_bit = SysFlag.STORE_HOST_V6 if len(store_host) == v6_width else 0
-    bits = int(born_bit | store_bit)
-    magic = MESSAGE_MAGIC_V2 if len(topic) > MAX_V1_TOPIC_BYTES else MESSAGE_MAGIC_V1
-    fixed = np.zeros((), FIXED_PART[bits])
-    for name, value in fields.items():
-        fixed[name] = value
-    fixed["sys_flag"] = fields.get("sys_flag", 0) & ~int(SysFlag.HOSTS_V6) | bits
-    fixed["magic"] = magic
-    fixed["body_crc"] = body_crc(body)
-    fixed["body_length"] = len(body)
-    fixed["born_host"] = np.frombuffer(born_host, fixed["born_host"].dtype)[0]
-    fixed["store_host"] = np.frombuffer(store_host, fixed["store_host"].dtype)[0]
-    topic_field = len(topic).to_bytes(TOPIC_LENGTH_BYTES[magic]) + topic
-    properties_field = len(properties).to_bytes(PROPERTIES_LENGTH_BYTES) + properties
-    tail = body + topic_field + properties_field
-    fixed["total_size"] = fixed.dtype.itemsize + len(tail)
-    record = fixed.tobytes() + tail
-    if recorded_crc(properties) is None:
-        return record
-    guarded = record[:-CRC_PROPERTY_BYTES]
-    digits = f"{body_crc(guarded):0{CRC_PROPERTY_DIGITS}d}"[::-1]
-    return guarded + CRC_PROPERTY_HEAD + digits.encode() + bytes([PROPERTY_SEPARATOR])
 
 
 def from_millis(timestamp: int) -> datetime:

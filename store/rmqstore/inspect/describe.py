@@ -7,7 +7,6 @@ unless queues lack messages that have to be looked for in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import QueueFolders
 from rmqstore.storage.index_files import IndexSizes, find_sizes, index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import window_at
@@ -110,7 +109,6 @@ class _Row:
     def values(self) -> dict[str, object]:
         parts = self._parts
         paths = self._paths
-        folders = paths.queue_folders
         identity = self._known(parts.config.identity)
         kind = self._known(parts.kind)
         topics = self._known(self._topics) or set()
@@ -125,8 +123,8 @@ class _Row:
         end = self._known(self._end)
         last = None if end is None else self._known(last_record_before, log, end)
         first = self._known(_first_record, log)
-        of_queue = self._known(_size_of_first, paths, folders.topics, folders.queue_files)
-        of_batches = self._known(_size_of_first, paths, folders.batch_topics, folders.batch_files)
+        of_queue = self._known(_size_of_first, paths.queue_folders)
+        of_batches = self._known(_size_of_first, paths.batch_folders)
         return {
             "path": str(paths.root),
             "brokerName": parts.view_broker_name,
@@ -188,7 +186,7 @@ class _Row:
             return {*self._parts.store_queues.known_topics()}
         return {
             *paths.queue_folders.topics(),
-            *paths.queue_folders.batch_topics(),
+            *paths.batch_folders.topics(),
             *self._parts.config.topics(),
             *(topic for topic, _ in self._parts.ends.recovered),
         }
@@ -198,8 +196,7 @@ class _Row:
         if self._paths.rocksdb_queues is not None:
             queues = self._parts.store_queues
             return sum(len(queues.ids(topic)) for topic in queues.topics())
-        folders = self._paths.queue_folders
-        in_files = {*folders.queues(), *folders.batch_queues()}
+        in_files = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         return len(in_files | self._parts.ends.recovered.keys())
 
     def _files(self) -> dict[str, object]:
@@ -217,13 +214,11 @@ class _Row:
         }
 
 
-def _size_of_first(
-    paths: StorePaths, topics: Callable[[], list[str]], files_of: Callable[[str], list[Path]]
-) -> int | None:
+def _size_of_first(folders: QueueFolders) -> int | None:
     """Return the size of the first file of any queue, None if there is none."""
-    for topic in topics():
-        for file in files_of(topic):
-            return paths.storage.size(file)
+    for topic in folders.topics():
+        for file in folders.files(topic):
+            return folders.paths.storage.size(file)
     return None
 
 

@@ -61,7 +61,7 @@ from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.files.paths import StorePaths, can_have_queue
+from rmqstore.storage.files.paths import StorePaths, can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
@@ -164,7 +164,7 @@ def _wrong_units_and_keys(
     known_until = end if is_running else FOREVER
     queues = _Queues(store.paths, log, broker, known_until)
     gaps: list[Span] = []
-    batch_topics = store.paths.queue_folders.batch_topics()
+    batch_topics = store.paths.batch_folders.topics()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
     rules = DispatchRules(delay_levels=_delay_levels(store))
@@ -634,7 +634,7 @@ class _Queues:
         )
 
         def open_ext() -> ConsumeQueueExt:
-            return ConsumeQueueExt(self._paths.queue_folders.queue_ext(*key), self._files)
+            return ConsumeQueueExt(ext_folders(self._paths).queue(*key), self._files)
 
         flushed_until = FOREVER if is_in_files else self._flushed_until
         first_physical_offset = -1
@@ -697,9 +697,9 @@ class _Queues:
             apart: light message queues that lie in RocksDB and are left out.
         """
         self._compare_waiting()
-        folders = self._paths.queue_folders
+        in_files = (*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues())
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
-        for key in (*folders.queues(), *folders.batch_queues(), *in_rocksdb):
+        for key in (*in_files, *in_rocksdb):
             self._tally(*key)
         of_deleted: Counter[str] = Counter()
         ordered = sorted(gaps)
@@ -711,7 +711,7 @@ class _Queues:
             # A topic that was deleted has neither an entry in topics.json nor queues.
             is_unknown = self._known_topics and topic not in self._known_topics
             may_be_deleted = is_unknown and not is_system_topic(topic)
-            if may_be_deleted and not folders.has_queue_folder(topic):
+            if may_be_deleted and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             yield from tally.findings((topic, queue_id), self._log, ordered)

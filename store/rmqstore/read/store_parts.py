@@ -100,11 +100,7 @@ def store_kind(paths: StorePaths) -> StoreKind:
         is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
         log = "CommitLog and DLedger log" if is_mixed else "DLedger log"
     queues = []
-    if (
-        paths.queue_folders.topics()
-        or paths.queue_folders.batch_topics()
-        or paths.rocksdb_queues is None
-    ):
+    if paths.queue_folders.topics() or paths.batch_folders.topics() or paths.rocksdb_queues is None:
         queues.append("files")
     if paths.rocksdb_queues is not None:
         queues.append("RocksDB")

@@ -143,7 +143,7 @@ def _new_queues(
         end: returned if there is no such queue.
     """
     first = end
-    for topic, queue_id in chain(paths.queue_folders.queues(), paths.queue_folders.batch_queues()):
+    for topic, queue_id in chain(paths.queue_folders.queues(), paths.batch_folders.queues()):
         if (topic, queue_id) in read:
             continue
         with closing(open_files(paths, topic, queue_id)) as queue:
@@ -317,11 +317,9 @@ def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> None:
 
     Each is gone from the disk before the next one goes, so a power cut never leaves a gap.
     """
-    folders = paths.queue_folders
-    for key in folders.queues():
-        _delete_units(disk, folders.queue(*key), QUEUE_UNIT, begin)
-    for key in folders.batch_queues():
-        _delete_units(disk, folders.batch_queue(*key), BATCH_UNIT, begin)
+    for folders, unit in ((paths.queue_folders, QUEUE_UNIT), (paths.batch_folders, BATCH_UNIT)):
+        for key in folders.queues():
+            _delete_units(disk, folders.queue(*key), unit, begin)
     for path in index_files(paths.index)[:-1]:
         if read_header(path)["end_phy_offset"] >= begin:
             break
@@ -332,7 +330,7 @@ def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> None:
 def delete_all_built(disk: Disk, paths: StorePaths) -> None:
     """Delete all files of queues and index; the last one goes first, so a crash leaves no gap."""
     folders = [paths.queue_folders.queue(*key) for key in paths.queue_folders.queues()]
-    folders += [paths.queue_folders.batch_queue(*key) for key in paths.queue_folders.batch_queues()]
+    folders += [paths.batch_folders.queue(*key) for key in paths.batch_folders.queues()]
     files = [[folder / entry.name for entry in LOCAL.list_folder(folder)] for folder in folders]
     for group in [*files, index_files(paths.index)]:
         for path in sorted(group, reverse=True):

@@ -84,7 +84,7 @@ class _OpenIndexFile:
         self._n_slots = sizes.n_slots
         self._file = file
         self._items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
-        self._end_timestamp = int(header["end_timestamp"])
+        self.end_timestamp = int(header["end_timestamp"])  # ms, when its last record was stored
         # A running broker sets slots before it counts their items, so a slot may lead to an item
         # past the count.
         self._n_items = sizes.n_items
@@ -133,10 +133,6 @@ class _OpenIndexFile:
     def is_empty(self) -> bool:
         """Whether the header counts no items."""
         return self._count <= 1
-
-    def was_flushed(self, until: int) -> bool:
-        """Return whether all records of the file were stored by a time, ms."""
-        return self._end_timestamp <= until
 
     def span(self) -> Span | None:
         """Return the range from the first to the last record with keys in the file.
@@ -226,7 +222,7 @@ class IndexSearch:
         Args:
             flushed_until: files with records that were stored later are left out, ms.
         """
-        spans = [file.span() for file in self._each() if file.was_flushed(flushed_until)]
+        spans = [file.span() for file in self._each() if file.end_timestamp <= flushed_until]
         return sorted(span for span in spans if span is not None)
 
     def _lengths(self) -> Iterator[tuple[Path, int]]:

@@ -257,7 +257,7 @@ class LogScan:
 
     def _windows(self, segment: Segment, position: int) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Yield the units of a file in windows, each with its position in the file."""
-        file = self._files.open(segment)
+        file = self._files.file_of(segment)
         number = position // _UNIT_BYTES
         n_units = file.size // _UNIT_BYTES
         window = np.empty(min(_UNITS_AT_ONCE, max(n_units - number, 0)) * _UNIT_BYTES, np.uint8)

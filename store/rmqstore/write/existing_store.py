@@ -229,13 +229,13 @@ def existing_config(
     if log.segments:
         size = _log_file_size(log, config, is_fitted=is_fitted)
         changes["mapped_file_size_commit_log"] = size
-    folders = paths.queue_folders
-    for name, topics, files_of in (
-        ("mapped_file_size_consume_queue", folders.topics, folders.queue_files),
-        ("mapper_file_size_batch_consume_queue", folders.batch_topics, folders.batch_files),
+    for name, folders in (
+        ("mapped_file_size_consume_queue", paths.queue_folders),
+        ("mapper_file_size_batch_consume_queue", paths.batch_folders),
     ):
-        files = islice((queue for topic in topics() for queue in files_of(topic)), _CHECKED_FILES)
-        sizes_of_files = [(int(file.name), LOCAL.size(file)) for file in files]
+        files = (file for topic in folders.topics() for file in folders.files(topic))
+        checked = islice(files, _CHECKED_FILES)
+        sizes_of_files = [(int(file.name), LOCAL.size(file)) for file in checked]
         too_long = [length for _, length in sizes_of_files if length > MAX_FILE_BYTES]
         size = next(iter(too_long), usual_size(sizes_of_files))
         if size:

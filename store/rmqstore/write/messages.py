@@ -342,9 +342,13 @@ class MessageMaker:
         Raises:
             IllegalMessageError: a row cannot be stored; the error names RocketMQ's status.
         """
+
+        def refuse(row: int, status: str, reason: str) -> Never:
+            text = f"{status}: {reason}; {self._consequence}"
+            raise IllegalRowError(first_row + row, text)
+
         n = len(batch)
         columns = _checked(batch)
-        refuse = _Refusal(first_row, self._consequence)
         topics = self._topics(columns, n, refuse)
         bodies, flags = self._bodies(columns["body"], refuse)
         queue_ids = self._queue_ids(topics, columns, n, refuse)
@@ -392,7 +396,7 @@ class MessageMaker:
 
     @staticmethod
     def _born_timestamps(
-        given: pa.TimestampArray | None, n: int, refuse: _Refusal
+        given: pa.TimestampArray | None, n: int, refuse: Refuse
     ) -> NDArray[np.int64]:
         now = now_ms()
         if given is None:
@@ -405,7 +409,7 @@ class MessageMaker:
             refuse(row, "MESSAGE_ILLEGAL", text)
         return times
 
-    def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> TopicColumn:
+    def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: Refuse) -> TopicColumn:
         given = columns.get("topic")
         if self.spec.topic:
             topics = TopicColumn.constant(self.spec.topic, n)
@@ -424,7 +428,7 @@ class MessageMaker:
         return topics
 
     def _bodies(
-        self, bodies: pa.BinaryArray, refuse: _Refusal
+        self, bodies: pa.BinaryArray, refuse: Refuse
     ) -> tuple[pa.BinaryArray, NDArray[np.int32]]:
         flags = np.zeros(len(bodies), np.int32)
         if bodies.null_count:
@@ -449,7 +453,7 @@ class MessageMaker:
 
     @staticmethod
     def _property_strings(
-        maps: PropertyMaps, overrides: dict[str, pa.StringArray], refuse: _Refusal
+        maps: PropertyMaps, overrides: dict[str, pa.StringArray], refuse: Refuse
     ) -> PropertyStrings:
         try:
             strings = property_strings(maps, overrides)
@@ -465,7 +469,7 @@ class MessageMaker:
         return strings
 
     def _queue_ids(
-        self, topics: TopicColumn, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal
+        self, topics: TopicColumn, columns: Mapping[str, pa.Array], n: int, refuse: Refuse
     ) -> NDArray[np.int32]:
         """Choose queues: the given one, otherwise as the selector says.
 
@@ -524,18 +528,6 @@ class MessageMaker:
 def now_ms() -> int:
     """Return the time in epoch ms."""
     return time_ns() // 1_000_000
-
-
-class _Refusal:
-    """Raises errors that name a row by its number among all rows."""
-
-    def __init__(self, first_row: int, consequence: str) -> None:
-        self._first_row = first_row
-        self._consequence = consequence
-
-    def __call__(self, row: int, status: str, reason: str) -> Never:
-        text = f"{status}: {reason}; {self._consequence}"
-        raise IllegalRowError(self._first_row + row, text)
 
 
 def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:

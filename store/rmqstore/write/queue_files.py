@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Set as AbstractSet
+from collections.abc import Iterator, Set as AbstractSet
 from contextlib import closing
 from pathlib import Path
+from typing import TypeAlias
 
 from rmqstore.errors import Finding
 from rmqstore.format.layout import BATCH_UNIT
@@ -13,7 +14,12 @@ from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.paths import (
+    QueueFolders,
+    StorePaths,
+    can_name_queues,
+    is_queue_id,
+)
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
@@ -25,18 +31,22 @@ from rmqstore.write.truncation import cut_queue
 logger = logging.getLogger(__name__)
 
 
-def _folders(paths: StorePaths) -> tuple[tuple[Path, str], tuple[Path, str]]:
-    """Return the folders of plain queues and of BatchConsumeQueues, and their names when aside."""
-    return (paths.consumequeue, "consumequeue"), (paths.batch_consumequeue, "batchconsumequeue")
+_PLAIN, _BATCH = "consumequeue", "batchconsumequeue"  # the names of folders that are set aside
+
+QueueInFiles: TypeAlias = ConsumeQueue | BatchConsumeQueue
+
+
+def _kinds(paths: StorePaths) -> Iterator[tuple[QueueFolders, str, type[QueueInFiles]]]:
+    """Yield for each kind of queues their folders, the name of these aside, and the class."""
+    yield paths.queue_folders, _PLAIN, ConsumeQueue
+    yield paths.batch_folders, _BATCH, BatchConsumeQueue
 
 
 def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
     """Return the topics with plain queues and with BatchConsumeQueues that are set aside."""
-    plain, in_batches = (
-        {entry.name for entry in LOCAL.list_folder(paths.own.replaced_queues / name)}
-        for _, name in _folders(paths)
-    )
-    return plain, in_batches
+    plain = LOCAL.list_folder(paths.own.replaced_queues / _PLAIN)
+    in_batches = LOCAL.list_folder(paths.own.replaced_queues / _BATCH)
+    return {entry.name for entry in plain}, {entry.name for entry in in_batches}
 
 
 def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Finding]:
@@ -47,30 +57,22 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
         records.
     """
     findings = []
-    for folder, name in _folders(paths):
+    for folders, name, kind in _kinds(paths):
         aside = paths.own.replaced_queues / name
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
             for queue in LOCAL.list_folder(aside / topic.name):
-                target = folder / topic.name / queue.name
+                target = folders.root / topic.name / queue.name
                 if not LOCAL.exists(target):
                     disk.make_folder(target.parent)
                     disk.rename(aside / topic.name / queue.name, target)
                     disk.flush_folder(target.parent)
-                    findings += _unfounded(paths, log, topic.name, queue.name)
+                    if is_queue_id(queue.name):
+                        findings += _unfounded(kind(target), log, f"{topic.name}-{queue.name}")
     disk.delete_tree(paths.own.replaced_queues)
     return findings
 
 
-def _unfounded(paths: StorePaths, log: CommitLog, topic: str, queue_name: str) -> list[Finding]:
-    if not queue_name.isdecimal():
-        return []
-    queue: ConsumeQueue | BatchConsumeQueue
-    if int(queue_name) in paths.queue_folders.queue_ids(topic):
-        queue = ConsumeQueue(paths.queue_folders.queue(topic, int(queue_name)))
-    elif int(queue_name) in paths.queue_folders.batch_queue_ids(topic):
-        queue = BatchConsumeQueue(paths.queue_folders.batch_queue(topic, int(queue_name)))
-    else:
-        return []
+def _unfounded(queue: QueueInFiles, log: CommitLog, name: str) -> list[Finding]:
     with closing(queue):
         n_wrong = sum(
             int((queue.units(low, high).physical_offsets >= log.min_offset).sum())
@@ -82,8 +84,8 @@ def _unfounded(paths: StorePaths, log: CommitLog, topic: str, queue_name: str) -
         f"{n_wrong} units point into the log, which holds no record of this queue; "
         "the queue is kept because only its files show its next queue offset"
     )
-    logger.warning("%s-%s: %s", topic, queue_name, text)
-    return [Finding("queue", f"{topic}-{queue_name}", text)]
+    logger.warning("%s: %s", name, text)
+    return [Finding("queue", name, text)]
 
 
 def known_batch_topics(paths: StorePaths) -> frozenset[str]:
@@ -93,7 +95,7 @@ def known_batch_topics(paths: StorePaths) -> frozenset[str]:
     that have no other queues.
     """
     plain, in_batches = topics_set_aside(paths)
-    in_batches |= {*paths.queue_folders.batch_topics()}
+    in_batches |= {*paths.batch_folders.topics()}
     configured = {*BrokerConfig(paths).batch_topics()} - plain
     # Source: ConsumeQueueStore.java#loadConsumeQueues, which skips folders without queues.
     in_batches |= {
@@ -131,21 +133,19 @@ class QueueFiles:
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""
-        for topic in self._paths.queue_folders.topics():
-            yield len(self._paths.queue_folders.queue_ids(topic))
-        for topic in self._paths.queue_folders.batch_topics():
-            yield len(self._paths.queue_folders.batch_queue_ids(topic))
+        for folders, _, _ in _kinds(self._paths):
+            for topic in folders.topics():
+                yield len(folders.queue_ids(topic))
 
-    def _all(self) -> Iterable[ConsumeQueue | BatchConsumeQueue]:
-        for topic, queue_id in self._paths.queue_folders.queues():
-            yield ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
-        for topic, queue_id in self._paths.queue_folders.batch_queues():
-            yield BatchConsumeQueue(self._paths.queue_folders.batch_queue(topic, queue_id))
+    def _all(self) -> Iterator[QueueInFiles]:
+        for folders, _, kind in _kinds(self._paths):
+            for key in folders.queues():
+                yield kind(folders.queue(*key))
 
-    def files(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue:
+    def files(self, topic: str, queue_id: int) -> QueueInFiles:
         """Return the files of a queue."""
         if topic in self.batch_topics:
-            return BatchConsumeQueue(self._paths.queue_folders.batch_queue(topic, queue_id))
+            return BatchConsumeQueue(self._paths.batch_folders.queue(topic, queue_id))
         return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
 
     def end(self) -> int:
@@ -165,11 +165,11 @@ class QueueFiles:
         self._unchecked_after = None
         aside = self._paths.own.replaced_queues
         self._disk.make_folder(aside)
-        for folder, name in _folders(self._paths):
-            if is_folder(LOCAL, folder):
-                self._disk.rename(folder, aside / name)
+        for folders, name, _ in _kinds(self._paths):
+            if is_folder(LOCAL, folders.root):
+                self._disk.rename(folders.root, aside / name)
                 self._disk.flush_folder(aside)
-                self._disk.flush_folder(folder.parent)
+                self._disk.flush_folder(folders.root.parent)
         self._disk.make_folder(self._paths.consumequeue)
 
     def cut(self, log_end: int, *, was_closed: bool) -> int:
@@ -211,7 +211,6 @@ class QueueFiles:
                     records_end=records_end,
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
-                    may_begin_again=True,
                 )
             return QueueAppender(
                 self._disk,
@@ -221,7 +220,6 @@ class QueueFiles:
                 end=end,
                 records_end=records_end,
                 is_new=not queue.segments,
-                may_begin_again=True,
             )
 
     def empty(self, folder: Path) -> None:

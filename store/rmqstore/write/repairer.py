@@ -82,9 +82,23 @@ class Repairer:
         paths: the files of the store.
         config: sizes of new files.
         log: the log of the store.
+        truncate: cut the log at damage even if good records follow it.
+        check_log: walk the end of the log and look at every queue, even if our last writer
+            noted where the log ends.
     """
 
-    def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        config: StoreConfig,
+        log: CommitLog,
+        *,
+        truncate: bool = False,
+        check_log: bool = False,
+    ) -> None:
+        self._truncates = truncate
+        self._is_checked = check_log or truncate
         self._disk = disk
         self._paths = paths
         self._config = config
@@ -94,21 +108,15 @@ class Repairer:
         self._valid_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"
 
-    def repair(self, *, truncate: bool = False, check_log: bool = False) -> Repaired:
+    def repair(self) -> Repaired:
         """Repair what the state of the store requires, which is nothing if it was closed cleanly.
-
-        Args:
-            truncate: cut the log at damage even if good records follow it.
-            check_log: walk the end of the log and look at every queue, even if our last writer
-                noted where the log ends.
 
         Raises:
             CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
         """
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
-        is_checked = check_log or truncate
-        end, is_noted = self._cut_log(truncate=truncate, check_log=check_log)
+        end, is_noted = self._cut_log()
         fit_log_files(self._disk, self._log)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
@@ -128,7 +136,7 @@ class Repairer:
             return OpenedQueue(self.queues.files(topic, queue_id))
 
         # Queues are built in the order of the log: if the newest record has its unit, all have.
-        is_looked_up = was_closed and not is_checked and is_trusted
+        is_looked_up = was_closed and not self._is_checked and is_trusted
         if is_looked_up and is_newest_built(self._log, open_queue):
             self.queues.check_when_opened(log_end)
             queues_end = log_end
@@ -142,12 +150,8 @@ class Repairer:
         self._disk.delete(self._paths.own.append_intent)
         return Repaired(log_end, end.last_store_timestamp, checkpoint)
 
-    def _cut_log(self, *, truncate: bool = False, check_log: bool = False) -> tuple[LogEnd, bool]:
+    def _cut_log(self) -> tuple[LogEnd, bool]:
         """Find where the log ends, and remove what lies after it; the first step of a repair.
-
-        Args:
-            truncate: as for :meth:`repair`.
-            check_log: as for :meth:`repair`.
 
         Returns:
             The end, and whether our last writer noted it and the bytes of the log prove it.
@@ -155,7 +159,7 @@ class Repairer:
         Raises:
             CorruptRecordError: as :meth:`repair` does.
         """
-        cut = self.plan_cut(truncate=truncate, check_log=check_log)
+        cut = self.plan_cut()
         if LOCAL.exists(self._paths.own.clean_end):
             # The note is removed before anything is changed. A note that outlived a crash, after
             # which a broker recovered the store, would hide what the recovery left after the end.
@@ -167,12 +171,8 @@ class Repairer:
             self._valid_from = cut.end.scanned_from
         return cut.end, cut.is_noted
 
-    def plan_cut(self, *, truncate: bool = False, check_log: bool = False) -> LogCut:
+    def plan_cut(self) -> LogCut:
         """Return where the log ends. Nothing is changed.
-
-        Args:
-            truncate: as for :meth:`repair`.
-            check_log: as for :meth:`repair`.
 
         Raises:
             CorruptRecordError: as :meth:`repair` does.
@@ -180,23 +180,19 @@ class Repairer:
         was_closed = not self._paths.has_abort
         # where an append of ours began that was not completed
         append_start = read_intent(self._paths)
-        noted = None
-        if not is_folder(LOCAL, self._paths.own.replaced_queues):
+        is_rebuilding = is_folder(LOCAL, self._paths.own.replaced_queues)
+        may_be_noted = was_closed and append_start is None and not is_rebuilding
+        if may_be_noted and not self._is_checked:
             noted = read_clean_end(self._paths, self._log)
-        if (
-            noted is not None
-            and was_closed
-            and append_start is None
-            and not (check_log or truncate)
-        ):
-            end = LogEnd(noted.physical_offset, "", "", 0, noted.last_store_timestamp)
-            return LogCut(end, is_noted=True)
+            if noted is not None:
+                end = LogEnd(noted.physical_offset, "", "", 0, noted.last_store_timestamp)
+                return LogCut(end, is_noted=True)
         scanned_by = Checkpoint.all_safe() if was_closed else read_checkpoint(self._paths)
         end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
         # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
-            self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
+            self._require_no_records_after(end, was_closed=was_closed)
         return LogCut(end, is_our_own=is_our_own)
 
     def _build_missing(
@@ -246,7 +242,7 @@ class Repairer:
         if start < log_end:
             self._dispatch(start, log_end)
 
-    def _require_no_records_after(self, end: LogEnd, *, was_closed: bool, truncate: bool) -> None:
+    def _require_no_records_after(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # the log ends with an empty file, after which there is nothing
             return
@@ -259,7 +255,7 @@ class Repairer:
         if follows is None and self._log.segments[-1].start > segment.start:
             later = next(other for other in self._log.segments if other.start > segment.start)
             follows = self._find_record(later, later.start)
-        if follows is not None and not truncate:
+        if follows is not None and not self._truncates:
             raise CorruptRecordError(
                 end.path,
                 end.physical_offset,
@@ -418,14 +414,16 @@ def plan_rebuild(
     if LOCAL.is_locked(paths.lock):
         raise StoreLockedError(f"{paths.lock}: a running broker or another writer has the store")
     with closing(CommitLog(paths.commitlogs)) as log:
-        cut = Repairer(Disk(), paths, config or StoreConfig(), log).plan_cut(truncate=truncate)
+        sizes = config or StoreConfig()
+        cut = Repairer(Disk(), paths, sizes, log, truncate=truncate).plan_cut()
         changes = plan_truncation(log, cut.end, keeps_copies=not cut.is_our_own)
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(log) if change.path not in gone]
         min_offset = log.min_offset
-    folders = paths.queue_folders
-    queue_files = [file for topic in folders.topics() for file in folders.queue_files(topic)]
-    queue_files += [file for topic in folders.batch_topics() for file in folders.batch_files(topic)]
+    queue_files: list[Path] = []
+    for folders in (paths.queue_folders, paths.batch_folders):
+        for topic in folders.topics():
+            queue_files += folders.files(topic)
     end = cut.end
     return RebuildPlan(
         paths.root,

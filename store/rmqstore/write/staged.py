@@ -48,6 +48,7 @@ from rmqstore.format.columns.lmq import (
 )
 from rmqstore.storage.files.disk import BLOCK, Disk, aligned_bytes, named_os_errors
 from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
+from rmqstore.storage.files.storage import Closing
 from rmqstore.storage.log.appender import Placement, place_records
 from rmqstore.storage.queue.next_offsets import NextOffsets
 
@@ -247,10 +248,10 @@ def read_batches(part: StagedTask) -> Iterator[StagedBatch]:
         )
 
 
-class StagedRecords:
+class StagedRecords(Closing):
     """Reads the records of one part after another.
 
-    A context manager, which closes the file. The file is removed once it is open: it is not needed
+    The file is removed once it is open: it is not needed
     again, and the store's own files take its place in the page cache.
     """
 
@@ -261,10 +262,8 @@ class StagedRecords:
         # the bytes of this batch and of the one before, which may still be on their way to the log
         self._windows = [np.empty(0, np.uint8)] * 2
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -281,8 +280,7 @@ class StagedRecords:
             OSError: the file has no such bytes.
         """
         if self._file is None or part.path != self._path:
-            if self._file is not None:
-                self._file.close()
+            self.close()
             self._path = part.path
             self._file = ScratchFile(Path(part.path))
             self._disk.delete(Path(part.path))

@@ -207,8 +207,10 @@ class StoreWriter:
         self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
-        self._repairer = Repairer(self._disk, self.paths, self.config, self._log)
-        repaired = self._repairer.repair(truncate=truncate, check_log=check_log)
+        self._repairer = Repairer(
+            self._disk, self.paths, self.config, self._log, truncate=truncate, check_log=check_log
+        )
+        repaired = self._repairer.repair()
         self._queues: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp

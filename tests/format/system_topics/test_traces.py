@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import tiers
-from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, Trace, parse_traces, trace_columns
+from plain_traces import parse_traces
+from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, Trace, trace_columns
 from rmqstore.format.text import decode_text
 
 PUB_14 = [

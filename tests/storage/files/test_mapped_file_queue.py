@@ -55,13 +55,13 @@ def test_a_file_that_was_deleted_and_made_again_is_read_anew(tmp_path: Path) -> 
     path.write_bytes(b"old" * 100)
     files = OpenFiles(at_once=4)
     queue = MappedFileQueue([tmp_path], files)
-    assert bytes(queue.open(queue.segments[0]).read(0, 3)) == b"old"
+    assert bytes(queue.file_of(queue.segments[0]).read(0, 3)) == b"old"
     path.unlink()
     queue.refresh()
     assert not queue.segments
     path.write_bytes(b"new" * 100)
     queue.refresh()
-    assert bytes(queue.open(queue.segments[0]).read(0, 3)) == b"new"
+    assert bytes(queue.file_of(queue.segments[0]).read(0, 3)) == b"new"
 
 
 def test_deleted_files_do_not_stay_open(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_deleted_files_do_not_stay_open(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / offset_to_name(number * 100)).write_bytes(bytes(100))
     queue = MappedFileQueue([tmp_path], OpenFiles(at_once=50))
-    opened = [queue.open(segment) for segment in queue.segments]
+    opened = [queue.file_of(segment) for segment in queue.segments]
     for segment in queue.segments[:15]:
         segment.path.unlink()
     queue.refresh()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyarrow import ArrowInvalid
@@ -38,52 +39,34 @@ def test_an_option_that_no_store_takes_is_refused(paths: list[str], said: str) -
         options_by_path(paths, {"region": "x", "sas_token": "t"})
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"access_key": "K"}, "access_key needs secret_key too"),
-        ({"secret_key": "K"}, "secret_key needs access_key too"),
-        ({"session_token": "K"}, "session_token needs access_key and secret_key too"),
-        (
-            {"access_key": "K", "secret_key": "K", "anonymous": True},
-            "anonymous and access_key exclude each other",
-        ),
-        ({"endpoint": "ftp://K"}, "endpoint must be like"),
-        ({"endpoint": ""}, "endpoint must be like"),
-        ({"endpoint": "http://K:K@h"}, "endpoint must be like"),
-    ],
-)
-def test_options_that_do_not_go_together_are_said(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said) as caught:
-        locate("s3://bucket/a", {"region": "x", **options})
-    assert "K" not in str(caught.value)
+ANONYMOUS, BOTH = {"anonymous": True}, {"access_key": "K", "secret_key": "K"}
+S3, GS, ABFS = "s3://bucket/a", "gs://a/b", "abfs://a@b/c"
 
 
 @pytest.mark.parametrize(
     ("uri", "options", "said"),
     [
-        ("gs://a/b", {"anonymous": True, "access_token": "K"}, "anonymous and access_token"),
-        ("abfs://a@b/c", {"account_key": "K", "sas_token": "K"}, "account_key and sas_token"),
+        (S3, {"access_key": "K"}, "access_key needs secret_key too"),
+        (S3, {"secret_key": "K"}, "secret_key needs access_key too"),
+        (S3, {"session_token": "K"}, "session_token needs access_key and secret_key too"),
+        (S3, BOTH | ANONYMOUS, "anonymous and access_key exclude each other"),
+        (GS, {"access_token": "K"} | ANONYMOUS, "anonymous and access_token exclude each other"),
+        (ABFS, {"account_key": "K", "sas_token": "K"}, "account_key and sas_token exclude"),
+        (S3, {"endpoint": "ftp://K"}, "endpoint must be like"),
+        (S3, {"endpoint": ""}, "endpoint must be like"),
+        (S3, {"endpoint": "http://K:K@h"}, "endpoint must be like"),
+        ("s3n://a/b", {}, "write s3://"),
+        ("wasbs://a@b/c", {}, "write abfss://"),
+        ("s3://", {}, "name a bucket or container, as in s3://name/folder"),
     ],
 )
-def test_so_are_those_of_other_clouds(uri: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=f"{said} exclude each other"):
-        locate(uri, options)
-
-
-@pytest.mark.parametrize(
-    ("uri", "error", "said"),
-    [
-        ("s3n://a/b", UnsupportedFeatureError, "write s3://"),
-        ("wasbs://a@b/c", UnsupportedFeatureError, "write abfss://"),
-        ("s3://", OptionError, "name a bucket or container, as in s3://name/folder"),
-    ],
-)
-def test_a_uri_that_names_nothing_says_what_to_write(
-    uri: str, error: type[Exception], said: str
+def test_options_that_do_not_go_together_and_wrong_uris_say_what_to_write(
+    uri: str, options: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(error, match=said):
-        locate(uri)
+    error = UnsupportedFeatureError if said.startswith("write") else OptionError
+    with pytest.raises(error, match=said) as caught:
+        locate(uri, options)
+    assert "K" not in str(caught.value)
 
 
 @pytest.mark.parametrize("filesystem", ["nope", 5, Path("/")])
@@ -95,26 +78,15 @@ def test_what_is_not_a_file_system_is_refused(filesystem: object) -> None:
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HADOOP_HOME", "JAVA_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(
-        "pyarrow.fs.HadoopFileSystem",
-        _raise(OSError("Unable to load libhdfs: libhdfs.so: cannot open\nand more")),
-    )
+    error = OSError("Unable to load libhdfs: libhdfs.so: cannot open\nand more")
+    monkeypatch.setattr("pyarrow.fs.HadoopFileSystem", mock.Mock(side_effect=error))
     with pytest.raises(UnsupportedFeatureError, match="set JAVA_HOME, HADOOP_HOME") as caught:
         locate("hdfs://a/b")
     assert "\n" not in str(caught.value)
 
 
 def test_other_errors_of_a_library_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(_host: str, _given: dict[str, Any]) -> None:
-        raise ArrowInvalid("a wrong thing")
-
+    make = mock.Mock(side_effect=ArrowInvalid("a wrong thing"))
     monkeypatch.setitem(remote_location._MAKERS, "hdfs", ((), make, False))
     with pytest.raises(RemoteReadError, match="a wrong thing"):
         locate("hdfs://a/b")
-
-
-def _raise(error: Exception) -> Any:
-    def function(*_args: object, **_named: object) -> None:
-        raise error
-
-    return function

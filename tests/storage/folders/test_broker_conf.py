@@ -6,6 +6,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import rmqstore
@@ -116,17 +117,11 @@ def test_the_sizes_of_a_new_store_are_those_of_the_file(tmp_path: Path) -> None:
     )  # fmt: skip
     with rmqstore.create(conf=conf) as writer:
         assert writer.config == sizes_of(read_conf(conf))
-        writer.append(goldens_batch())
+        writer.append(pa.table({"topic": ["T"], "body": [b"x"]}))
     (file,) = (tmp_path / "new" / "commitlog").iterdir()
     assert file.stat().st_size == 1 << 16
     with rmqstore.open(conf=conf, mode="a") as again:
         assert again.config.mapped_file_size_consume_queue == 4000
-
-
-def goldens_batch() -> object:
-    import pyarrow as pa
-
-    return pa.table({"topic": ["T"], "body": [b"x"]})
 
 
 def test_a_new_store_is_not_made_where_the_log_lies_elsewhere(tmp_path: Path) -> None:
@@ -163,11 +158,11 @@ def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, content: str, te
     assert str(file) in str(caught.value)
 
 
-def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="there is no such file"):
-        rmqstore.open(conf=tmp_path / "none.conf")
-    with pytest.raises(OptionError, match="is a folder"):
-        rmqstore.open(conf=tmp_path)
+def test_no_file_a_missing_one_and_a_folder_are_errors(tmp_path: Path) -> None:
+    files = {None: "name the folder", tmp_path / "none.conf": "no such file", tmp_path: "a folder"}
+    for file, said in files.items():
+        with pytest.raises(OptionError, match=said):
+            rmqstore.open(conf=file)
 
 
 def test_a_size_that_no_store_can_have_names_the_file(golden_store: Golden, tmp_path: Path) -> None:
@@ -176,11 +171,6 @@ def test_a_size_that_no_store_can_have_names_the_file(golden_store: Golden, tmp_
         rmqstore.create(tmp_path / "new", conf=conf)
     with rmqstore.open(golden_store("live"), conf=conf) as store:  # a reader needs no sizes
         assert store.topics()
-
-
-def test_neither_path_nor_file_is_an_error() -> None:
-    with pytest.raises(OptionError, match="name the folder of the store"):
-        rmqstore.open()
 
 
 def test_settings_that_were_read_stand_for_their_file(split: Path) -> None:

@@ -44,27 +44,18 @@ def test_the_example_of_sizes_that_are_found(example: Path) -> None:
     stored = example.read_bytes()
     assert len(stored) == 440
     firsts = [np.frombuffer(stored, INDEX_ITEM, 1, 40 + 4 * count + 20)[0] for count in (5, 10, 15)]
-    assert [(int(one["key_hash"]), int(one["physical_offset"])) for one in firsts] == [
-        (0, 0),
-        (3, 1000),
-        (13, 1300),
-    ]
+    found = [(int(one["key_hash"]), int(one["physical_offset"])) for one in firsts]
+    assert found == [(0, 0), (3, 1000), (13, 1300)]
     assert np.frombuffer(stored, INDEX_SLOT, 10, 40)[3] != 0
     assert find_sizes(example, GUESS) == SIZES
 
 
-def test_sizes_are_not_found_where_the_first_item_is_lost(example: Path) -> None:
+@pytest.mark.parametrize(("at", "data"), [(100, bytes(20)), (40 + 4 * SIZES.n_slots, b"\1")])
+def test_sizes_are_not_found_without_the_first_item_or_with_the_one_that_is_never_used(
+    example: Path, at: int, data: bytes
+) -> None:
     stored = bytearray(example.read_bytes())
-    stored[100:120] = bytes(20)
-    example.write_bytes(stored)
-    with pytest.raises(StoreStateError, match="0 pairs"):
-        find_sizes(example, GUESS)
-
-
-def test_sizes_are_not_found_where_the_unused_item_holds_something(example: Path) -> None:
-    """Item 0 lies after the slots; no broker writes it."""
-    stored = bytearray(example.read_bytes())
-    stored[40 + 4 * SIZES.n_slots] = 1
+    stored[at : at + len(data)] = data
     example.write_bytes(stored)
     with pytest.raises(StoreStateError, match="0 pairs"):
         find_sizes(example, GUESS)

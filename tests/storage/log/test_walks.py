@@ -28,8 +28,9 @@ def _store(n_records: int, **options: int) -> build.Store:
 
 def _places(store: build.Store, log: CommitLog) -> list[list[int]]:
     """Return the physical offsets of records, file by file."""
-    places = store.places
-    return [[at for at in places if segment.start <= at < segment.end] for segment in log.segments]
+    return [
+        [at for at in store.places if segment.start <= at < segment.end] for segment in log.segments
+    ]
 
 
 def _starts(window: Window) -> list[int]:
@@ -204,16 +205,16 @@ def test_a_walk_does_not_look_into_the_rest_of_a_sparse_file(
     assert [*log.file_of(segment).data_spans(0, 1 << 28, is_appended=True)] == [
         (0, -(-store.end // 4096) * 4096)
     ]
-    limits = []
-    walk = walks.walk
-    monkeypatch.setattr(walks, "walk", lambda *args: limits.append(args[2]) or walk(*args))
-    searched = []
-    find = walks.find_frames
-    monkeypatch.setattr(walks, "find_frames", lambda *args: searched.append(args[2]) or find(*args))
+    limits: list[int] = []
+    for name in ("walk", "find_frames"):
+        looked = getattr(walks, name)
+        monkeypatch.setattr(
+            walks, name, lambda *args, _looked=looked: limits.append(args[2]) or _looked(*args)
+        )
     windows = list(walk_forward(log, segment, 0, 1 << 28))
     assert [at for window in windows for at in _starts(window)] == store.places
     assert windows[-1].resumed == 1 << 28
-    assert max(*limits, *searched, 0) <= store.end + 2 * 4096
+    assert max(limits) <= store.end + 2 * 4096
 
 
 def test_records_after_a_hole_are_found(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import shutil
 import struct
@@ -69,11 +70,6 @@ EVERYTHING = {
     key: [one for row in rows for one in messages(row)]
     for key, rows in goldens.queues(NAME).items()
 }
-
-
-@pytest.fixture
-def copied(golden_store: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
 
 
 def _spec(mode: str, *columns: str) -> ReadSpec:
@@ -183,32 +179,30 @@ def test_exact_copies_are_of_records(golden_store: Golden) -> None:
 @pytest.mark.parametrize("lost", ["newest files", "all of one queue", "every queue", "a hole"])
 @pytest.mark.parametrize("abort", [True, False])
 def test_units_that_a_crash_lost_are_taken_from_the_log(
-    copied: Path, lost: str, abort: bool
+    copied: Golden, lost: str, abort: bool
 ) -> None:
-    folders = [
-        copied / "batchconsumequeue" / topic / str(queue_id) for topic, queue_id in sorted(BATCHES)
-    ]
-    (copied / "config").mkdir(exist_ok=True)
-    topics = ",".join(
-        f'"{topic}":{{"attributes":{{"queue.type":"BatchCQ"}}}}' for topic in ("BatchA", "BatchB")
-    )
-    (copied / "config/topics.json").write_text(f'{{"topicConfigTable":{{{topics},"Plain":{{}}}}}}')
+    root = copied(NAME)
+    folders = [root / "batchconsumequeue" / queue[0] / str(queue[1]) for queue in sorted(BATCHES)]
+    (root / "config").mkdir(exist_ok=True)
+    of_batches = {"attributes": {"queue.type": "BatchCQ"}}
+    topics = {"BatchA": of_batches, "BatchB": of_batches, "Plain": {}}
+    (root / "config/topics.json").write_text(json.dumps({"topicConfigTable": topics}))
     if lost == "newest files":
         for folder in folders:
             max(folder.iterdir()).unlink()
     elif lost == "all of one queue":
         shutil.rmtree(folders[1])
     elif lost == "every queue":
-        shutil.rmtree(copied / "batchconsumequeue")
+        shutil.rmtree(root / "batchconsumequeue")
     else:
         path = max(folders[0].iterdir())
         path.write_bytes(bytes(46) + path.read_bytes()[46:])
     if abort:
-        (copied / "abort").touch()
-    with rmqstore.open(copied, broker_name="b") as store:
-        if not abort and lost in ("all of one queue", "a hole"):
-            # the newest record is in its queue: in a store that was closed, that is believed
-            return
+        (root / "abort").touch()
+    elif lost in ("all of one queue", "a hole"):
+        # the newest record is in its queue: in a store that was closed, that is believed
+        return
+    with rmqstore.open(root, broker_name="b") as store:
         assert by_queue(read(store)) == EVERYTHING
         assert {key: store.queue_range(*key)[1] for key in BATCHES} == {
             key: len(EVERYTHING[key]) for key in BATCHES
@@ -222,7 +216,7 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(
         assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
         piece = QueueSlice("BatchB", 1, 149, 151)
         found = recovered_within(store.parts.ends.recovered, [piece])
-    with open_parts(copied, planned=PlannedEnds(found)) as parts:  # as a task has it
+    with open_parts(root, planned=PlannedEnds(found)) as parts:  # as a task has it
         assert offsets(rows(read_queues(parts, [piece], _spec("FAILFAST", "commitLogOffset")))) == [
             row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
         ]
@@ -527,21 +521,15 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
             path.with_name("fresh").replace(path)
             with rmqstore.open(root) as store:
                 for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
+                    options = {"mode": mode, "fail_on_data_loss": mode == "FAILFAST"}
                     try:
-                        rows = read(
-                            store,
-                            columns="queueOffset,body",
-                            mode=mode,
-                            fail_on_data_loss=mode == "FAILFAST",
-                        )
+                        rows = read(store, columns="queueOffset,body", **options)
                     except RmqStoreError:
                         assert mode == "FAILFAST", (path, at)
                         continue
                     whole = [row for row in rows if not row.get("_corrupt_record")]
-                    assert all(valid[row["queueOffset"]] == row["body"] for row in whole), (
-                        path,
-                        at,
-                    )
+                    is_valid = all(valid[row["queueOffset"]] == row["body"] for row in whole)
+                    assert is_valid, (path, at)
         path.with_name("fresh").write_bytes(data)
         path.with_name("fresh").replace(path)
 

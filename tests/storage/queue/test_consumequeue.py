@@ -32,19 +32,15 @@ def _store(n_records: int = 30) -> build.Store:
     return store
 
 
-@pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 40, 50])
-def test_the_end_follows_the_last_written_unit(tmp_path: Path, count: int) -> None:
-    assert _queue(tmp_path / "0", UNITS[:count]).end() == count
-
-
-def test_the_end_of_preallocated_files_follows_the_last_unit(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "0", [*UNITS[:25], *[build.NO_UNIT] * 35])
-    assert queue.end() == 25
-
-
-def test_end_of_a_queue_without_units_is_its_first_offset(tmp_path: Path) -> None:
-    assert _queue(tmp_path / "0", [build.NO_UNIT] * 20, first=40).end() == 40
-    assert ConsumeQueue(tmp_path / "missing").end() == 0
+@pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 25, 40, 50])
+@pytest.mark.parametrize("n_preallocated", [0, 35])
+@pytest.mark.parametrize("first", [0, 40])
+def test_the_end_follows_the_last_written_unit(
+    tmp_path: Path, count: int, n_preallocated: int, first: int
+) -> None:
+    """It is the first queue offset of a queue without units."""
+    units = [*UNITS[:count], *[build.NO_UNIT] * n_preallocated]
+    assert _queue(tmp_path / "0", units, first).end() == (first + count if units else 0)
 
 
 def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
@@ -205,10 +201,8 @@ def test_units_beyond_the_end_of_the_log(tmp_path: Path, *, abort: bool) -> None
                 read(opened)
             assert len(read(opened, mode="DROPMALFORMED")) == 30
             corrupt = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
-            assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in corrupt] == [
-                ("T", 0, 30),
-                ("T", 0, 31),
-            ]
+            places = [(row["topic"], row["queueId"], row["queueOffset"]) for row in corrupt]
+            assert places == [("T", 0, 30), ("T", 0, 31)]
 
 
 def test_unit_that_is_cut_is_still_the_last_one_and_its_absence_is_named(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from reading import TOLD_COLUMNS, by_queue, read
 from rmqstore.errors import CorruptQueueError, RmqStoreError
 from rmqstore.format.hashing import bit_positions
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from written import require_valid
 
@@ -47,7 +48,8 @@ def test_units_are_those_rocketmq_reads(golden_store: Golden, queue: tuple[str, 
     rows = rows_of(*queue)
     assert rows
     order = random.Random(1).sample(range(len(rows)), len(rows))  # across files, in any order
-    ext = ConsumeQueueExt(golden_store(NAME) / "consumequeue_ext" / queue[0] / str(queue[1]))
+    folder = golden_store(NAME) / "consumequeue_ext" / queue[0] / str(queue[1])
+    ext = ConsumeQueueExt(folder, OpenFiles())
     unit_addresses = addresses([rows[at] for at in order])
     found, maps = ext.units(unit_addresses), ext.bit_maps(unit_addresses).to_pylist()
     assert found.valid.all()
@@ -176,6 +178,7 @@ def test_without_its_files_an_extended_queue_is_read_without_codes(copied: Path)
 @pytest.mark.parametrize("step", tiers.sampled(4, 1))
 def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
     """Every byte of one file, and cuts: each row is a message of the store; errors are our own."""
+    columns = "commitLogOffset,tagsCode,queueId"
     path = copied / "consumequeue_ext/ExtB/0" / f"{0:020d}"
     valid, rng = path.read_bytes(), random.Random(7)
     rows = rows_of("ExtB", 0)
@@ -189,7 +192,7 @@ def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
             del data[rng.randrange(len(data)) :]
         path.with_name("fresh").write_bytes(data)
         path.with_name("fresh").replace(path)
-        ext = ConsumeQueueExt(path.parent)
+        ext = ConsumeQueueExt(path.parent, OpenFiles())
         found, maps = ext.units(hostile), ext.bit_maps(hostile)
         ext.close()
         assert found.bit_map_sizes.max() <= len(data)
@@ -199,12 +202,7 @@ def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
         with rmqstore.open(copied) as store:
             for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
                 try:
-                    got = read(
-                        store,
-                        subscribe="ExtB",
-                        columns="commitLogOffset,tagsCode,queueId",
-                        mode=mode,
-                    )
+                    got = read(store, subscribe="ExtB", columns=columns, mode=mode)
                 except RmqStoreError:
                     assert mode == "FAILFAST"
                     continue

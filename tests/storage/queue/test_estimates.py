@@ -22,30 +22,25 @@ def voting_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_ranges, "VOTING_UNITS", 2)
 
 
-@pytest.mark.usefixtures("voting_units")
-def test_the_example_of_an_estimate(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "0", [10, 20, 30, 40, 300, 500, 600, 7, 99999, 900, 950])
-    assert estimate_physical_offset(queue, 7, 0, 11, 1000) == 600
+EXAMPLE = [10, 20, 30, 40, 300, 500, 600, 7, 99999, 900, 950]
+FEW, RISING = [300, 500, 600, 700, 900], [10 * at for at in range(20)]
 
 
 @pytest.mark.usefixtures("voting_units")
-def test_only_units_of_the_range_vote(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "0", [300, 500, 600, 700, 900])
-    ranges = ((0, 5), (2, 5), (0, 3), (4, 5))
-    estimates = [estimate_physical_offset(queue, 2, low, high, 1000) for low, high in ranges]
-    assert estimates == [600, 700, 500, 900]
-
-
-def test_an_estimate_of_damaged_units_is_none(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "0", [-1, 5000, 1000])
-    assert estimate_physical_offset(queue, 0, 0, 3, 1000) is None
-
-
-@pytest.mark.usefixtures("voting_units")
-def test_units_that_no_file_has_do_not_vote(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "0", [10 * at for at in range(20)])
-    assert estimate_physical_offset(queue, 21, 0, 25, 1000) == 190
-    assert estimate_physical_offset(queue, 22, 0, 25, 1000) is None
+@pytest.mark.parametrize(
+    ("places", "at", "span", "expected"),
+    [
+        (EXAMPLE, 7, (0, 11), 600),
+        # only units of the range vote, and only those that a file has
+        (FEW, 2, (0, 5), 600), (FEW, 2, (2, 5), 700), (FEW, 2, (0, 3), 500), (FEW, 2, (4, 5), 900),
+        (RISING, 21, (0, 25), 190), (RISING, 22, (0, 25), None),
+        ([-1, 5000, 1000], 0, (0, 3), None),
+    ],
+)  # fmt: skip
+def test_an_estimate_is_what_most_units_around_it_say(
+    tmp_path: Path, places: list[int], at: int, span: tuple[int, int], expected: int | None
+) -> None:
+    assert estimate_physical_offset(_queue(tmp_path / "0", places), at, *span, 1000) == expected
 
 
 def test_the_example_of_a_trimmed_range(tmp_path: Path) -> None:
@@ -55,7 +50,7 @@ def test_the_example_of_a_trimmed_range(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("voting_units")
 def test_a_range_is_trimmed_by_few_units_at_a_time(tmp_path: Path) -> None:
-    queue = _queue(tmp_path / "0", [10 * at for at in range(20)])
+    queue = _queue(tmp_path / "0", RISING)
     assert trim(queue, 0, 20, (90, 110), 1000) == (4, 16)
     assert trim(queue, 0, 20, (0, 1000), 1000) == (0, 20)
     assert trim(queue, 5, 8, (90, 110), 1000) == (8, 8)

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +33,11 @@ KEY = ("T", 1)
 
 
 def bound_key(topic: bytes, which: bytes, queue_id: int) -> bytes:
-    return (
-        struct.pack(">i", len(topic))
-        + b"\1"
-        + topic
-        + b"\1"
-        + which
-        + b"\1"
-        + struct.pack(">i", queue_id)
-    )
+    return b"\1".join([struct.pack(">i", len(topic)), topic, which, struct.pack(">i", queue_id)])
 
 
 def unit_key(topic: bytes, queue_id: int, queue_offset: int) -> bytes:
-    head = struct.pack(">i", len(topic)) + b"\1" + topic + b"\1"
-    return head + struct.pack(">i", queue_id) + b"\1" + struct.pack(">q", queue_offset)
+    return bound_key(topic, struct.pack(">i", queue_id), 0)[:-4] + struct.pack(">q", queue_offset)
 
 
 def unit(physical_offset: int, size: int = 100, tags_code: int = 7) -> bytes:
@@ -172,35 +162,20 @@ def test_a_checkpoint_may_be_any_number(copied: Golden, checkpoint: int) -> None
         assert len(read(store, columns="queueOffset")) == len(goldens.lines(name, "expected"))
 
 
-def test_a_database_of_something_else_is_named(golden_store: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden_store("v55-rocksdb-cq"), tmp_path / "s"))
+def test_a_database_of_something_else_is_named(copied: Golden) -> None:
+    root = copied("v55-rocksdb-cq")
     shutil.rmtree(root / "consumequeue")
     shutil.copytree(root / "rocksdbstore", root / "consumequeue")
     with rmqstore.open(root) as store, pytest.raises(CorruptDatabaseError, match="no families"):
         read(store)
 
 
-def make_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def link_to_nothing(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-def link_to_device(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("change", [make_fifo, link_to_nothing, link_to_device])
-def test_an_entry_that_is_not_a_file_is_refused(
-    copied: Golden, change: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("target", [None, "nowhere", "/dev/zero"], ids=["fifo", "none", "device"])
+def test_an_entry_that_is_not_a_file_is_refused(copied: Golden, target: str | None) -> None:
     root = copied("v55-rocksdb-cq")
-    change(root / "consumequeue" / "000011.sst")
+    path = root / "consumequeue" / "000011.sst"
+    path.unlink()
+    os.mkfifo(path) if target is None else path.symlink_to(target)
     with rmqstore.open(root) as store, pytest.raises(StoreFormatError):
         read(store)
 

@@ -42,6 +42,10 @@ def units(root: Path) -> list[Path]:
     return sorted((root / "consumequeue" / SCHEDULE_TOPIC).glob("*/*"))
 
 
+def stored_units(root: Path) -> list[bytes]:
+    return [file.read_bytes() for file in units(root)]
+
+
 @pytest.fixture
 def conf(root: Path, tmp_path: Path) -> Path:
     file = tmp_path / "broker.conf"
@@ -52,13 +56,10 @@ def conf(root: Path, tmp_path: Path) -> Path:
 def test_a_table_is_read_as_the_broker_reads_it() -> None:
     config = StoreConfig().updated({"messageDelayLevel": "1s 90s 3m 2h 1d"})
     assert config.delay_levels == (1000, 90_000, 180_000, 7_200_000, 86_400_000)
-    assert StoreConfig().updated({"messageDelayLevel": DOUBLED}).delay_levels == tuple(
-        2 * delay for delay in DELAY_LEVELS_MS
-    )
-    assert (
-        spell_levels(DELAY_LEVELS_MS)
-        == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    )
+    doubled = StoreConfig().updated({"messageDelayLevel": DOUBLED}).delay_levels
+    assert doubled == tuple(2 * delay for delay in DELAY_LEVELS_MS)
+    usual = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    assert spell_levels(DELAY_LEVELS_MS) == usual
 
 
 @pytest.mark.parametrize("text", ["", "1s  5s", "1", "s", "-1s", "1w", "1s,5s", "9" * 30 + "d"])
@@ -70,12 +71,12 @@ def test_what_is_no_table_is_refused(text: str) -> None:
 def test_with_the_brokers_file_the_store_is_valid_and_a_rebuild_changes_no_time(
     root: Path, conf: Path
 ) -> None:
-    before = {file: file.read_bytes() for file in units(root)}
+    before = stored_units(root)
     with rmqstore.open(conf=conf) as store:
         assert list(verify(store)) == []
     with rmqstore.open(None, "a", conf=conf) as writer:
         assert writer.rebuild() == []
-    assert {file: file.read_bytes() for file in units(root)} == before
+    assert stored_units(root) == before
 
 
 def test_without_it_verify_says_so_once_and_a_rebuild_refuses_to_guess(
@@ -85,7 +86,7 @@ def test_without_it_verify_says_so_once_and_a_rebuild_refuses_to_guess(
     (said,) = caplog.messages
     assert "another messageDelayLevel than RocketMQ's usual one" in said
     assert "4m 6m 8m" in said
-    before = {file: file.read_bytes() for file in units(root)}
+    before = stored_units(root)
     with (
         rmqstore.open(root, "a") as writer,
         pytest.raises(StoreStateError, match=r"table of levels.*conf"),
@@ -93,7 +94,7 @@ def test_without_it_verify_says_so_once_and_a_rebuild_refuses_to_guess(
         writer.rebuild()
     with pytest.raises(StoreStateError, match=r"table of levels.*conf"):
         planned_rebuild(root)
-    assert {file: file.read_bytes() for file in units(root)} == before
+    assert stored_units(root) == before
 
 
 def test_one_wrong_time_among_others_is_damage(root: Path) -> None:
@@ -128,29 +129,28 @@ def test_delayed_messages_are_appended_by_the_brokers_table_and_refused_without_
 
 
 def test_units_that_the_files_lack_get_times_by_the_brokers_table(root: Path, conf: Path) -> None:
-    with rmqstore.open(conf=conf) as store:
-        before = store.scan(include_pending=True, columns=["dueTimestamp", "body"]).read_all()
+    def pending() -> list[dict[str, object]]:
+        with rmqstore.open(conf=conf) as store:
+            scan = store.scan(include_pending=True, columns=["dueTimestamp", "body"])
+            return [row for row in scan.read_all().to_pylist() if row["dueTimestamp"]]
+
+    before = pending()
+    assert before
     shutil.rmtree(root / "consumequeue")
     (root / "abort").touch()
-    with rmqstore.open(conf=conf) as store:
-        after = store.scan(include_pending=True, columns=["dueTimestamp", "body"]).read_all()
-    pending = [
-        [row for row in table.to_pylist() if row["dueTimestamp"]] for table in (before, after)
-    ]
-    assert pending[0]
-    assert pending[0] == pending[1]
+    assert pending() == before
 
 
 def test_what_lacks_no_delayed_message_is_repaired_and_copied_without_the_table(
     root: Path, tmp_path: Path
 ) -> None:
-    before = {file: file.read_bytes() for file in units(root)}
+    before = stored_units(root)
     shutil.rmtree(root / "index")
     (root / "abort").touch()
     rmqstore.copy(root, tmp_path / "copied")
     with rmqstore.open(root, "a") as writer:
         writer.append(pa.table({"topic": ["T"], "body": [b"x"]}))
-    assert {file: file.read_bytes() for file in units(root)} == before
+    assert stored_units(root) == before
     require_valid(root)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
-from reading import offsets, read
+from reading import offsets, read, rows
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
@@ -18,6 +18,7 @@ from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.folders import find_store
+from written import files_of
 
 
 def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:
@@ -67,9 +68,8 @@ def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
             assert caught.value.offset == last.physical_offset
             assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
             rows = read(opened, scan=scan, mode="PERMISSIVE")
-            assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [
-                last.physical_offset
-            ]
+            corrupt = offsets(row for row in rows if row["_corrupt_record"])
+            assert corrupt == [last.physical_offset]
         with pytest.raises(CorruptRecordError):
             opened.get(last.physical_offset)
 
@@ -145,26 +145,16 @@ def test_zeros_amid_the_log_of_a_closed_store_are_damage(tmp_path: Path) -> None
 
 def test_damaged_sizes_cost_no_record_but_their_own(tmp_path: Path) -> None:
     store = _store()
-    sizes = {
-        5: 0,
-        12: -1,
-        20: 1 << 30,
-        25: store.placed[25].size * 2,
-        31: store.placed[31].size + 7,
-        44: 95,
-    }
+    size = store.placed[25].size
+    sizes = {5: 0, 12: -1, 20: 1 << 30, 25: size * 2, 31: size + 7, 44: 95}
     for row, size in sizes.items():
         store.put(store.placed[row].physical_offset, struct.pack(">i", size))
     good = [at.physical_offset for row, at in enumerate(store.placed) if row not in sizes]
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good
-            kept = [
-                row
-                for row in read(opened, scan=scan, mode="PERMISSIVE")
-                if row["_corrupt_record"] is None
-            ]
-            assert offsets(kept) == good
+            rows = read(opened, scan=scan, mode="PERMISSIVE")
+            assert offsets(row for row in rows if row["_corrupt_record"] is None) == good
 
 
 @pytest.mark.parametrize("abort", [False, True])
@@ -190,18 +180,17 @@ def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
         assert opened.queue_range("T", 0) == (left[0].record.queue_offset, 120)
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in left]
-        with pytest.raises(
-            OffsetOutOfRangeError, match=r"starting_offsets.*fail_on_data_loss=False"
-        ):
-            read(opened, starting_offsets={"T": {"0": 0}})
-        found = read(opened, starting_offsets={"T": {"0": 0}}, fail_on_data_loss=False)
+        first = {"starting_offsets": {"T": {"0": 0}}}
+        with pytest.raises(OffsetOutOfRangeError, match=r"starting_offsets.*_on_data_loss=False"):
+            read(opened, **first)
+        found = read(opened, **first, fail_on_data_loss=False)
         assert offsets(found) == [at.physical_offset for at in left]
         with pytest.raises(OffsetOutOfRangeError):
             opened.get(0)
 
 
 def test_missing_last_file_is_not_a_silent_end_by_queue(tmp_path: Path) -> None:
-    store = _store(60)
+    store = _store()
     root = store.write(tmp_path / "s")
     (root / "commitlog" / f"{max(store.segments):020d}").unlink()
     left = [at.physical_offset for at in store.placed if at.physical_offset < max(store.segments)]
@@ -255,12 +244,8 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
                 with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
                     list(read_queues(opened.parts, plan, spec))
             else:
-                found = [
-                    at
-                    for batch in read_queues(opened.parts, plan, spec)
-                    for at in batch["queueOffset"].to_pylist()
-                ]
-                assert found == list(range(kept, 60))
+                found = rows(read_queues(opened.parts, plan, spec))
+                assert [row["queueOffset"] for row in found] == list(range(kept, 60))
         first.write_bytes(data)
 
 
@@ -290,22 +275,20 @@ def test_units_that_queues_lack_are_taken_from_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: int, *, abort: bool
 ) -> None:
     store = _store(60)
-    whole = dict(store.queues)
-    for key, units in whole.items():
-        store.queues[key] = units[:kept]
-    if not kept:
+    if kept:
+        store.queues["T", 0] = store.queues["T", 0][:kept]
+    else:
         store.queues.clear()
     root = store.write(tmp_path / "s", abort=abort)
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    before = files_of(root)
     with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
         assert [row["commitLogOffset"] for row in read(opened)] == store.places
         assert opened.queue_range("T", 0) == (0, 60)
         assert [info.max_offset for info in opened.queues("T")] == [60]
-        assert [
-            row["queueOffset"] for row in read(opened, starting_offsets={"T": {0: 40}})
-        ] == list(range(40, 60))
+        late = read(opened, starting_offsets={"T": {0: 40}})
+        assert [row["queueOffset"] for row in late] == list(range(40, 60))
     assert any(f"{60 - kept} unit" in text for text in caplog.messages)
-    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert files_of(root) == before
 
 
 def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word(

@@ -104,12 +104,9 @@ def test_a_deleted_table_stays_readable(folder: Path) -> None:
     with snapshot(folder, LOCAL) as files:
         for path in [*folder.glob("*.sst"), *folder.glob("MANIFEST-*"), folder / "CURRENT"]:
             path.unlink()
-        opened = Rdict(
-            str(files.folder),
-            Options(raw_mode=True),
-            {"default": Options(raw_mode=True)},
-            AccessType.read_only(False),
-        )
+        families = {"default": Options(raw_mode=True)}
+        read_only = AccessType.read_only(False)
+        opened = Rdict(str(files.folder), Options(raw_mode=True), families, read_only)
         assert [*opened.values()] == [number(0), number(1)]
         assert open_files(folder)
         opened.close()
@@ -118,19 +115,27 @@ def test_a_deleted_table_stays_readable(folder: Path) -> None:
     assert not files.folder.exists()
 
 
-def test_files_are_opened_again_if_the_manifest_has_changed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
+def change_fingerprints(
+    monkeypatch: pytest.MonkeyPatch, n_calls: int, *more: tuple[str, int, int]
+) -> list[Path]:
+    """Let the first fingerprints of a database differ, with further files; return the calls."""
+    calls: list[Path] = []
 
     def changing(path: Path, storage: Any) -> Fingerprint:
         calls.append(path)
         found = fingerprint(path, storage)
-        if len(calls) < 6:  # two fingerprints an attempt
+        if len(calls) < n_calls:
             found = tuple((name, size, len(calls)) for name, size, _ in found)
-        return found
+        return (*found, *more)
 
     monkeypatch.setattr(module, "fingerprint", changing)
+    return calls
+
+
+def test_files_are_opened_again_if_the_manifest_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = change_fingerprints(monkeypatch, 6)  # two an attempt
     with snapshot(folder, LOCAL) as files:
         assert files.fingerprint == fingerprint(folder, LOCAL)
         assert len(calls) == 8
@@ -140,31 +145,18 @@ def test_files_are_opened_again_if_the_manifest_has_changed(
 def test_a_manifest_that_changes_all_the_time_is_taken_as_it_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = iter(range(1000))
-    monkeypatch.setattr(
-        module,
-        "fingerprint",
-        lambda path, storage: tuple(
-            (name, size, next(numbers)) for name, size, _ in fingerprint(path, storage)
-        ),
-    )
+    change_fingerprints(monkeypatch, 1000)
     with snapshot(folder, LOCAL) as files:
-        assert {path.name for path in files.folder.glob("*.sst")} == {
-            path.name for path in folder.glob("*.sst")
-        }
+        linked, there = (
+            {path.name for path in one.glob("*.sst")} for one in (files.folder, folder)
+        )
+        assert linked == there
 
 
 def test_a_write_ahead_log_that_is_gone_each_time_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = iter(range(1000))
-
-    def changing(path: Path, storage: Any) -> Fingerprint:
-        found = fingerprint(path, storage)
-        gone = ("000999.log", 5, 0)
-        return (*((name, size, next(numbers)) for name, size, _ in found), gone)
-
-    monkeypatch.setattr(module, "fingerprint", changing)
+    change_fingerprints(monkeypatch, 1000, ("000999.log", 5, 0))
     with (
         pytest.raises(CorruptDatabaseError, match="write-ahead log was deleted"),
         snapshot(folder, LOCAL),

@@ -1,7 +1,7 @@
 """Columns to records: the bytes of many records, one after the other, by one join of columns.
 
-The plain form is ``record.encode_record``. Where the places of records are not known yet (a task
-encodes them, the driver appends them), :func:`stamp` sets them later.
+Where the places of records are not known yet (a task encodes them, the driver appends them),
+:func:`stamp` sets them later.
 """
 
 from __future__ import annotations

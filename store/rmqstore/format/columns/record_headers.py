@@ -145,41 +145,30 @@ def read_headers(
     whole &= (body_lengths >= 0) & (body_lengths <= rest)
     body_lengths = _only(body_lengths, whole)
 
-    if topic is not None and not is_v2.any() and whole.all():
-        tails = body_starts + body_lengths
-        property_lengths = rest - body_lengths - len(topic)
-        if _tails_match(buf, tails, topic, property_lengths):
-            topic_starts = tails + 1
-            property_starts = topic_starts + (len(topic) + PROPERTIES_LENGTH_BYTES)
-            headers = RecordHeaders(
-                starts,
-                fixed,
-                body_starts,
-                body_lengths,
-                topic_starts,
-                np.full(len(starts), len(topic), np.int64),
-                property_starts,
-                property_lengths,
-                has_v6_hosts=not isinstance(widths, int),
-                common_topic=topic,
-            )
-            return headers, whole
+    tails = body_starts + body_lengths
+    tail_lengths = rest - body_lengths  # of topic and properties
+    topic_starts = tails + topic_width
+    is_plain = not is_v2.any() and whole.all()
+    if topic is not None and is_plain and _tails_match(buf, tails, topic, tail_lengths):
+        topic_lengths = np.full(len(starts), len(topic), np.int64)
+        property_starts = topic_starts + (len(topic) + PROPERTIES_LENGTH_BYTES)
+        property_lengths = tail_lengths - len(topic)
+    else:
+        topic = None
+        np.minimum(topic_starts, len(buf) - PROPERTIES_LENGTH_BYTES, out=topic_starts)
+        topic_lengths = buf[topic_starts - 1].view(np.int8).astype(np.int64)
+        if is_v2.any():
+            high = buf[topic_starts - 2].view(np.int8).astype(np.int64) << 8
+            topic_lengths = np.where(is_v2, high | (topic_lengths & 0xFF), topic_lengths)
+        whole &= (topic_lengths >= 0) & (topic_lengths <= tail_lengths)
+        topic_lengths = _only(topic_lengths, whole)
 
-    topic_starts = body_starts + body_lengths + topic_width
-    np.minimum(topic_starts, len(buf) - PROPERTIES_LENGTH_BYTES, out=topic_starts)
-    topic_lengths = buf[topic_starts - 1].view(np.int8).astype(np.int64)
-    if is_v2.any():
-        high = buf[topic_starts - 2].view(np.int8).astype(np.int64) << 8
-        topic_lengths = np.where(is_v2, high | (topic_lengths & 0xFF), topic_lengths)
-    whole &= (topic_lengths >= 0) & (topic_lengths <= rest - body_lengths)
-    topic_lengths = _only(topic_lengths, whole)
-
-    property_starts = topic_starts + topic_lengths + PROPERTIES_LENGTH_BYTES
-    np.minimum(property_starts, len(buf), out=property_starts)
-    high = buf[property_starts - 2].view(np.int8).astype(np.int64) << 8
-    property_lengths = high | buf[property_starts - 1]
-    whole &= property_lengths == rest - body_lengths - topic_lengths
-    property_lengths = _only(property_lengths, whole)
+        property_starts = topic_starts + topic_lengths + PROPERTIES_LENGTH_BYTES
+        np.minimum(property_starts, len(buf), out=property_starts)
+        high = buf[property_starts - 2].view(np.int8).astype(np.int64) << 8
+        property_lengths = high | buf[property_starts - 1]
+        whole &= property_lengths == tail_lengths - topic_lengths
+        property_lengths = _only(property_lengths, whole)
     headers = RecordHeaders(
         starts,
         fixed,
@@ -190,18 +179,19 @@ def read_headers(
         property_starts,
         property_lengths,
         has_v6_hosts=not isinstance(widths, int),
+        common_topic=topic,
     )
     return headers, whole
 
 
-def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: Positions) -> bool:
-    """Return whether all V1 records have this topic and properties of these lengths.
+def _tails_match(buf: Bytes, tails: Positions, topic: bytes, tail_lengths: Positions) -> bool:
+    """Return whether all V1 records have this topic, and properties that fill the rest.
 
     Args:
         buf: the buffer of the records.
         tails: (n,), where the body of each record ends.
         topic: the topic that all should have.
-        property_lengths: (n,).
+        tail_lengths: (n,), bytes of topic and properties together.
     """
     expected = bytes([len(topic) & 0xFF]) + topic
     width = -(-(len(expected) + PROPERTIES_LENGTH_BYTES) // 8) * 8
@@ -217,7 +207,7 @@ def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: P
     stored_bytes = stored.view(np.uint8).reshape(len(tails), width)
     high = stored_bytes[:, len(expected)].astype(np.int64)
     low = stored_bytes[:, len(expected) + 1].astype(np.int64)
-    return bool(((high << 8 | low) == property_lengths).all() and (high < 0x80).all())
+    return bool(((high << 8 | low) == tail_lengths - len(topic)).all() and (high < 0x80).all())
 
 
 def _normalise_hosts(

@@ -1,4 +1,4 @@
-"""Message traces: what clients report of sends and consumptions, one trace parsed plainly.
+"""Message traces: what clients report of sends and consumptions, as columns.
 
 A client with tracing switched on collects traces and sends them as messages to a topic for traces.
 Such a body is text: traces end with 0x02, and their fields are separated by 0x01. The first field
@@ -17,8 +17,7 @@ Source: TraceDataEncoder.java, TraceConstants.java, TraceType.java.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -85,7 +84,6 @@ FLAGS: Final = ("is_success", "is_transaction_check")
 NO_TRACE: Final = "the body holds no trace"
 UNKNOWN_TYPE: Final = "the type of the trace is not known"
 UNKNOWN_MESSAGE_TYPE: Final = "msg_type is not the number of a message type"
-_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 class Trace(NamedTuple):
@@ -139,52 +137,6 @@ class Trace(NamedTuple):
 def is_trace_topic(topic: str) -> bool:
     """Return whether a topic is one that holds traces by default."""
     return topic == TRACE_TOPIC or topic.startswith(_CLOUD_PREFIX)
-
-
-def parse_traces(body: str) -> Iterator[Trace]:
-    """Yield the traces of one body; of a body without any, one that says so."""
-    parts = [part for part in body.split(TRACE_SEPARATOR) if part]
-    yield from map(_parse_trace, parts)
-    if not parts:
-        yield Trace(reason=NO_TRACE)
-
-
-def _parse_trace(text: str) -> Trace:
-    trace_type, *fields = text.split(FIELD_SEPARATOR)
-    if trace_type not in FIELDS:
-        return Trace(trace_type, reason=UNKNOWN_TYPE)
-    values: dict[str, object] = {}
-    reasons: list[str | None] = []
-    if len(fields) + 1 < LEAST_FIELDS[trace_type]:
-        reasons.append(too_few(trace_type))
-    positions = dict(FIELDS[trace_type])
-    if trace_type == PUB and len(fields) + 1 == SHORT_PUB:
-        del positions["offset_msg_id"]
-        positions["is_success"] = SHORT_PUB_SUCCESS
-    for name, position in positions.items():
-        if position <= len(fields):
-            values[name], reason = _parse_field(trace_type, name, fields[position - 1])
-            reasons.append(reason)
-    first = next((reason for reason in reasons if reason), None)
-    return Trace(trace_type, reason=first, **values)  # type: ignore[arg-type]  # of these types
-
-
-def _parse_field(trace_type: str, name: str, text: str) -> tuple[object, str | None]:
-    """Return the value of a field, and what is wrong with it."""
-    if name in FLAGS:
-        return text.lower() == "true", None  # as Boolean.parseBoolean does
-    if name not in NUMBERS:
-        return None if text == MISSING else text, None
-    number = int(text) if _NUMBER.fullmatch(text) else None
-    limit = 1 << NUMBERS[name] - 1
-    if number is None or not -limit <= number < limit:
-        may_lack = not text and (trace_type, name) in MAY_BE_EMPTY
-        return None, None if may_lack else not_a_number(name)
-    if name != "msg_type":
-        return number, None
-    if 0 <= number < len(MESSAGE_TYPES):
-        return MESSAGE_TYPES[number], None
-    return None, UNKNOWN_MESSAGE_TYPE
 
 
 def too_few(trace_type: str) -> str:

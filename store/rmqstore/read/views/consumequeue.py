@@ -37,7 +37,7 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[V
         return []
     known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
     topics = choose_topics(spec.selection, sorted(known))
-    batch = choose_topics(spec.selection, paths.queue_folders.batch_topics())
+    batch = choose_topics(spec.selection, paths.batch_folders.topics())
     if batch:
         logger.warning(
             "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)

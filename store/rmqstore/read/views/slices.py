@@ -80,7 +80,7 @@ class ViewSlice:
 
 def topics_with_folders(source: StoreParts) -> list[str]:
     """Return every topic with queues, also those of which only empty folders are there."""
-    return sorted({*source.store_queues.topics(), *source.paths.queue_folders.batch_topics()})
+    return sorted({*source.store_queues.topics(), *source.paths.batch_folders.topics()})
 
 
 def to_batch(

@@ -180,7 +180,7 @@ class StoreSigns(NamedTuple):
 
 def queue_folders(paths: StorePaths) -> Iterator[str]:
     """Yield the folders of all queues of a store one by one, because there may be many."""
-    for root in (paths.consumequeue, paths.batch_consumequeue):
+    for root in (paths.consumequeue, paths.batch_folders.root):
         for topic in paths.storage.list_folder(root):
             if topic.is_folder:
                 folder = root / topic.name
@@ -197,8 +197,8 @@ def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[str]:
     for topic, queue_id in queues:
         yield paths.queue_folders.queue_name(topic, queue_id)
         if topic not in batch_topics:
-            folder = paths.batch_consumequeue / topic
+            folder = paths.batch_folders.root / topic
             batch_topics[topic] = is_folder(paths.storage, folder)
             yield str(folder)
         if batch_topics[topic]:
-            yield str(paths.queue_folders.batch_queue(topic, queue_id))
+            yield str(paths.batch_folders.queue(topic, queue_id))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -187,10 +186,6 @@ def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSO
     return int(value)
 
 
-def _as_long(number: int) -> int:
-    return max(min(number, LAST_OFFSET), -LAST_OFFSET - 1)
-
-
 def _has_table(storage: Storage, path: Path) -> bool:
     """Return whether a broker's JSON file exists, or its ``.bak``."""
     return storage.exists(path) or storage.exists(path.with_name(path.name + ".bak"))
@@ -210,14 +205,15 @@ def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int
         CorruptConfigError: it is not a table of integers.
     """
     topic = key.partition("@")[0]
+    by_queue: dict[tuple[str, int], int] = {}
     try:
-        return {
-            (topic, integer(queue_id, None)): _as_long(integer(offset, None))
-            for queue_id, offset in offsets.items()
-        }
+        for queue_id, offset in offsets.items():
+            number = max(min(integer(offset, None), LAST_OFFSET), -LAST_OFFSET - 1)
+            by_queue[topic, integer(queue_id, None)] = number
     except (AttributeError, ValueError) as err:
         reason = f"offsets of {key!r} are not a table of integers: {err}"
         raise CorruptConfigError(str(path), 0, reason) from err
+    return by_queue
 
 
 def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple[str, int], int]]:
@@ -293,12 +289,10 @@ class BrokerConfig:
         """Return what is wrong with each table that is damaged, whether or not it has a backup."""
         found = []
         has_databases = bool(self.databases()) and can_read_rocksdb()
-        reads: list[Callable[[], object]] = []
-        if has_databases:
-            reads = [self.topic_entries, self.subscribed_groups, self.committed_offsets]
-        for read in reads:
+        for read in (self.topic_entries, self.subscribed_groups, self.committed_offsets):
             try:
-                read()
+                if has_databases:
+                    read()
             except CorruptDatabaseError as err:
                 found.append(CorruptConfigError(err.path, 0, err.reason))
             except CorruptConfigError as err:

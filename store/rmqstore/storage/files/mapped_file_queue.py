@@ -148,7 +148,7 @@ class MappedFileQueue:
             return None
         return self.segments[row]
 
-    def open(self, segment: Segment) -> StoredFile:
+    def file_of(self, segment: Segment) -> StoredFile:
         """Return the opened file, one of the few that stay open or newly opened.
 
         Raises:

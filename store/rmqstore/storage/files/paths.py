@@ -116,10 +116,6 @@ class StorePaths:
         return self.config / "topics.json"
 
     @property
-    def batch_consumequeue(self) -> Path:
-        return self.root / "batchconsumequeue"
-
-    @property
     def broker_identity(self) -> Path:
         return self.root / "brokerIdentity"
 
@@ -147,8 +143,13 @@ class StorePaths:
 
     @property
     def queue_folders(self) -> QueueFolders:
-        """The folders of queues in files."""
-        return QueueFolders(self)
+        """The folders of ConsumeQueues."""
+        return QueueFolders(self, self.consumequeue)
+
+    @property
+    def batch_folders(self) -> QueueFolders:
+        """The folders of BatchConsumeQueues."""
+        return QueueFolders(self, self.root / "batchconsumequeue")
 
     @property
     def rocksdb_queues(self) -> Path | None:
@@ -210,21 +211,24 @@ class OwnFiles:
 
 @dataclass(frozen=True, slots=True)
 class QueueFolders:
-    """The folders of the queues that a store has in files, by topic and queue id."""
+    """The folders of the queues of one kind that a store has in files, by topic and queue id.
+
+    Attributes:
+        paths: the paths of the store.
+        root: the folder that has a folder of each topic.
+    """
 
     paths: StorePaths
+    root: Path
 
     def topics(self) -> list[str]:
-        """Return the topics that have a queue folder, sorted."""
-        return self._subfolders(self.paths.consumequeue)
-
-    def batch_topics(self) -> list[str]:
-        """Return the topics whose queues are BatchConsumeQueues, sorted."""
-        return self._subfolders(self.paths.batch_consumequeue)
+        """Return the topics that have a folder, sorted."""
+        return self._subfolders(self.root)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted; other folders are left out."""
-        return self._queue_ids(self.paths.consumequeue / topic)
+        names = self._subfolders(self.root / topic)
+        return sorted(int(name) for name in names if is_queue_id(name))
 
     def queues(self) -> list[tuple[str, int]]:
         """Return every queue, by topic and id."""
@@ -245,53 +249,16 @@ class QueueFolders:
             raise StoreStateError(
                 f"{self.paths.root}: topic {topic!r} of a record cannot name a folder of queues"
             )
-        return f"{self.paths.consumequeue}/{topic}/{queue_id}"
+        return f"{self.root}/{topic}/{queue_id}"
 
-    def batch_queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's BatchConsumeQueues, sorted."""
-        return self._queue_ids(self.paths.batch_consumequeue / topic)
-
-    def batch_queues(self) -> list[tuple[str, int]]:
-        """Return every BatchConsumeQueue, by topic and id."""
-        return [
-            (topic, queue_id)
-            for topic in self.batch_topics()
-            for queue_id in self.batch_queue_ids(topic)
-        ]
-
-    def batch_queue(self, topic: str, queue_id: int) -> Path:
-        """Return the folder of a BatchConsumeQueue; raises as :meth:`queue_name` does."""
-        return self.paths.batch_consumequeue / self.queue(topic, queue_id).relative_to(
-            self.paths.consumequeue
-        )
-
-    def queue_ext(self, topic: str, queue_id: int) -> Path:
-        """Return the folder of a queue's extension units, which most queues lack.
-
-        Raises as :meth:`queue_name` does.
-        """
-        folder = self.queue(topic, queue_id).relative_to(self.paths.consumequeue)
-        return self.paths.root / "consumequeue_ext" / folder
-
-    def queue_files(self, topic: str) -> list[Path]:
+    def files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
         return [file for folder in folders for file in segment_files(self.paths.storage, folder)]
 
-    def batch_files(self, topic: str) -> list[Path]:
-        """Return the files of all BatchConsumeQueues of a topic."""
-        folders = [self.batch_queue(topic, queue_id) for queue_id in self.batch_queue_ids(topic)]
-        return [file for folder in folders for file in segment_files(self.paths.storage, folder)]
-
-    def has_queue_folder(self, topic: str) -> bool:
-        """Return whether a topic has a folder of queues."""
-        if not can_name_queues(topic):
-            return False
-        folders = (self.paths.consumequeue / topic, self.paths.batch_consumequeue / topic)
-        return any(is_folder(self.paths.storage, folder) for folder in folders)
-
-    def _queue_ids(self, folder: Path) -> list[int]:
-        return sorted(int(name) for name in self._subfolders(folder) if is_queue_id(name))
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a topic has a folder."""
+        return can_name_queues(topic) and is_folder(self.paths.storage, self.root / topic)
 
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.paths.storage.list_folder(folder) if entry.is_folder]
@@ -301,6 +268,16 @@ class QueueFolders:
                     "%s: the folder %r is not named in UTF-8 and is passed over", folder, name
                 )
         return sorted(filter(is_text, names))
+
+
+def ext_folders(paths: StorePaths) -> QueueFolders:
+    """Return the folders of extension units of ConsumeQueues, which most queues lack."""
+    return QueueFolders(paths, paths.root / "consumequeue_ext")
+
+
+def has_queue_folder(paths: StorePaths, topic: str) -> bool:
+    """Return whether a topic has a folder of queues, of either kind."""
+    return paths.queue_folders.has_topic(topic) or paths.batch_folders.has_topic(topic)
 
 
 def segment_files(storage: Storage, folder: Path) -> list[Path]:

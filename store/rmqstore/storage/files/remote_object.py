@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Final, NamedTuple
@@ -197,7 +198,7 @@ class Prefetched:
     def begin(self, requests: RemoteRequests) -> bool:
         """Begin to fetch the ranges that there is room for; return whether there is any."""
         for row, byte_range in enumerate(self._ranges):
-            if not requests.begin_ahead(byte_range, self._taker(byte_range.start)):
+            if not requests.begin_ahead(byte_range, partial(self._take, byte_range.start)):
                 n_left_out = len(self._ranges) - row
                 self._ranges = self._ranges[:row]
                 self._count_down(n_left_out)
@@ -222,12 +223,9 @@ class Prefetched:
             self._done.set_result(None)
         self._come = []
 
-    def _taker(self, start: int) -> Callable[[Future[NDArray[np.uint8]]], None]:
-        def take(fetched: Future[NDArray[np.uint8]]) -> None:
-            self._come.append((start, fetched))
-            self._count_down()
-
-        return take
+    def _take(self, start: int, fetched: Future[NDArray[np.uint8]]) -> None:
+        self._come.append((start, fetched))
+        self._count_down()
 
     @property
     def is_done(self) -> bool:

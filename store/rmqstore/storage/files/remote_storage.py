@@ -353,6 +353,9 @@ class RemoteStorage:
         root: name of the store's folder, a URI.
         key: the path of that folder in the file system.
         secrets: texts that no error may show.
+
+    Attributes:
+        key: the path of the folder, without a slash at its end.
     """
 
     window_bytes: Final = 8 << 20
@@ -366,7 +369,7 @@ class RemoteStorage:
     ) -> None:
         self._requests = RemoteRequests(filesystem, secrets)
         self._root = root.rstrip("/")
-        self._root_key = key.rstrip("/")
+        self.key = key.rstrip("/")
         whole = filesystem
         while hasattr(whole, "base_fs"):  # it is a part of another one
             whole = whole.base_fs
@@ -401,18 +404,13 @@ class RemoteStorage:
         """The ``pyarrow.fs.FileSystem``."""
         return self._requests.filesystem
 
-    @property
-    def key(self) -> str:
-        """The path of the root in the file system."""
-        return self._root_key
-
     def folder(self) -> RemoteFolder:
         """Return the root as a folder that can be written to."""
-        return RemoteFolder(self._requests, self._root, self._root_key)
+        return RemoteFolder(self._requests, self._root, self.key)
 
     def hide(self, name: str) -> None:
         """Leave a file of the root out of all listings."""
-        self._hidden = f"{self._root_key}/{name}"
+        self._hidden = f"{self.key}/{name}"
 
     def overlaps(self, other: object) -> bool:
         """Return whether another storage has this one's root below its own, or the other way."""
@@ -446,23 +444,23 @@ class RemoteStorage:
         found = self._folders.get(key)
         if found is not None:
             return found
-        is_below = key.startswith(self._root_key + "/")
+        is_below = key.startswith(self.key + "/")
         if self._has_listed_all and is_below:
             return {}
         if len(self._folders) >= _FOLDERS_APART and is_below:
-            self._list_below(self._root_key, self._root)
+            self._list_below(self.key, self._root)
             self._has_listed_all = True
             return self._folders.get(key, {})
         # Where a folder above is listed, it shows whether what leads to this one is there.
         above = key
-        while is_below and above != self._root_key:
+        while is_below and above != self.key:
             above, _, child = above.rpartition("/")
             if above in self._folders:
                 if child not in self._folders[above]:
                     return {}
                 break
         parent, _, own_name = key.rpartition("/")
-        if is_below and parent.removeprefix(self._root_key).count("/") > 1:
+        if is_below and parent.removeprefix(self.key).count("/") > 1:
             # Whoever looks at one queue of a topic looks at the others next.
             self._list_below(parent, name.removesuffix(f"/{own_name}"))
             return self._folders.setdefault(key, {})
@@ -482,7 +480,7 @@ class RemoteStorage:
         """Return the FileInfo of a path, None if it does not exist."""
         key = self._key(path)
         parent, _, name = key.rpartition("/")
-        if key == self._root_key or not parent:
+        if key == self.key or not parent:
             info = self._requests.info(key, str(path))
             if info.type.name == "File" and not info.size and self._listed(key, str(path)):
                 return type(info)(key, type(info.type).Directory)  # an object that marks a folder
@@ -611,11 +609,11 @@ class RemoteStorage:
         """Return the path of a name in the file system."""
         name = str(path).rstrip("/")
         if name == self._root or name.startswith(self._root + "/"):
-            return self._root_key + name[len(self._root) :]
+            return self.key + name[len(self._root) :]
         own, other = _split(self._root), _split(str(UriPath(name)))
         if own[0] != other[0]:
             raise OptionError(f"{name} does not lie in the storage of {self._root}")
-        base = self._root_key.removesuffix(own[1]).rstrip("/")
+        base = self.key.removesuffix(own[1]).rstrip("/")
         return f"{base}{other[1]}"
 
 

@@ -109,10 +109,8 @@ class OneWriteCommit(Protocol):
         ...
 
 
-class WithheldHeads:
-    """The headers in the open segment stay zero until all else is written.
-
-    Later segments are written completely, for a recovery stops at the first zero and deletes them.
+class _GuardedCommit:
+    """An append after the records of the open segment, which a guard closes.
 
     Args:
         files: the log.
@@ -123,12 +121,29 @@ class WithheldHeads:
         self.files = files
         self.is_done = False
         self._start = start
-        self._first_file = files.first_of(start)
-        self._positions: list[
-            Positions
-        ] = []  # in the first file, and the headers that belong there
-        self._headers: list[NDArray[np.void]] = []
+        self._path = files.path(start)
         self._guard = Guard(files, start)
+
+    def _show_first(self, head: bytes) -> None:
+        """Write the first head of the append, and wait for it."""
+        self.files.disk.write(self._path, self._start % self.files.file_size, head)
+        self.is_done = True
+        self.files.disk.flush(self._path)
+        self._guard.remove()
+
+
+class WithheldHeads(_GuardedCommit):
+    """The headers in the open segment stay zero until all else is written.
+
+    Later segments are written completely, for a recovery stops at the first zero and deletes them.
+    """
+
+    def __init__(self, files: LogFiles, start: int) -> None:
+        super().__init__(files, start)
+        self._first_file = files.first_of(start)
+        # Positions in the first file, and the headers that belong there.
+        self._positions: list[Positions] = []
+        self._headers: list[NDArray[np.void]] = []
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
         """Withhold the headers of records in the open segment."""
@@ -142,8 +157,9 @@ class WithheldHeads:
 
     def show(self, touched: Collection[Path]) -> None:
         """Write the headers, the first one last."""
-        disk, path = self.files.disk, self.files.path(self._start)
-        positions, headers = np.concatenate(self._positions), np.concatenate(self._headers)
+        disk = self.files.disk
+        positions = np.concatenate(self._positions)
+        headers = np.concatenate(self._headers)
         if len(positions) > 1:
             if len(touched) == 1:
                 self._guard.close_segment()
@@ -151,14 +167,11 @@ class WithheldHeads:
                 # A blank would lead to the later segments, so nothing covers the headers until the
                 # commit. What need not be written in that time is written before.
                 disk.flush_all(touched)
-            disk.scatter(path, positions[1:], headers[1:])
-            disk.flush_all([path])
+            disk.scatter(self._path, positions[1:], headers[1:])
+            disk.flush_all([self._path])
         else:
             disk.flush_all(touched)
-        disk.write(path, int(positions[0]), headers[0].tobytes())
-        self.is_done = True
-        disk.flush(path)
-        self._guard.remove()
+        self._show_first(headers[0].tobytes())
 
     def undo(self, end: int) -> None:
         """Write zeros over the records; segments that the append created are already gone."""
@@ -169,23 +182,14 @@ class WithheldHeads:
         self._guard.remove()  # only now that the blank is gone that leads to it
 
 
-class ClosedSegment:
+class ClosedSegment(_GuardedCommit):
     """A blank in place of the first head closes the segment before anything is written after it.
 
     So records are written with their headers, once and for all. Their sizes must be known before: a
     blank would lead to records in a later segment.
-
-    Args:
-        files: the log.
-        start: physical offset of the first record.
     """
 
-    def __init__(self, files: LogFiles, start: int) -> None:
-        self.files = files
-        self.is_done = False
-        self._start = start
-        self._first_head = b""
-        self._guard = Guard(files, start)
+    _first_head = b""
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
         """Keep the blank in place of the first head."""
@@ -199,12 +203,8 @@ class ClosedSegment:
 
     def show(self, touched: Collection[Path]) -> None:
         """Write the first head over the blank."""
-        disk, path = self.files.disk, self.files.path(self._start)
-        disk.flush_all(touched)
-        disk.write(path, self._start % self.files.file_size, self._first_head)
-        self.is_done = True
-        disk.flush(path)
-        self._guard.remove()
+        self.files.disk.flush_all(touched)
+        self._show_first(self._first_head)
 
     def undo(self, end: int) -> None:
         """Write zeros over the records, and over the blank last."""

@@ -47,7 +47,7 @@ from rmqstore.format.record import SplitRecord, check_record, decode_record, spl
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
-from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.files.storage import Storage
 
 _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
@@ -138,7 +138,7 @@ class SegmentSpan(NamedTuple):
     segment: Segment | None
 
 
-class CommitLog:
+class CommitLog(MappedFileQueue):
     """Fixed-size files of records, named by their start offset.
 
     Args:
@@ -147,6 +147,8 @@ class CommitLog:
         entry_folders: the folders whose files hold entries of a DLedger log.
         files: opens the files, and may be shared with other logs.
         lister: lists files of other names and lengths.
+
+    The records end where the last file does, or before.
 
     Source: CommitLog.java, DLedgerCommitLog.java.
     """
@@ -165,8 +167,7 @@ class CommitLog:
         every = (*folders, *entry_folders)
         self.folders = ", ".join(map(str, every))
         self._entry_folders = frozenset(entry_folders)
-        files = files or OpenFiles(storage, _FILES_AT_ONCE)
-        self._files = MappedFileQueue(every, files, lister)
+        super().__init__(every, files or OpenFiles(storage, _FILES_AT_ONCE), lister)
 
     def framing(self, segment: Segment) -> Framing:
         """Return how records follow one another in a file."""
@@ -181,25 +182,6 @@ class CommitLog:
             return []
         return [segment for segment in self.segments if self.framing(segment) is ENTRIES]
 
-    def refresh(self) -> None:
-        """List the files again."""
-        self._files.refresh()
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The files, by offset."""
-        return self._files.segments
-
-    @property
-    def min_offset(self) -> int:
-        """Physical offset of the first byte of the oldest file."""
-        return self._files.min_offset
-
-    @property
-    def max_offset(self) -> int:
-        """Physical offset after the last file; the records end there or before."""
-        return self._files.max_offset
-
     def read(self, segment: Segment, position: int, size: int) -> Bytes:
         """Return bytes of a file from a position on, uint8 (size,); fewer only at its end.
 
@@ -207,16 +189,7 @@ class CommitLog:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
-        return self._files.open(segment).read(position, size)
-
-    def file_of(self, segment: Segment) -> StoredFile:
-        """Return a file, opened for reading.
-
-        Raises:
-            FileDeletedError: the file was deleted since it was listed.
-            UnreadableFileError: it is longer than RocketMQ can make a file.
-        """
-        return self._files.open(segment)
+        return self.file_of(segment).read(position, size)
 
     def read_in_place(
         self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]
@@ -235,13 +208,13 @@ class CommitLog:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
-        file = self._files.open(segment)
+        file = self.file_of(segment)
         starts = np.clip(positions, 0, file.size)
         return file.read_in_place(starts, np.clip(sizes, 0, file.size - starts))
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy bytes of a file from a position on into ``window``; return the filled part."""
-        return window[: self._files.open(segment).read_into(window, position)]
+        return window[: self.file_of(segment).read_into(window, position)]
 
     def data_lengths(self, physical_offsets: Positions) -> Positions:
         """Return how many bytes between each two offsets are not holes of sparse files, (n - 1,).
@@ -268,10 +241,6 @@ class CommitLog:
         within = np.minimum(physical_offsets, ends[rows]) - starts[rows]
         lengths: Positions = np.diff(before[rows] + within)
         return lengths
-
-    def find(self, physical_offset: int) -> Segment | None:
-        """Return the file that covers the offset, None if no file does."""
-        return self._files.find(physical_offset)
 
     def segment_spans(self, start: int, end: int) -> Iterator[SegmentSpan]:
         """Yield a range of the log file by file, with the gaps before and between them."""
@@ -310,7 +279,7 @@ class CommitLog:
         total_size, magic = read_frame(self, located)
         if magic not in TOPIC_LENGTH_BYTES:
             return self.read(*located, MIN_RECORD_BYTES)
-        n_left = max(self._files.open(located.segment).size - located.position, 0)
+        n_left = max(self.file_of(located.segment).size - located.position, 0)
         is_size = MIN_RECORD_BYTES <= total_size <= n_left
         return self.read(*located, total_size if is_size else n_left)
 
@@ -364,7 +333,7 @@ class CommitLog:
         for members in np.split(order, bounds[1:]) if len(bounds) else []:
             segment = self.segments[int(numbers[members[0]])]
             with suppress(FileDeletedError, UnreadableFileError):
-                file = self._files.open(segment)
+                file = self.file_of(segment)
                 last = segment.start + min(segment.size, file.size) - MAX_FIXED_BYTES
                 rows = members[physical_offsets[members] <= last]
                 positions = physical_offsets[rows] - segment.start
@@ -397,10 +366,6 @@ class CommitLog:
             raise MessageNotFoundError(
                 f"no message begins at physical offset {physical_offset} ({damage})"
             ) from err
-
-    def close(self) -> None:
-        """Close the mapped files."""
-        self._files.close()
 
 
 def _stored_times(headers: NDArray[np.void], physical_offsets: Positions) -> tuple[Positions, Mask]:

@@ -139,14 +139,15 @@ class QueueAppender:
     Unlike in RocketMQ, every record keeps its queue offset, and a record whose offset cannot be
     right gets no unit. RocketMQ would give that record and all later ones other queue offsets.
 
+    Records may show that the topic was deleted and made again. The units of the earlier one are
+    removed then, as the broker removes them.
+
     Args:
         start: queue offset of the first unit that the files have.
         end: queue offset of the next unit.
         records_end: physical offset after the record of the last unit, -1 for an empty queue.
         is_new: there is no file yet. Then the log alone decides what the queue holds; else its
             files must fit the log.
-        may_begin_again: whether records may show that the topic was deleted and made again. The
-            units of the earlier one are removed then, as the broker removes them.
     """
 
     unit_type = QUEUE_UNIT
@@ -161,10 +162,8 @@ class QueueAppender:
         end: int,
         records_end: int,
         is_new: bool,
-        may_begin_again: bool = False,
     ) -> None:
         self._disk = disk
-        self._may_begin_again = may_begin_again
         self._folder = folder
         self._file_size = file_size
         self._start = start
@@ -200,12 +199,11 @@ class QueueAppender:
                 )
                 raise CorruptQueueError(str(self._folder), self._position(lowest), reason)
             queue_offsets, units = queue_offsets[is_new], units[is_new]
-        if self._may_begin_again:
-            expected = int(self._undecided[0].max(initial=self.end - 1)) + 1
-            row = begins_again_at(queue_offsets, expected)
-            if row is not None:
-                self._begin_again(int(units["physical_offset"][row]))
-                queue_offsets, units = queue_offsets[row:], units[row:]
+        expected = int(self._undecided[0].max(initial=self.end - 1)) + 1
+        row = begins_again_at(queue_offsets, expected)
+        if row is not None:
+            self._begin_again(int(units["physical_offset"][row]))
+            queue_offsets, units = queue_offsets[row:], units[row:]
         if self._follows_log and not self._go_on(queue_offsets):
             self._append_what_fits(queue_offsets, units, is_end=False)
         elif len(units):
@@ -378,7 +376,7 @@ class BatchQueueAppender(QueueAppender):
     Args:
         start: queue offset of the first message that the files have.
         end: queue offset of the next message.
-        reached: physical offset after the record of the last unit, -1 for an empty queue.
+        records_end: physical offset after the record of the last unit, -1 for an empty queue.
         n_units: number of the next unit, counted from the first one ever written.
         is_new: there is no unit yet.
     """
@@ -396,12 +394,10 @@ class BatchQueueAppender(QueueAppender):
         records_end: int,
         n_units: int,
         is_new: bool,
-        may_begin_again: bool = False,
     ) -> None:
         super().__init__(
-            disk, folder, file_size, start=start, end=end, records_end=records_end, is_new=is_new,
-            may_begin_again=may_begin_again,
-        )  # fmt: skip
+            disk, folder, file_size, start=start, end=end, records_end=records_end, is_new=is_new
+        )
         self._n_units = n_units
 
     def stored(self, units: QueueUnits, rows: NDArray[np.int64]) -> NDArray[np.void]:

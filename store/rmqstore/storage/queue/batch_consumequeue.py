@@ -153,6 +153,7 @@ class BatchConsumeQueue:
 
     is_batch = True
     is_recovered = False
+    end_files = None  # which show where the queue begins and ends
 
     def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
         self.folder = folder
@@ -193,11 +194,6 @@ class BatchConsumeQueue:
         if row < 0:
             return segment.start
         return (int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])) * _UNIT
-
-    @property
-    def end_files(self) -> None:
-        """None: where the queue begins and ends is not looked for at the ends of files."""
-        return
 
     @property
     def n_full_bytes(self) -> int:
@@ -441,7 +437,7 @@ class BatchConsumeQueue:
         if cached is not None and not len(self._read_units(segment, cached.n_written, 1)):
             self._cached.move_to_end(segment)
             return cached
-        written = self._files.open(segment).written_end(segment.size)
+        written = self._files.file_of(segment).written_end(segment.size)
         n_written = -(-written // _UNIT)
         if n_written > _MAX_FILE_UNITS:
             reason = f"{n_written} units in one file, more than memory should hold"
@@ -475,7 +471,7 @@ class BatchConsumeQueue:
     def _read_units(self, segment: Segment, first: int, count: int) -> NDArray[np.void]:
         """Return whole units of a file, BATCH_UNIT (n,), without the zeros after the last one."""
         stored = np.empty(max(min(count, segment.size // _UNIT - first), 0) * _UNIT, np.uint8)
-        n_read = self._files.open(segment).read_into(stored, first * _UNIT)
+        n_read = self._files.file_of(segment).read_into(stored, first * _UNIT)
         written = np.flatnonzero(stored[:n_read])
         n_units = -(-(int(written[-1]) + 1) // _UNIT) if len(written) else 0
         return stored[: min(n_units, n_read // _UNIT) * _UNIT].view(BATCH_UNIT)

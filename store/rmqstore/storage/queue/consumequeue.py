@@ -141,7 +141,7 @@ class ConsumeQueue:
             return 0, 0, 0
         position = queue_offset * _UNIT - segment.start
         stored = np.empty(_UNIT, np.uint8)
-        count = self._files.open(segment).read_into(stored, position)
+        count = self._files.file_of(segment).read_into(stored, position)
         if count < _UNIT or position + _UNIT > segment.size:
             return 0, 0, 0
         physical_offset, size, tags_code = _FIELDS.unpack(stored.data)
@@ -163,7 +163,7 @@ class ConsumeQueue:
                 stop = min(end, first + segment.size // _UNIT)
                 stored = np.empty(max(stop - queue_offset, 0) * _UNIT, np.uint8)
                 position = (queue_offset - first) * _UNIT
-                count = self._files.open(segment).read_into(stored, position)
+                count = self._files.file_of(segment).read_into(stored, position)
                 part = stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
             if not len(part):
                 raise OffsetOutOfRangeError(
@@ -182,7 +182,7 @@ class ConsumeQueue:
             first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
             rows = np.flatnonzero((queue_offsets >= first) & (queue_offsets < stop))
             if len(rows):
-                file = self._files.open(segment)
+                file = self._files.file_of(segment)
                 positions = (queue_offsets[rows] - first) * _UNIT
                 is_whole = positions <= file.size - _UNIT
                 rows, positions = rows[is_whole], positions[is_whole]
@@ -196,7 +196,7 @@ class ConsumeQueue:
             positions = queue_offsets * _UNIT - segment.start
             is_inside = (positions >= 0) & (positions < segment.size)
             if is_inside.any():
-                self._files.open(segment).prefetch(positions[is_inside], count * _UNIT)
+                self._files.file_of(segment).prefetch(positions[is_inside], count * _UNIT)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold.
@@ -235,7 +235,7 @@ class ConsumeQueue:
         if not self._is_preallocated:
             return -(-self._files.max_offset // _UNIT)
         for segment in reversed(self.segments):
-            written = self._files.open(segment).written_end(segment.size)
+            written = self._files.file_of(segment).written_end(segment.size)
             if written:
                 return segment.start // _UNIT + -(-written // _UNIT)
         return self.begin
@@ -245,24 +245,10 @@ class ConsumeQueue:
         """The first queue offset with a unit, even if its record was deleted; 0 without files."""
         return self.segments[0].start // _UNIT if self.segments else 0
 
-    def first(self, end: int, min_physical_offset: int) -> int:
-        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
-        return first_existing(self, end, min_physical_offset)
-
-    def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
-        return cut_at(self, start, end, log_end)
-
-    def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
-
-        Raises as :meth:`units` does.
-        """
-        return weights_of(self, start, end)
-
-    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
-        return count_existing(self, start, end, min_physical_offset)
+    first = first_existing
+    cut = cut_at
+    weights = weights_of
+    count_units = count_existing
 
     def close(self) -> None:
         """Close the files."""
@@ -278,20 +264,16 @@ class ExtUnits(NamedTuple):
     valid: Mask
 
 
-class ConsumeQueueExt:
+class ConsumeQueueExt(MappedFileQueue):
     """The extension files of one queue of one topic. Source: ConsumeQueueExt.java.
 
     A broker with ``enableConsumeQueueExt`` puts an address where a queue unit's tags code would be,
     see ``layout.MAX_EXT_ADDRESS``. Units differ in length: only an address shows where one begins.
     """
 
-    def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
+    def __init__(self, folder: Path, files: OpenFiles) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], files or OpenFiles())
-
-    def refresh(self) -> None:
-        """List the files again."""
-        self._files.refresh()
+        super().__init__([folder], files)
 
     def units(self, addresses: NDArray[np.int64]) -> ExtUnits:
         """Return the units at addresses, (n,) in any order.
@@ -309,7 +291,7 @@ class ConsumeQueueExt:
             np.zeros(n, np.bool_),
         )
         for rows, segment, positions in self._files_of(addresses):
-            headers = self._files.open(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
+            headers = self.file_of(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
             sizes = headers["size"].astype(np.int64)
             lengths = headers["bit_map_size"].astype(np.int64)
             valid = (lengths >= 0) & (sizes == _EXT_UNIT_BYTES + lengths)
@@ -334,7 +316,7 @@ class ConsumeQueueExt:
             starts = positions[has_map] + _EXT_UNIT_BYTES
             lengths = units.bit_map_sizes[rows[has_map]]
             low = int(starts.min())
-            window = self._files.open(segment).read(low, int((starts + lengths).max()) - low)
+            window = self.file_of(segment).read(low, int((starts + lengths).max()) - low)
             gathered = gather_spans(window, starts - low, lengths, pa.binary())
             mask = np.zeros(len(addresses), np.bool_)
             mask[rows[has_map]] = True
@@ -345,14 +327,10 @@ class ConsumeQueueExt:
     def location(self, address: int) -> tuple[str, int]:
         """Return the file of an address and the position in it, else the folder and the offset."""
         offset = int(np.int64(address) & _OFFSET_BITS)
-        segment = self._files.find(offset)
+        segment = self.find(offset)
         if segment is None:
             return str(self.folder), offset
         return str(segment.path), offset - segment.start
-
-    def close(self) -> None:
-        """Close the files."""
-        self._files.close()
 
     def _files_of(
         self, addresses: NDArray[np.int64]
@@ -362,12 +340,11 @@ class ConsumeQueueExt:
         Rows at whose position no whole head fits are left out.
         """
         offsets = addresses & _OFFSET_BITS  # Source: ConsumeQueueExt.java#unDecorate
-        segments: list[Segment] = self._files.segments
-        file_starts = np.array([segment.start for segment in segments], np.int64)
+        file_starts = np.array([segment.start for segment in self.segments], np.int64)
         numbers = np.searchsorted(file_starts, offsets, side="right") - 1
         for number in np.unique(numbers[numbers >= 0]).tolist():
-            segment = segments[number]
-            size = min(self._files.open(segment).size, segment.size)
+            segment = self.segments[number]
+            size = min(self.file_of(segment).size, segment.size)
             rows = np.flatnonzero(
                 (numbers == number) & (offsets - segment.start <= size - _EXT_UNIT_BYTES)
             )

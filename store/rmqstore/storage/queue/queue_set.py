@@ -14,7 +14,7 @@ from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import StorePaths, has_queue_folder
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -217,7 +217,7 @@ def open_files(
     files = files or OpenFiles(paths.storage)
     if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
-    folder = paths.queue_folders.batch_queue(topic, queue_id)
+    folder = paths.batch_folders.queue(topic, queue_id)
     if is_folder(paths.storage, folder) or is_batch:
         return BatchConsumeQueue(folder, files)
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
@@ -234,9 +234,9 @@ def is_in_rocksdb(
     Source: CombineConsumeQueueStore.java.
     """
     topic, queue_id = key
-    if not paths.queue_folders.has_queue_folder(topic):
+    if not has_queue_folder(paths, topic):
         return True
-    if is_folder(paths.storage, paths.queue_folders.batch_queue(topic, queue_id)):
+    if is_folder(paths.storage, paths.batch_folders.queue(topic, queue_id)):
         return False
     bounds = in_rocksdb.bounds.get(key)
     in_files = ConsumeQueue(paths.queue_folders.queue_name(topic, queue_id), files)

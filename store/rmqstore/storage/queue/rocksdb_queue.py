@@ -205,6 +205,7 @@ class RocksDbQueue:
 
     is_batch = False
     is_recovered = False
+    end_files = None  # which show where the queue begins and ends
 
     def __init__(self, database: RocksDbQueues, key: QueueKey) -> None:
         self._database = database
@@ -215,11 +216,6 @@ class RocksDbQueue:
     def is_present(self) -> bool:
         """Whether the database has a unit of the queue."""
         return self._key in self._database.bounds
-
-    @property
-    def end_files(self) -> None:
-        """None: where the queue begins and ends is not looked for at the ends of files."""
-        return
 
     @property
     def n_full_bytes(self) -> int:
@@ -301,27 +297,13 @@ class RocksDbQueue:
     def refresh(self) -> None:
         """Keep what was read: a database that has changed is opened as another one."""
 
-    def first(self, end: int, min_physical_offset: int) -> int:
-        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
-        return first_existing(self, end, min_physical_offset)
-
-    def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
-        return cut_at(self, start, end, log_end)
-
     def prefetch(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
         """Do nothing: the database lies on a local disk, or was copied to it."""
 
-    def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
-
-        Raises as :meth:`units` does.
-        """
-        return weights_of(self, start, end)
-
-    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
-        return count_existing(self, start, end, min_physical_offset)
+    first = first_existing
+    cut = cut_at
+    weights = weights_of
+    count_units = count_existing
 
     def close(self) -> None:
         """Do nothing: the database is shared by its queues."""

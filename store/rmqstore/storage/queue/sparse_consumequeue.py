@@ -50,6 +50,7 @@ class SparseConsumeQueue:
 
     is_batch = False
     is_recovered = False
+    end_files = None  # which show where the queue begins and ends
 
     def __init__(self, folder: Path, files: OpenFiles) -> None:
         self.folder = folder
@@ -79,11 +80,6 @@ class SparseConsumeQueue:
         return {segment.path.name: segment.file for segment in self._files.segments}
 
     @property
-    def end_files(self) -> None:
-        """None: where the queue begins and ends is not looked for at the ends of files."""
-        return
-
-    @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all files but the last."""
         return sum(segment.size for segment in self._files.segments[:-1])
@@ -106,9 +102,7 @@ class SparseConsumeQueue:
             self.begin, end, lambda offset: self.unit(offset)[0] >= min_physical_offset
         )
 
-    def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
-        return cut_at(self, start, end, log_end)
+    cut = cut_at
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` from a message to a message, without wide gaps."""
@@ -165,9 +159,7 @@ class SparseConsumeQueue:
     def prefetch(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
         """Do nothing: the units are read a file at a time."""
 
-    def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,)."""
-        return weights_of(self, start, end)
+    weights = weights_of
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
@@ -230,7 +222,7 @@ class SparseConsumeQueue:
         """
         cached = self._cached.get(segment)
         if cached is None:
-            opened = self._files.open(segment)
+            opened = self._files.file_of(segment)
             n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
             if n_units > _MAX_FILE_UNITS:
                 reason = f"{n_units} units in one file, more than memory should hold"

@@ -97,9 +97,6 @@ class NoFiles(LocalStorage):
     def status(self, _path: AnyPath) -> Status | None:
         return None
 
-    def exists(self, _path: AnyPath) -> bool:
-        return False
-
     def size(self, path: AnyPath) -> int:
         raise FileNotFoundError(path)
 
@@ -212,8 +209,7 @@ class CompactedLogs(NamedTuple):
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        names = subfolders(self.storage, self.folder / COMPACTION_LOGS / topic)
-        return sorted(int(name) for name in names if is_queue_id(name))
+        return _queue_ids(self.storage, self.folder / COMPACTION_LOGS / topic)
 
     def open_queue(
         self, topic: str, queue_id: int, unit_files: OpenFiles, log_files: OpenFiles
@@ -250,8 +246,7 @@ class Tier(NamedTuple):
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        names = subfolders(self.storage, self.folder / topic)
-        return sorted(int(name) for name in names if is_queue_id(name))
+        return _queue_ids(self.storage, self.folder / topic)
 
     def open_queue(
         self, topic: str, queue_id: int, unit_files: OpenFiles, log_files: OpenFiles
@@ -373,6 +368,10 @@ def subfolders(storage: Storage, folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
     names = (entry.name for entry in storage.list_folder(folder) if entry.is_folder)
     return sorted(name for name in names if is_text(name))
+
+
+def _queue_ids(storage: Storage, folder: Path) -> list[int]:
+    return sorted(int(name) for name in subfolders(storage, folder) if is_queue_id(name))
 
 
 class Mismatch(NamedTuple):

@@ -24,7 +24,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.text import parse_properties
 from rmqstore.storage.broker.store_config import sizes_of
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import StorePaths, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
@@ -59,7 +59,7 @@ def find_delay_levels(
     seen: dict[int, int] = {}
     in_files = (
         set(paths.queue_folders.queue_ids(SCHEDULE_TOPIC))
-        if paths.queue_folders.has_queue_folder(SCHEDULE_TOPIC)
+        if has_queue_folder(paths, SCHEDULE_TOPIC)
         else ()
     )
     bounds = () if in_rocksdb is None else in_rocksdb.bounds

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.paths import StorePaths, can_name_queues, ext_folders
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
@@ -120,7 +120,7 @@ class Queues:
 
     def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
         if self._in_batches is None:
-            self._in_batches = {*self._paths.queue_folders.batch_topics()}
+            self._in_batches = {*self._paths.batch_folders.topics()}
         if is_batch or topic in self._in_batches or self._ends.in_rocksdb is not None:
             return open_files(
                 self._paths,
@@ -140,7 +140,7 @@ class Queues:
         key = (topic, queue_id)
         ext = self._open_exts.get(key)
         if ext is None:
-            folder = self._paths.queue_folders.queue_ext(topic, queue_id)
+            folder = ext_folders(self._paths).queue(topic, queue_id)
             ext = self._open_exts[key] = ConsumeQueueExt(folder, self._files)
             if len(self._open_exts) > _QUEUES_AT_ONCE:
                 self._open_exts.popitem(last=False)[1].close()
@@ -156,7 +156,7 @@ class Queues:
         """Return every topic with queues on the disk or recovered from the log, sorted."""
         if are_queues_unreadable(self._paths):
             return []
-        on_disk = {*self._paths.queue_folders.topics(), *self._paths.queue_folders.batch_topics()}
+        on_disk = {*self._paths.queue_folders.topics(), *self._paths.batch_folders.topics()}
         if self._ends.in_rocksdb is not None:
             on_disk |= self._ends.in_rocksdb.topics()
         return sorted(on_disk | {topic for topic, _ in self._ends.recovered})
@@ -164,7 +164,7 @@ class Queues:
     def batch_topics(self) -> set[str]:
         """Return the topics with BatchConsumeQueues."""
         recovered = (topic for (topic, _), tail in self._ends.recovered.items() if tail.is_batch)
-        return {*self._paths.queue_folders.batch_topics(), *recovered}
+        return {*self._paths.batch_folders.topics(), *recovered}
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
@@ -172,7 +172,7 @@ class Queues:
         if can_name_queues(topic):
             on_disk = {
                 *self._paths.queue_folders.queue_ids(topic),
-                *self._paths.queue_folders.batch_queue_ids(topic),
+                *self._paths.batch_folders.queue_ids(topic),
             }
         if self._ends.in_rocksdb is not None:
             on_disk |= {*self._ends.in_rocksdb.queue_ids(topic)}

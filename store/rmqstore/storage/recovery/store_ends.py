@@ -299,7 +299,7 @@ class StoreEnds:
         """
         last = -1, -1
         in_rocksdb = self.in_rocksdb
-        keys = {*self._paths.queue_folders.queues(), *self._paths.queue_folders.batch_queues()}
+        keys = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:
             with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
