@@ -8,6 +8,7 @@ import logging
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from kafkalog.scan import ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog import options as kafka_options
 from pyspark_kafkalog.options import (
@@ -23,6 +24,7 @@ from pyspark_kafkalog.options import (
 from pyspark_kafkalog.rows import default_schema, require_columns
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.selection import EARLIEST, LATEST
+from rmqstore.read.split import Limits
 
 PATH = {"path": "/kafka-logs"}
 
@@ -37,9 +39,8 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert read.choice == Choice(topics=("a",))
     assert (read.start, read.end) == (OffsetLimit(EARLIEST), OffsetLimit(LATEST))
     assert read.start_is_strict
-    assert read.fail_on_data_loss
-    assert read.isolation_level == "read_uncommitted"
-    assert read.min_partitions is None
+    assert read.spec == ScanSpec(("offset",), "read_uncommitted", fail_on_data_loss=True)
+    assert read.limits == Limits(128 << 20)
     stream = parse_stream_options({**PATH, "subscribePattern": "a.*"})
     assert stream.read.start == OffsetLimit(LATEST)
     assert stream.max_delay_seconds == 15 * 60
@@ -182,7 +183,7 @@ def test_options_that_only_a_broker_needs_are_named_once_without_their_values(
         "kafka.isolation.level": "read_committed",
     }  # fmt: skip
     with caplog.at_level(logging.WARNING):
-        assert parse(**given).isolation_level == "read_committed"
+        assert parse(**given).spec.isolation_level == "read_committed"
         parse(**given)
     assert len(caplog.records) == 1
     text = caplog.text
