@@ -32,7 +32,6 @@ from rmqstore.query.selection import (
     EARLIEST,
     LATEST,
     Bound,
-    QueueKey,
     Selection,
     choose_topics,
     nearest_topics,
@@ -71,29 +70,6 @@ def by_topic(offsets: Mapping[Any, Any] | str | None) -> Mapping[str, Any] | str
     return tables
 
 
-def groups_of(selection: Selection) -> list[str]:
-    """Return the consumer groups at whose committed offsets a selection starts or ends."""
-    names = (selection.start.group, selection.end.group)
-    return [name for name in names if name is not None]
-
-
-def has_times(selection: Selection) -> bool:
-    """Return whether a selection starts or ends at a time."""
-    bounds = (selection.start, selection.end)
-    return any(bound.timestamp is not None or bound.by_timestamp for bound in bounds)
-
-
-def tables_of(selection: Selection) -> dict[str, Mapping[QueueKey, int]]:
-    """Return the offsets and times by partition, by the name of the argument."""
-    start, end = selection.start, selection.end
-    return {
-        "starting_offsets": start.offsets,
-        "ending_offsets": end.offsets,
-        "starting_offsets_by_timestamp": start.by_timestamp,
-        "ending_offsets_by_timestamp": end.by_timestamp,
-    }
-
-
 def committed_offsets(log_dirs: LogDirs, groups: list[str], spec: ScanSpec) -> Committed:
     """Return the committed offsets of groups, as far as damage lets a scan know them.
 
@@ -129,7 +105,8 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
         CorruptBatchError: the batch that a time leads to is damaged.
     """
     key = TopicPartition(partition.topic, partition.partition)
-    start_ms, end_ms = _time(selection.start, key), _time(selection.end, key)
+    start_ms = _time(selection.start, key)
+    end_ms = _time(selection.end, key)
     is_strict = selection.timestamp_strategy == "error"
     if start_ms is not None and is_strict and partition.offset_for_time(start_ms) is None:
         raise OffsetOutOfRangeError(
@@ -137,7 +114,8 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
             "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
             "partitions"
         )
-    first, last = _offset(selection.start, key, committed), _offset(selection.end, key, committed)
+    first = _offset(selection.start, key, committed)
+    last = _offset(selection.end, key, committed)
     if start_ms is not None:
         first = partition.offsets_between(start_ms, None)[0]
     if end_ms is not None:
@@ -380,14 +358,17 @@ class LogDirs(Closing):
         chosen = self._choose(selection, partitions)
         fields = {field.name: field for field in (*KEY_FIELDS, *spec.schema)}
         schema = pa.schema([fields[name] for name in names])
+        bounds = (selection.start, selection.end)
+        groups = [bound.group for bound in bounds if bound.group is not None]
 
         def read() -> Iterator[pa.RecordBatch]:
-            committed = committed_offsets(self, groups_of(selection), spec)
+            committed = committed_offsets(self, groups, spec)
             spans = ((part, span_of(part, selection, committed)) for part in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _with_key(batch, key, schema)
 
-        has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
+        has_times = any(bound.timestamp is not None or bound.by_timestamp for bound in bounds)
+        has_look_ups = spec.is_committed or has_times or groups
         is_quick = not has_look_ups and all(part.is_clean for part in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
 
@@ -399,12 +380,21 @@ class LogDirs(Closing):
             raise OptionError("`partitions`: assign has numbers of partitions already")
         self._require_topics(selection)
         names_topics = selection.subscribe is not None or selection.assign is not None
-        candidates = self.default_partitions
-        if names_topics or selection.include_system_topics:
-            candidates = self.partitions
-        topics = {key.topic for key in candidates}
+        takes_all = names_topics or selection.include_system_topics
+        numbers = None if partitions is None else set(partitions)
+        candidates = self.partitions if takes_all else self.default_partitions
+        gone = {
+            key: path
+            for key, path in self.missing.items()
+            if takes_all or not is_internal(key.topic)
+        }
+        topics = {key.topic for key in (*candidates, *gone)}
         if not selection.is_open:
             topics = set(choose_topics(selection, sorted(topics)))
+        for key, path in gone.items():
+            if key.topic in topics and (numbers is None or key.partition in numbers):
+                text = "data loss: partition %s is gone: the checkpoints of %s name it"
+                logger.warning(text, key, path)
         chosen = {key: found for key, found in candidates.items() if key.topic in topics}
         if selection.assign is not None:
             chosen = {
@@ -412,31 +402,14 @@ class LogDirs(Closing):
                 for key, found in chosen.items()
                 if key.partition in selection.assign[key.topic]
             }
-        numbers = None if partitions is None else set(partitions)
-        self._warn_of_missing(selection, numbers)
         if numbers is not None:
-            chosen = {key: found for key, found in chosen.items() if key.partition in numbers}
             lacking = numbers - {key.partition for key in chosen}
             if lacking:
-                raise OptionError(
-                    f"`partitions`: there is no partition {min(lacking)} of "
-                    f"{', '.join(sorted(topics))}"
-                )
+                names = ", ".join(sorted({key.topic for key in chosen}))
+                raise OptionError(f"`partitions`: there is no partition {min(lacking)} of {names}")
+            chosen = {key: found for key, found in chosen.items() if key.partition in numbers}
         self._require_bounds(selection, chosen)
         return chosen
-
-    def _warn_of_missing(self, selection: Selection, numbers: Collection[int] | None) -> None:
-        """Warn of those of :attr:`missing` that a selection would choose if they were there."""
-        names_topics = selection.subscribe is not None or selection.assign is not None
-        topics = {topic for topic, _ in self.missing}
-        if not names_topics and not selection.include_system_topics:
-            topics = {topic for topic in topics if not is_internal(topic)}
-        if not selection.is_open:
-            topics = set(choose_topics(selection, sorted(topics)))
-        for key, path in self.missing.items():
-            if key.topic in topics and (numbers is None or key.partition in numbers):
-                text = "data loss: partition %s is gone: the checkpoints of %s name it"
-                logger.warning(text, key, path)
 
     def _require_topics(self, selection: Selection) -> None:
         """Refuse topics and partitions that are to be read and are not there."""
@@ -455,7 +428,12 @@ class LogDirs(Closing):
 
     def _require_bounds(self, selection: Selection, chosen: Collection[TopicPartition]) -> None:
         """Refuse bounds of partitions that are not read."""
-        for name, table in tables_of(selection).items():
+        for name, table in (
+            ("starting_offsets", selection.start.offsets),
+            ("ending_offsets", selection.end.offsets),
+            ("starting_offsets_by_timestamp", selection.start.by_timestamp),
+            ("ending_offsets_by_timestamp", selection.end.by_timestamp),
+        ):
             for broker, topic, number in table:
                 if broker is not None:
                     raise OptionError(

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.batches import PartitionReader
-from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
@@ -28,7 +27,7 @@ from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
 from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
-from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError
+from rmqstore.errors import FileDeletedError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
@@ -176,13 +175,10 @@ def _first_in(
     window: Window, headers: BatchHeaders, start_offset: int, timestamp: int
 ) -> int | None:
     """Return the offset of the first record of one batch that is not earlier, None without one."""
-    try:
+    with window.damage_named():
         for record in records_of(window.data, headers):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.offset
-    except MalformedBytesError as err:
-        position = int(headers.position[0])
-        raise CorruptBatchError(window.segment.path, position, err.reason) from err
     return None
 
 

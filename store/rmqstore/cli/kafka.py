@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -12,7 +12,6 @@ import orjson
 import pyarrow as pa
 
 from kafkalog.dump import (
-    BATCHES,
     LOGS,
     PartitionFile,
     batch_rows,
@@ -20,7 +19,6 @@ from kafkalog.dump import (
     file_schema,
     parse_file,
     stored_rows,
-    stored_schema,
 )
 from kafkalog.format.consumer_offsets import (
     Decode,
@@ -28,7 +26,7 @@ from kafkalog.format.consumer_offsets import (
     decode_transaction_record,
 )
 from kafkalog.opening import LISTED, LogDirs, names_in_storage, open_log_dirs
-from kafkalog.partition import Partition
+from kafkalog.partition import Partition, optional_millis
 from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
 from kafkalog.storage.names import (
     METADATA_TOPIC,
@@ -47,7 +45,6 @@ from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
 from rmqstore.query.selection import nearest_topics
-from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _WHOLE_BATCHES: Final = "with all of their batch"
@@ -226,8 +223,12 @@ def dump(
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
+        rows: Iterable[pa.RecordBatch]
         if batches or deep:
-            schema, rows = _stored(chosen, bounds, decode, deep=deep)
+            schema = file_schema(LOGS[0], decode, deep=deep)
+            rows = chain.from_iterable(
+                _stored(chosen[key], span, decode, deep=deep) for key, span in bounds.items()
+            )
         else:
             scan = opened.scan(
                 assign=numbers_by_topic(chosen),
@@ -244,22 +245,12 @@ def dump(
 
 
 def _stored(
-    chosen: dict[TopicPartition, Partition],
-    bounds: dict[TopicPartition, tuple[int, int]],
-    decode: Decode | None,
-    *,
-    deep: bool,
-) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Return the batches of partitions within bounds, or with ``deep`` their records as stored."""
+    partition: Partition, span: tuple[int, int], decode: Decode | None, *, deep: bool
+) -> Iterator[pa.RecordBatch]:
+    """Return the batches of a span of offsets, or with ``deep`` their records as stored."""
     if deep:
-        return stored_schema(decode), (
-            batch
-            for key, partition in chosen.items()
-            for batch in stored_rows(partition, *bounds[key], decode)
-        )
-    return BATCHES, (
-        row for key, partition in chosen.items() for row in batch_rows([partition], *bounds[key])
-    )
+        return stored_rows(partition, *span, decode)
+    return batch_rows(partition, *span)
 
 
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
@@ -293,8 +284,8 @@ def _bounds(
     **_others: object,
 ) -> tuple[int, int]:
     """Return where a partition is read from and to, by offsets that it has."""
-    start_ms = None if begin is None else parse_timestamp("starting_timestamp", begin)
-    end_ms = None if end is None else parse_timestamp("ending_timestamp", end)
+    start_ms = optional_millis("starting_timestamp", begin)
+    end_ms = optional_millis("ending_timestamp", end)
     first, last = partition.offsets_between(start_ms, end_ms)
     if start_offset is not None:
         first = max(first, start_offset)
