@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafkalog.format.layout import RECORD
 from kafkalog.groups import read_consumer_groups
-from kafkalog.partition import Partition, offsets_in, read_range
+from kafkalog.partition import Partition, Span, read_spans
 from kafkalog.scan import (
     CORRUPT_RECORD,
     FAILFAST,
@@ -19,13 +19,12 @@ from kafkalog.scan import (
     Mode,
     Scan,
     ScanSpec,
-    counted,
     parse_scan,
 )
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
-from rmqstore.progress import Progress, Tally, ignore_progress
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.selection import (
@@ -47,8 +46,6 @@ LISTED: Final = "rmqstore kafka stat"  # all topics, for errors
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.
 Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
-# The first offset and the one after the last; None stands for the start or the end of the log.
-Span: TypeAlias = tuple[int | None, int | None]
 
 TOPIC, PARTITION = KEY_FIELDS = (
     pa.field("topic", pa.string(), nullable=False),
@@ -139,32 +136,6 @@ def _offset(bound: Bound, key: TopicPartition, committed: Committed) -> int | No
     if offset in {EARLIEST, LATEST}:
         return None
     return offset
-
-
-def read_spans(
-    spans: Iterable[tuple[Partition, Span]], spec: ScanSpec, last: int | None, progress: Progress
-) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Yield the records of partitions, one after the other.
-
-    Args:
-        spans: the partitions, and where they are read; they are taken as they are read, or all at
-            the start if the progress is asked for.
-        spec: how records are read.
-        last: the number of records of each partition, the newest ones; None for all.
-        progress: called with the offsets that are done, and the total.
-    """
-    tally = Tally(progress)
-    is_counted = progress is not ignore_progress
-    if is_counted:
-        spans = list(spans)
-        tally.expect(sum(offsets_in(partition, *span, last) for partition, span in spans))
-    for partition, span in spans:
-        key = TopicPartition(partition.topic, partition.partition)
-        batches = read_range(partition, spec, *span, last)
-        if is_counted:
-            batches = counted(batches, offsets_in(partition, *span, last), tally)
-        for batch in batches:
-            yield key, batch
 
 
 class LogDirs(Closing):

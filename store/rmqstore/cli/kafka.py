@@ -152,21 +152,13 @@ def chooses_partitions(command: Command) -> Command:
 @_options("quiet")
 @ends_clearly
 @gives_rows()
-def stat(
-    paths: tuple[str, ...],
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
-    include_system_topics: bool,
-    output: Output,
-) -> None:
+def stat(paths: tuple[str, ...], output: Output, **choice: Any) -> None:  # noqa: ANN401 - of _choose
     """Show partitions: offsets, last stable offset, high watermark, segments, bytes.
 
     Column recovery says what a broker that starts would cut from the end of a log.
     """
     with _open(paths) as opened:
-        chosen = _choose(
-            opened, topics, partitions, include_system_topics=include_system_topics
-        ).values()
+        chosen = _choose(opened, **choice).values()
         rows = (partition_rows([partition]) for partition in chosen)
         shown = counted(rows, "reading", len(chosen), unit="partitions", stays=False)
         output.write(PARTITIONS, list(shown))
