@@ -277,9 +277,7 @@ class OffsetReader:
         return [RangeSplit(task) for task in tasks]
 
     def warn_of_losses(
-        self,
-        starts: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
         """Warn of records that are gone from the ends of the partitions that are read.
 

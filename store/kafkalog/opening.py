@@ -12,15 +12,7 @@ import pyarrow as pa
 from kafkalog.format.layout import RECORD
 from kafkalog.groups import read_consumer_groups
 from kafkalog.partition import Partition, Span, read_spans
-from kafkalog.scan import (
-    CORRUPT_RECORD,
-    FAILFAST,
-    IsolationLevel,
-    Mode,
-    Scan,
-    ScanSpec,
-    parse_scan,
-)
+from kafkalog.scan import CORRUPT_RECORD, FAILFAST, IsolationLevel, Mode, Scan, ScanSpec, parse_scan
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OffsetOutOfRangeError, OptionError

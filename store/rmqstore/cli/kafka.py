@@ -20,11 +20,7 @@ from kafkalog.dump import (
     parse_file,
     stored_rows,
 )
-from kafkalog.format.consumer_offsets import (
-    Decode,
-    decode_group_record,
-    decode_transaction_record,
-)
+from kafkalog.format.consumer_offsets import Decode, decode_group_record, decode_transaction_record
 from kafkalog.opening import LISTED, LogDirs, names_in_storage, open_log_dirs
 from kafkalog.partition import Partition, optional_millis
 from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
