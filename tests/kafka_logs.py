@@ -140,6 +140,31 @@ def batch(
     return header + struct.pack(">I", _crc32c(checked)) + checked
 
 
+def sent(
+    offset: int, producer_id: int, *values: bytes, sequence: int = 0, time: int = TIME
+) -> bytes:
+    """Return a batch of a transaction."""
+    producer = Producer(producer_id, 0, sequence)
+    return batch(offset, values, producer=producer, attributes=TRANSACTIONAL, time=time)
+
+
+def changed(content: bytes, at: int = -1, bits: int = 1) -> bytes:
+    """Return bytes of which some bits of one are other ones."""
+    found = bytearray(content)
+    found[at] ^= bits
+    return bytes(found)
+
+
+def commit(offset: int, value: int | None, producer_id: int | None = None) -> bytes:
+    """Return a batch with an offset that the group g commits for t-0, or with its deletion."""
+    key = struct.pack(">hh1sh1si", 1, 1, b"g", 1, b"t", 0)
+    content = None if value is None else struct.pack(">hqihq", 3, value, -1, 0, TIME)
+    if producer_id is None:
+        return batch(offset, [content], key=key)
+    producer = Producer(producer_id, 0, 0)
+    return batch(offset, [content], key=key, producer=producer, attributes=TRANSACTIONAL)
+
+
 def marker(offset: int, producer_id: int, kind: int) -> bytes:
     return batch(
         offset, [struct.pack(">hi", 0, 0)], producer=Producer(producer_id, 0), attributes=CONTROL,
@@ -177,6 +202,18 @@ def write_index(folder: Path, base_offset: int, *entries: tuple[int, int]) -> Pa
     rows = [struct.pack(">ii", offset - base_offset, position) for offset, position in entries]
     path.write_bytes(b"".join(rows))
     return path
+
+
+def write_time_index(folder: Path, base_offset: int, *entries: tuple[int, int]) -> Path:
+    path = folder / f"{base_offset:020}.timeindex"
+    rows = [struct.pack(">qi", time, offset - base_offset) for time, offset in entries]
+    path.write_bytes(b"".join(rows))
+    return path
+
+
+def write_checkpoint(folder: Path, name: str, offset: int) -> None:
+    """Write a checkpoint that names an offset of t-0, whose folder is given."""
+    (folder.parent / f"{name}-checkpoint").write_text(f"0\n1\nt 0 {offset}\n")
 
 
 def make_log_dir(folder: Path, *, is_clean: bool = True) -> Path:
