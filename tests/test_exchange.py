@@ -15,7 +15,7 @@ from pyarrow import parquet
 import goldens
 import rmqstore
 import store_builder as build
-from command_line import refusal, run
+from command_line import refusal, run, success
 
 SIZES = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
@@ -54,15 +54,19 @@ def test_messages_come_back_the_same(
     golden_store: goldens.Golden, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target = golden_store(name), tmp_path / f"out.{suffix}"
-    shown = run("export", root, target, "--all")
-    assert shown.exit_code == 0, shown.stderr
+    success("export", root, target, "--all")
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     back = tmp_path / "back"
-    shown = run(
-        "import", back, target, "-c", config(tmp_path), "--uniq-key", "keep",
+    success(
+        "import",
+        back,
+        target,
+        "-c",
+        config(tmp_path),
+        "--uniq-key",
+        "keep",
         "--allow-system-topics",
-    )  # fmt: skip
-    assert shown.exit_code == 0, shown.stderr
+    )
     assert rows(back) == rows(root)
     assert len(rows(back)) > 10
     with rmqstore.open(back) as store:
@@ -81,9 +85,8 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
 ) -> None:
     root, target, back = golden_store(name), tmp_path / f"out.{suffix}", tmp_path / "back"
     conf = "".join(f"{key}={value}\n" for key, value in goldens.summary(name)["conf"].items())
-    assert run("export", root, target, "--verbatim", "--scan", "commitlog").exit_code == 0
-    shown = run("import", back, target, "--verbatim", "-c", config(tmp_path, conf))
-    assert shown.exit_code == 0, shown.stderr
+    success("export", root, target, "--verbatim", "--scan", "commitlog")
+    success("import", back, target, "--verbatim", "-c", config(tmp_path, conf))
     wrote = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
     assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
 
@@ -91,7 +94,7 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
 def test_export_takes_what_was_chosen(golden_store: goldens.Golden, tmp_path: Path) -> None:
     target = tmp_path / "some.parquet"
     chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
-    assert run("export", golden_store("live"), target, *chosen).exit_code == 0
+    success("export", golden_store("live"), target, *chosen)
     found = parquet.read_table(target)
     assert found.column_names == ["queueOffset", "body"]
     assert found.column("queueOffset").to_pylist()[:2] == [10, 11]
@@ -106,7 +109,7 @@ def test_export_replaces_nothing_without_the_option(
     shown = run("export", golden_store("basic"), target)
     assert (shown.exit_code, target.read_text()) == (2, "mine")
     assert "--overwrite" in shown.stderr
-    assert run("export", golden_store("basic"), target, "--overwrite").exit_code == 0
+    success("export", golden_store("basic"), target, "--overwrite")
     assert len(target.read_text().splitlines()) > 10
 
 
@@ -142,8 +145,7 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     ]  # fmt: skip
     root = tmp_path / "s"
     typed = "\n".join(map(json.dumps, lines)) + "\n\n"
-    shown = run("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
-    assert shown.exit_code == 0, shown.stderr
+    success("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
     found = rows(root, ["queueId", "body", "keys", "bornTimestamp", "properties"])
     assert {row["body"] for row in found} == {b"one", b"\xff\x00", b"three"}
     assert next(row["queueId"] for row in found if row["body"] == b"three") == 2
@@ -200,7 +202,7 @@ def test_import_refuses_a_bad_line_and_writes_nothing(
     root, source = tmp_path / "s", tmp_path / "in.jsonl"
     good = '{"topic": "T", "body": "x"}\n'
     source.write_text(good)
-    assert run("import", root, source, "-c", config(tmp_path)).exit_code == 0
+    success("import", root, source, "-c", config(tmp_path))
     source.write_text(good * 600 + line + "\n")
     said = refusal("import", root, source, "-c", config(tmp_path))
     assert f"{source}: line 601" in said
@@ -272,7 +274,7 @@ def test_an_import_of_nothing_makes_no_store(tmp_path: Path) -> None:
 def test_a_dry_import_refuses_what_the_import_refuses(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"topic": "T", "body": "x"}\n')
-    assert run("import", tmp_path / "s", source).exit_code == 0
+    success("import", tmp_path / "s", source)
     for option in ((), ("--dry-run",)):
         said = refusal("import", tmp_path / "s" / "commitlog", source, *option)
         assert "is a part of the store" in said
@@ -288,10 +290,9 @@ def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: P
         (folder / "_SUCCESS").touch()
     root = tmp_path / "s"
     assert "column rest" in refusal("import", root, tmp_path / "in", "-c", config(tmp_path))
-    shown = run(
+    success(
         "import", root, tmp_path / "in", "-c", config(tmp_path), "--columns", "body,topic,queueId"
     )
-    assert shown.exit_code == 0, shown.stderr
     found = [(row["topic"], row["queueId"], row["body"]) for row in rows(root)]
     assert found == [("007", 1, b"a"), ("007", 1, b"b"), ("Orders", 0, b"a"), ("Orders", 0, b"b")]
 
@@ -307,7 +308,7 @@ def test_rows_of_one_file_keep_their_order(tmp_path: Path) -> None:
         }
     )
     parquet.write_table(table, tmp_path / "in.parquet", row_group_size=7000)
-    assert run("import", tmp_path / "s", tmp_path / "in.parquet").exit_code == 0
+    success("import", tmp_path / "s", tmp_path / "in.parquet")
     with rmqstore.open(tmp_path / "s") as store:
         bodies = store.scan(columns="body").read_all().column("body").to_pylist()
     assert bodies == [str(number).encode() for number in range(n)]
@@ -328,7 +329,7 @@ def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Pa
     parquet.write_table(
         pa.table({"topic": ["T"], "body": [b"b"], "tags": ["x"]}), tmp_path / "in" / "2.parquet"
     )
-    assert run("import", tmp_path / "s", tmp_path / "in").exit_code == 0
+    success("import", tmp_path / "s", tmp_path / "in")
     assert [row["tags"] for row in rows(tmp_path / "s", ["topic", "queueId", "tags"])] == [
         None,
         "x",
