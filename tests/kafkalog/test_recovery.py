@@ -73,13 +73,32 @@ def test_a_recovered_log_that_ends_before_its_start_is_empty(
     assert partition.last_stable_offset == 9
 
 
-def test_an_empty_active_segment(folder: Path) -> None:
-    build.write_segment(folder, 0, ONE)
-    build.write_segment(folder, 7)
+MERGED = build.batch(0, [b"a"], last_offset_delta=2)
+
+
+@pytest.mark.parametrize(
+    ("segments", "end", "values"),
+    [
+        pytest.param([(0, "", ONE), (7, "", b"")], 7, b"ab", id="an empty active segment"),
+        pytest.param([(0, "", build.batch(0, [b"a"], last_offset_delta=5)
+                       + build.batch(6, [], last_offset_delta=3))], 10, b"a",
+                     id="a batch whose last records a compaction removed, and one without any"),
+        pytest.param([(0, "", ONE + TWO), (0, ".cleaned", TWO), (0, ".deleted", TWO),
+                      (5, ".deleted", TWO)], 3, b"abc", id="files of the cleaner"),
+        pytest.param([(0, "", ONE), (2, "", TWO), (3, "", THREE), (0, ".swap", MERGED)], 4, b"ad",
+                     id="a finished cleaning replaces what it was made from"),
+        pytest.param([(0, "", ONE + TWO), (2, ".swap", TWO), (0, ".cleaned", ONE)], 3, b"abc",
+                     id="the swap files of an unfinished split"),
+    ],
+)  # fmt: skip
+def test_the_segments_of_a_log_that_was_closed(
+    folder: Path, segments: list[tuple[int, str, bytes]], end: int, values: bytes
+) -> None:
+    for base, suffix, content in segments:
+        build.write_segment(folder, base, content, suffix=suffix)
     partition = opened(folder)
-    assert partition.end_offset == 7
-    assert partition.scan().count() == 2
-    assert partition.recovery is None
+    assert (partition.end_offset, partition.recovery) == (end, None)
+    assert b"".join(filter(None, build.values_of(partition.scan().to_arrow()))) == values
 
 
 def test_the_start_may_lie_inside_a_batch(folder: Path) -> None:
@@ -88,42 +107,6 @@ def test_the_start_may_lie_inside_a_batch(folder: Path) -> None:
     partition = opened(folder)
     assert partition.start_offset == 1
     assert build.values_of(partition.scan().to_arrow()) == [b"b", b"c"]
-
-
-def test_the_last_offset_is_that_of_the_batch(folder: Path) -> None:
-    """Compaction keeps it, even where it removes the last record, or all of them."""
-    first = build.batch(0, [b"a"], last_offset_delta=5)
-    build.write_segment(folder, 0, first, build.batch(6, [], last_offset_delta=3))
-    partition = opened(folder)
-    assert partition.end_offset == 10
-    assert partition.scan().count() == 1
-
-
-def test_files_of_the_cleaner_are_left_out(folder: Path) -> None:
-    build.write_segment(folder, 0, ONE, TWO)
-    build.write_segment(folder, 0, TWO, suffix=".cleaned")
-    build.write_segment(folder, 0, TWO, suffix=".deleted")
-    build.write_segment(folder, 5, TWO, suffix=".deleted")
-    assert opened(folder).scan().count() == 3
-
-
-def test_a_finished_cleaning_replaces_what_it_was_made_from(folder: Path) -> None:
-    build.write_segment(folder, 0, ONE)
-    build.write_segment(folder, 2, TWO)
-    build.write_segment(folder, 3, THREE)
-    merged = build.batch(0, [b"a"], last_offset_delta=2)
-    build.write_segment(folder, 0, merged, suffix=".swap")
-    partition = opened(folder)
-    assert build.values_of(partition.scan().to_arrow()) == [b"a", b"d"]
-    assert partition.end_offset == 4
-
-
-def test_the_swap_files_of_an_unfinished_split_are_left_out(folder: Path) -> None:
-    build.write_segment(folder, 0, ONE, TWO)
-    build.write_segment(folder, 2, TWO, suffix=".swap")
-    build.write_segment(folder, 0, ONE, suffix=".cleaned")
-    assert opened(folder).scan().count() == 3
-    assert [segment.suffix for segment in opened(folder).log().segments] == [""]
 
 
 def test_other_files_are_not_segments(folder: Path) -> None:

@@ -195,13 +195,6 @@ def test_a_marker_whose_offset_is_damaged_decides_nothing_after_it(folder: Path)
         assert b"".join(value or b"" for value in found) == expected
 
 
-def test_no_checksums_of_markers_are_compared_if_none_are_asked_for(folder: Path) -> None:
-    wrong = with_byte(marker(1, 1, COMMIT), 17, 1)  # the CRC
-    build.write_segment(folder, 0, sent(0, 1, b"a"), wrong, marker(2, 1, ABORT))
-    scan = opened(folder).scan(isolation_level="read_committed", check_crc=False)
-    assert build.values_of(scan.to_arrow()) == [b"a"]
-
-
 @pytest.mark.parametrize("has_next", [False, True])
 def test_the_last_stable_offset_without_checksums(folder: Path, *, has_next: bool) -> None:
     wrong = with_byte(marker(2, 7, COMMIT), 17, 1)  # the CRC
