@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.batches import PartitionReader
-from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
 from kafkalog.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, counted, parse_scan
@@ -25,7 +24,6 @@ from kafkalog.storage.log_dirs import (
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
-from kafkalog.storage.windows import Window
 from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
 from rmqstore.errors import FileDeletedError, OptionError
@@ -167,21 +165,11 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
         for row in np.flatnonzero(rows).tolist():
             window.require_valid(headers[n_checked : row + 1])
             n_checked = row + 1
-            offset = _first_in(window, headers[row : row + 1], log.start_offset, timestamp)
-            if offset is not None:
-                return offset
+            with window.damage_named():
+                for record in records_of(window.data, headers[row : row + 1]):
+                    if record.timestamp >= timestamp and record.offset >= log.start_offset:
+                        return record.offset
         window.require_valid(headers[n_checked:])
-    return None
-
-
-def _first_in(
-    window: Window, headers: BatchHeaders, start_offset: int, timestamp: int
-) -> int | None:
-    """Return the offset of the first record of one batch that is not earlier, None without one."""
-    with window.damage_named():
-        for record in records_of(window.data, headers):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return record.offset
     return None
 
 

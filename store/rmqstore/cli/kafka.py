@@ -290,17 +290,19 @@ def _readable(
         return schema, batches
     at = schema.names.index(_HEADERS)
     shown = schema.set(at, pa.field(_HEADERS, pa.string(), metadata=JSON_TEXT))
-    return shown, (_with_json(batch, at, shown) for batch in batches)
 
+    def with_json(batch: pa.RecordBatch) -> pa.RecordBatch:
+        headers = []
+        for row in batch.column(at).to_pylist():
+            text = None
+            if row is not None:
+                text = orjson.dumps([jsonable(header) for header in row]).decode()
+            headers.append(text)
+        arrays = batch.columns
+        arrays[at] = pa.array(headers, pa.string())
+        return pa.RecordBatch.from_arrays(arrays, schema=shown)
 
-def _with_json(batch: pa.RecordBatch, at: int, schema: pa.Schema) -> pa.RecordBatch:
-    headers = [
-        None if row is None else orjson.dumps([jsonable(header) for header in row]).decode()
-        for row in batch.column(at).to_pylist()
-    ]
-    arrays = batch.columns
-    arrays[at] = pa.array(headers, pa.string())
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return shown, map(with_json, batches)
 
 
 @kafka.command()
