@@ -110,19 +110,14 @@ def test_a_log_directory(logs: Path) -> None:
     assert repr(opened) == f"<LogDirs {logs}: 2 topics, 3 partitions>"
 
 
-def test_an_empty_partition(logs: Path) -> None:
-    partition = kafkalog.open(logs).partition("u", 0)
-    assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (0, 0, 0)
-    assert partition.scan().count() == 0
-    assert partition.offset_for_time(0) is None
-
-
-def test_a_partition_folder_without_segments(logs: Path) -> None:
+@pytest.mark.parametrize(("topic", "at"), [("u", 0), ("v", 12)])
+def test_a_partition_without_a_record_or_without_a_segment(logs: Path, topic: str, at: int) -> None:
     (logs / "v-0").mkdir()
     write(logs / "log-start-offset-checkpoint", "0\n1\nv 0 12\n")
-    partition = kafkalog.open(logs).partition("v", 0)
-    assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (12,) * 3
+    partition = kafkalog.open(logs).partition(topic, 0)
+    assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (at,) * 3
     assert partition.scan(isolation_level="read_committed").count() == 0
+    assert partition.offset_for_time(0) is None
 
 
 def test_a_partition_folder_alone(
@@ -273,18 +268,14 @@ def test_a_scan_of_ranges(logs: Path) -> None:
     assert topics.to_pylist() == [{"topic": "t"}] * 4
 
 
-def test_a_clean_stop_is_seen_after_a_refresh(logs: Path) -> None:
+def test_what_files_of_the_broker_say_is_seen_after_a_refresh(logs: Path) -> None:
     opened = kafkalog.open(logs)
     (logs / ".kafka_cleanshutdown").unlink()
-    assert opened.partition("t", 0).is_clean
-    opened.refresh()
-    assert not opened.partition("t", 0).is_clean
-
-
-def test_the_high_watermark(logs: Path) -> None:
     write(logs / "replication-offset-checkpoint", "0\n1\nt 0 1\n")
-    opened = kafkalog.open(logs)
-    assert opened.partition("t", 0).high_watermark == 1
+    for is_clean, high_watermark in ((True, None), (False, 1)):
+        partition = opened.partition("t", 0)
+        assert (partition.is_clean, partition.high_watermark) == (is_clean, high_watermark)
+        opened.refresh()
     assert opened.partition("t", 1).high_watermark is None
 
 
