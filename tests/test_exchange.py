@@ -14,7 +14,6 @@ from pyarrow import parquet
 
 import goldens
 import rmqstore
-import store_builder as build
 from command_line import refusal, run, success
 
 SIZES = (
@@ -88,28 +87,6 @@ def test_export_takes_what_was_chosen(golden_store: goldens.Golden, tmp_path: Pa
     assert found.column_names == ["queueOffset", "body"]
     assert found.column("queueOffset").to_pylist()[:2] == [10, 11]
     assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
-
-
-def test_export_replaces_nothing_without_the_option(
-    golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    target = tmp_path / "there.jsonl"
-    target.write_text("mine")
-    shown = run("export", golden_store("basic"), target)
-    assert (shown.exit_code, target.read_text()) == (2, "mine")
-    assert "--overwrite" in shown.stderr
-    success("export", golden_store("basic"), target, "--overwrite")
-    assert len(target.read_text().splitlines()) > 10
-
-
-def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(3):
-        store.append(build.Record(queue_offset=number, body_crc=1 if number == 1 else None))
-    root = store.write(tmp_path / "s")
-    (tmp_path / "out").mkdir()
-    assert run("export", root, tmp_path / "out" / "x.parquet").exit_code == 1
-    assert not list((tmp_path / "out").iterdir())
 
 
 def test_an_export_whose_name_says_nothing_needs_a_format(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -252,19 +251,6 @@ def test_import_of_a_file_that_is_not_there_makes_no_store(tmp_path: Path) -> No
     for name in ("none.jsonl", "none.parquet"):
         assert "there is no such file" in refusal("import", tmp_path / "s", tmp_path / name)
     assert not (tmp_path / "s").exists()
-
-
-def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(
-    golden_store: Golden,
-) -> None:
-    command = [sys.executable, "-m", "rmqstore", "dump", str(golden_store("basic"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["topic"]
-        process.stdout.close()
-        assert process.stderr is not None
-        stderr = process.stderr.read()
-    assert (process.returncode, stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("verb", ["stat", "topics", "brokers"])

@@ -247,17 +247,6 @@ def test_compressed_lines_come_back(golden_store: Golden, tmp_path: Path) -> Non
         assert sorted(found["body"].to_pylist()) == sorted(wanted["body"].to_pylist())
 
 
-def test_bytes_in_csv_that_are_not_text_are_base64(tmp_path: Path) -> None:
-    with rmqstore.create(tmp_path / "s") as writer:
-        rows = {"topic": ["T", "T"], "body": [b'a,"b"\n', b"\xff"]}
-        writer.append(pa.RecordBatch.from_pydict(rows))
-    shown = run("dump", tmp_path / "s", "--columns", "body,properties", "--format", "csv")
-    text, encoded = csv.DictReader(io.StringIO(shown.stdout, newline=""))
-    assert (text["body"], text["bodyBase64"]) == ('a,"b"\n', "")
-    assert (encoded["body"], encoded["bodyBase64"]) == ("", "/w==")
-    assert json.loads(text["properties"]).keys() == {"UNIQ_KEY"}
-
-
 @pytest.mark.parametrize("compression", ["", ".gz"])
 @pytest.mark.parametrize("form", ["table", "json", "pretty", "jsonl", "csv"])
 def test_a_file_holds_what_would_be_printed(
@@ -389,6 +378,7 @@ def test_an_export_of_nothing_says_so(golden_store: Golden, tmp_path: Path) -> N
     verb = ("export", golden_store("empty"), tmp_path / "rows.csv")
     shown = run(*verb)
     assert (shown.exit_code, shown.stderr) == (0, "nothing found\n")
+    assert "--overwrite replaces it" in refusal(*verb)
     assert run(*verb, "--overwrite", "--fail-if-empty").exit_code == 3
     verb = ("export", golden_store("one"), tmp_path / "one.csv", "--fail-if-empty")
     success(*verb)

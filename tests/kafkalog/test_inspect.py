@@ -117,16 +117,6 @@ def test_verify_looks_into_producer_snapshots(folder: Path) -> None:
     assert findings(folder) == [Finding("snapshot", str(path), text)]
 
 
-@pytest.mark.parametrize("number", [1, 3])
-def test_verify_names_the_batch_whose_offset_is_wrong(folder: Path, number: int) -> None:
-    build.write_checkpoint(folder, "recovery-point-offset", 4)
-    batches = [build.batch(at, [b"a"]) for at in range(4)]
-    batches[number] = (70).to_bytes(8, "big") + batches[number][8:]
-    path = build.write_segment(folder, 0, *batches)
-    place = f"{path}, {number * len(batches[0])}"
-    assert findings(folder) == [Finding("log", place, "offset 70 is not in order")]
-
-
 def test_verify_reads_a_log_once(tmp_path: Path, folder: Path) -> None:
     for base in (0, 10):
         build.write_segment(folder, base, *(build.batch(base + n, [b"a"]) for n in range(10)))
@@ -150,11 +140,6 @@ def test_verify_says_what_a_recovery_cuts(killed: Path) -> None:
     assert dropped == Finding("log", str(later), "a recovery deletes the segment")
     (row,) = partition_rows(opened(killed)).to_pylist()
     assert row["recovery"].startswith(f"cuts {path} at {len(batch)} and drops 1 segments")
-
-
-def test_zeros_of_a_preallocated_file_are_not_damage(killed: Path) -> None:
-    build.write_segment(killed, 0, build.batch(0, [b"a"]), b"\0" * 5000)
-    assert findings(killed) == []
 
 
 def test_partitions_as_rows(folder: Path) -> None:

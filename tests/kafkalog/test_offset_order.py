@@ -143,20 +143,6 @@ def test_a_higher_base_offset_at_the_end(
     assert opened(folder).scan().count() == end
 
 
-@pytest.mark.parametrize("point", [0, 20, 50, 55, 59, 80, 99])
-@pytest.mark.parametrize("is_indexed", [False, True])
-def test_a_gap_before_the_last_batch(folder: Path, point: int, *, is_indexed: bool) -> None:
-    """Nothing says that the log ended within it."""
-    build.write_segment(folder, 0, *BATCHES[:5], based(BATCHES[5], 70))
-    if is_indexed:
-        build.write_index(folder, 0, (79, sum(map(len, BATCHES[:5]))))
-    build.write_checkpoint(folder, "recovery-point-offset", point)
-    build.write_snapshot(folder, 50, {})
-    build.write_snapshot(folder, 80, {})
-    assert opened(folder).end_offset == 80
-    assert opened(folder).scan().count() == 60
-
-
 @pytest.mark.parametrize(
     ("point", "snapshots", "end"),
     [

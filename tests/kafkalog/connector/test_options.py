@@ -85,12 +85,6 @@ def test_where_partitions_start(options: dict[str, str], start: OffsetLimit) -> 
     assert parse(**options).start == start
 
 
-def test_a_time_for_all_partitions_comes_first() -> None:
-    limit = parse(startingTimestamp="9", startingOffsetsByTimestamp='{"a":{"0":7}}').start
-    assert limit.time_of(("a", 0)) == 9
-    assert not limit.named
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -138,13 +138,6 @@ def test_the_wrapper_of_v1_decides_about_append_times() -> None:
     ]  # fmt: skip
 
 
-def test_a_wrapper_with_the_offset_0_holds_absolute_offsets() -> None:
-    inner = [message(number, None, b"a") for number in range(3)]
-    found = both(wrapper(0, GZIP, *inner))
-    assert found is not None
-    assert [row["offset"] for row in found] == [0, 1, 2]
-
-
 def test_formats_may_follow_one_another() -> None:
     data = (
         batch(0, [Row(b"a", b"1")])
