@@ -93,6 +93,11 @@ def as_key(table: pa.Table) -> list[Row]:
     ]
 
 
+def bytes_of(text: str | None) -> bytes | None:
+    """Return the bytes that a key of a golden store has in base64."""
+    return None if text is None else base64.b64decode(text)
+
+
 def _text(content: bytes | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode()
 

@@ -24,8 +24,9 @@ from pyarrow import parquet
 import rmqstore
 from command_line import refusal, rows, rows_of, run, success
 from goldens import Golden
+from json_reference import jsonable
 from rmqstore.cli.output import Output
-from rmqstore.exchange.json_rows import json_rows, jsonable
+from rmqstore.exchange.json_rows import json_rows
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import COLUMN_TYPES, VIEWS

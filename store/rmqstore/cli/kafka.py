@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import click
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafkalog.dump import (
     LOGS,
@@ -39,7 +40,7 @@ from rmqstore.cli.output import Output, gives_findings, gives_rows, show_finding
 from rmqstore.cli.stores import given_options
 from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
-from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
+from rmqstore.exchange.json_rows import JSON_TEXT, json_rows
 from rmqstore.query.selection import nearest_topics
 from rmqstore.storage.files.storage import Storage
 
@@ -292,11 +293,13 @@ def _readable(
     shown = schema.set(at, pa.field(_HEADERS, pa.string(), metadata=JSON_TEXT))
 
     def with_json(batch: pa.RecordBatch) -> pa.RecordBatch:
-        headers = []
-        for row in batch.column(at).to_pylist():
+        lists = batch.column(at)
+        entries = iter(json_rows(pa.RecordBatch.from_struct_array(lists.flatten())))
+        headers: list[str | None] = []
+        for length in pc.list_value_length(lists).to_pylist():
             text = None
-            if row is not None:
-                text = orjson.dumps([jsonable(header) for header in row]).decode()
+            if length is not None:
+                text = orjson.dumps([*islice(entries, length)]).decode()
             headers.append(text)
         arrays = batch.columns
         arrays[at] = pa.array(headers, pa.string())
