@@ -59,18 +59,20 @@ def by_topic(offsets: Mapping[Any, Any] | str | None) -> Mapping[str, Any] | str
     return tables
 
 
-def committed_offsets(log_dirs: LogDirs, groups: list[str], spec: ScanSpec) -> Committed:
+def committed_offsets(log_dirs: LogDirs, selection: Selection, spec: ScanSpec) -> Committed:
     """Return the committed offsets of groups, as far as damage lets a scan know them.
 
     Args:
         log_dirs: have the records of the groups; nothing is read without a group.
-        groups: names of the groups that are asked for.
+        selection: starts or ends at the offsets of the groups.
         spec: of the scan.
 
     Raises:
         OptionError: a group has no committed offset.
         CorruptBatchError: a batch of commits is damaged and the mode is FAILFAST.
     """
+    bounds = (selection.start, selection.end)
+    groups = [bound.group for bound in bounds if bound.group is not None]
     if not groups:
         return {}
     mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
@@ -321,17 +323,17 @@ class LogDirs(Closing):
         chosen = self._choose(selection, partitions)
         fields = {field.name: field for field in (*KEY_FIELDS, *spec.schema)}
         schema = pa.schema([fields[name] for name in names])
-        bounds = (selection.start, selection.end)
-        groups = [bound.group for bound in bounds if bound.group is not None]
 
         def read() -> Iterator[pa.RecordBatch]:
-            committed = committed_offsets(self, groups, spec)
+            committed = committed_offsets(self, selection, spec)
             spans = ((part, span_of(part, selection, committed)) for part in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _with_key(batch, key, schema)
 
-        has_times = any(bound.timestamp is not None or bound.by_timestamp for bound in bounds)
-        has_look_ups = spec.is_committed or has_times or groups
+        has_look_ups = spec.is_committed or any(
+            bound.group is not None or bound.timestamp is not None or bound.by_timestamp
+            for bound in (selection.start, selection.end)
+        )
         is_quick = not has_look_ups and all(part.is_clean for part in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
 
