@@ -114,6 +114,14 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
     return first, last
 
 
+def _needs_look_ups(selection: Selection) -> bool:
+    """Return whether a selection starts or ends at a time or at the offsets of a group."""
+    return any(
+        bound.group is not None or bound.timestamp is not None or bound.by_timestamp
+        for bound in (selection.start, selection.end)
+    )
+
+
 def _time(bound: Bound, key: TopicPartition) -> int | None:
     if bound.timestamp is not None:
         return bound.timestamp
@@ -330,10 +338,7 @@ class LogDirs(Closing):
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _with_key(batch, key, schema)
 
-        has_look_ups = spec.is_committed or any(
-            bound.group is not None or bound.timestamp is not None or bound.by_timestamp
-            for bound in (selection.start, selection.end)
-        )
+        has_look_ups = spec.is_committed or _needs_look_ups(selection)
         is_quick = not has_look_ups and all(part.is_clean for part in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
 
