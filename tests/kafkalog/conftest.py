@@ -1,14 +1,12 @@
-"""Folders of the partition t-0, in which nothing is yet."""
+"""Folders of the partition t-0, in which nothing is yet, and walks through its log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import kafka_logs
-from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 
 
 @pytest.fixture
@@ -26,11 +24,6 @@ def killed(tmp_path: Path) -> Path:
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the offsets at which walks for open transactions begin."""
-    starts: list[int] = []
+    from kafka_reading import record_walks  # which a run without kafkalog cannot import
 
-    def recorded(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
-        starts.append(start_offset)
-        return ordered_windows(log, start_offset)
-
-    monkeypatch.setattr("kafkalog.transactions.ordered_windows", recorded)
-    return starts
+    return record_walks(monkeypatch)
