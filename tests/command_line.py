@@ -15,6 +15,13 @@ def run(*words: object, stdin: str | None = None) -> Result:
     return CliRunner().invoke(main, [*map(str, words)], input=stdin)
 
 
+def success(*words: object, stdin: str | None = None) -> Result:
+    """Return what a verb prints that ends well."""
+    shown = run(*words, stdin=stdin)
+    assert shown.exit_code == 0, shown.output
+    return shown
+
+
 def rows_of(shown: Result) -> list[dict[str, Any]]:
     """Return the rows that a verb printed as JSON Lines."""
     return [json.loads(line) for line in shown.stdout.splitlines()]
@@ -22,9 +29,7 @@ def rows_of(shown: Result) -> list[dict[str, Any]]:
 
 def rows(*words: object) -> list[dict[str, Any]]:
     """Return the rows that a verb prints as JSON Lines when it ends well."""
-    shown = run(*words, "--json")
-    assert shown.exit_code == 0, shown.stderr
-    return rows_of(shown)
+    return rows_of(success(*words, "--json"))
 
 
 def refusal(*words: object) -> str:

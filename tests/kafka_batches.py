@@ -82,17 +82,16 @@ def batch(
     max_time: int = TIME + 9,
     leader_epoch: int = 5,
     producer: tuple[int, int, int] = (-1, -1, -1),
+    last_delta: int | None = None,
 ) -> bytes:
-    """Return a batch of format v2; ``records`` and ``count`` may lie."""
+    """Return a batch of format v2; ``records``, ``count`` and ``last_delta`` may lie."""
     stored = b"".join(record(number, row) for number, row in enumerate(rows))
     stored = stored if records is None else records
     stored = (compress or CODECS[attributes & 7])(stored) if rows or records else b""
     deltas = [row.offset_delta for row in rows if row.offset_delta is not None]
-    last = max([len(rows) - 1, 0, *deltas])
+    last = max([len(rows) - 1, 0, *deltas]) if last_delta is None else last_delta
     n_rows = len(rows) if count is None else count
-    checked = struct.pack(
-        ">hiqqqhii", attributes, last, base_time, max_time, *producer, n_rows
-    )  # fmt: skip
+    checked = struct.pack(">hiqqqhii", attributes, last, base_time, max_time, *producer, n_rows)
     checked += stored
     header = struct.pack(">qiib", base_offset, 9 + len(checked), leader_epoch, 2)
     return header + struct.pack(">I", crc32c.crc32c(checked)) + checked

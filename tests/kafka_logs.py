@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import crcmod.predefined
+import crc32c
 import pyarrow as pa
+
+import kafka_batches
 
 FOLDER = Path(__file__).parent / "golden" / "kafka"
 
@@ -30,8 +32,6 @@ TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 Row = dict[str, Any]
 Golden = Callable[[str], Path]  # the name of a store in, its root out
-
-_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -93,6 +93,11 @@ def as_key(table: pa.Table) -> list[Row]:
     ]
 
 
+def bytes_of(text: str | None) -> bytes | None:
+    """Return the bytes that a key of a golden store has in base64."""
+    return None if text is None else base64.b64decode(text)
+
+
 def _text(content: bytes | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode()
 
@@ -129,15 +134,38 @@ def batch(
     time: int = TIME,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    made_by = producer or Producer()
-    body = b"".join(_record(number, key, value) for number, value in enumerate(values))
-    last = len(values) - 1 if last_offset_delta is None else last_offset_delta
-    checked = struct.pack(
-        ">hiqqqhii", attributes, last, time, time + max(len(values) - 1, 0), *made_by, len(values)
-    )
-    checked += body
-    header = struct.pack(">qiib", base_offset, 9 + len(checked), 0, 2)
-    return header + struct.pack(">I", _crc32c(checked)) + checked
+    rows = [kafka_batches.Row(key, value, time_delta=at) for at, value in enumerate(values)]
+    last = len(values) - 1
+    return kafka_batches.batch(
+        base_offset, rows, attributes=attributes, base_time=time, max_time=time + max(last, 0),
+        leader_epoch=0, producer=producer or Producer(),
+        last_delta=last if last_offset_delta is None else last_offset_delta,
+    )  # fmt: skip
+
+
+def sent(
+    offset: int, producer_id: int, *values: bytes, sequence: int = 0, time: int = TIME
+) -> bytes:
+    """Return a batch of a transaction."""
+    producer = Producer(producer_id, 0, sequence)
+    return batch(offset, values, producer=producer, attributes=TRANSACTIONAL, time=time)
+
+
+def changed(content: bytes, at: int = -1, bits: int = 1) -> bytes:
+    """Return bytes of which some bits of one are other ones."""
+    found = bytearray(content)
+    found[at] ^= bits
+    return bytes(found)
+
+
+def commit(offset: int, value: int | None, producer_id: int | None = None) -> bytes:
+    """Return a batch with an offset that the group g commits for t-0, or with its deletion."""
+    key = struct.pack(">hh1sh1si", 1, 1, b"g", 1, b"t", 0)
+    content = None if value is None else struct.pack(">hqihq", 3, value, -1, 0, TIME)
+    if producer_id is None:
+        return batch(offset, [content], key=key)
+    producer = Producer(producer_id, 0, 0)
+    return batch(offset, [content], key=key, producer=producer, attributes=TRANSACTIONAL)
 
 
 def marker(offset: int, producer_id: int, kind: int) -> bytes:
@@ -145,24 +173,6 @@ def marker(offset: int, producer_id: int, kind: int) -> bytes:
         offset, [struct.pack(">hi", 0, 0)], producer=Producer(producer_id, 0), attributes=CONTROL,
         key=struct.pack(">hh", 0, kind),
     )  # fmt: skip
-
-
-def _record(number: int, key: bytes | None, value: bytes | None) -> bytes:
-    fields = b"\0" + _varint(number) + _varint(number) + _counted(key) + _counted(value) + b"\0"
-    return _varint(len(fields)) + fields
-
-
-def _counted(content: bytes | None) -> bytes:
-    return _varint(-1) if content is None else _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    rest = (number << 1) ^ (number >> 63)
-    coded = bytearray()
-    while rest > 0x7F:
-        coded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes(coded) + bytes([rest])
 
 
 def write_segment(folder: Path, base_offset: int, *batches: bytes, suffix: str = "") -> Path:
@@ -177,6 +187,18 @@ def write_index(folder: Path, base_offset: int, *entries: tuple[int, int]) -> Pa
     rows = [struct.pack(">ii", offset - base_offset, position) for offset, position in entries]
     path.write_bytes(b"".join(rows))
     return path
+
+
+def write_time_index(folder: Path, base_offset: int, *entries: tuple[int, int]) -> Path:
+    path = folder / f"{base_offset:020}.timeindex"
+    rows = [struct.pack(">qi", time, offset - base_offset) for time, offset in entries]
+    path.write_bytes(b"".join(rows))
+    return path
+
+
+def write_checkpoint(folder: Path, name: str, offset: int) -> None:
+    """Write a checkpoint that names an offset of t-0, whose folder is given."""
+    (folder.parent / f"{name}-checkpoint").write_text(f"0\n1\nt 0 {offset}\n")
 
 
 def make_log_dir(folder: Path, *, is_clean: bool = True) -> Path:
@@ -201,7 +223,7 @@ def write_snapshot(folder: Path, offset: int, open_since: dict[int, int]) -> Pat
     ]
     checked = struct.pack(">i", len(entries)) + b"".join(entries)
     path = folder / f"{offset:020}.snapshot"
-    path.write_bytes(struct.pack(">hI", 1, _crc32c(checked)) + checked)
+    path.write_bytes(struct.pack(">hI", 1, crc32c.crc32c(checked)) + checked)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import kafkalog
 from kafkalog.format.batch_headers import BatchHeaders, Data
 from kafkalog.storage import windows
+from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from rmqstore.format.layout import Mask
 
 
@@ -32,6 +34,18 @@ def count_crcs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(BatchHeaders, "check_crcs", counted)
     return n_batches
+
+
+def record_walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the offset at which each walk for open transactions begins."""
+    starts: list[int] = []
+
+    def recorded(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
+        starts.append(start_offset)
+        return ordered_windows(log, start_offset)
+
+    monkeypatch.setattr("kafkalog.transactions.ordered_windows", recorded)
+    return starts
 
 
 def opened(folder: Path) -> kafkalog.Partition:

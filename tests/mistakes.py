@@ -164,8 +164,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/kafkalog/groups.py",
-        "if is_commit and (known is None or known[0] < offset):",
-        "if is_commit:",
+        "if marker.is_commit and (known is None or known[0] < offset):",
+        "if marker.is_commit:",
         "a group is shown at an older offset than it has committed",
         "kafkalog/test_transactions.py",
     ),

@@ -14,8 +14,7 @@ from pyarrow import parquet
 
 import goldens
 import rmqstore
-import store_builder as build
-from command_line import refusal, run
+from command_line import refusal, run, success
 
 SIZES = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
@@ -29,17 +28,11 @@ SAME = [
 
 
 def rows(root: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Return the messages of a store, those of each queue in their order."""
     with rmqstore.open(root, broker_name="b") as store:
-        found = store.scan(columns=columns or SAME, include_system_topics=True).read_all()
-    order = [
-        (name, "ascending")
-        for name in ("topic", "queueId", "queueOffset")
-        if name in found.column_names
-    ]
-    return [
-        row | {"properties": dict(row["properties"])} if "properties" in row else row
-        for row in found.sort_by(order).to_pylist()
-    ]
+        found = store.scan(columns=columns or SAME, include_system_topics=True).to_arrow()
+    every = [row | {"properties": dict(row.get("properties", ()))} for row in found.to_pylist()]
+    return sorted(every, key=lambda row: [row.get(name) for name in ("topic", "queueId")])
 
 
 def config(folder: Path, text: str = SIZES) -> Path:
@@ -54,24 +47,23 @@ def test_messages_come_back_the_same(
     golden_store: goldens.Golden, tmp_path: Path, name: str, suffix: str
 ) -> None:
     root, target = golden_store(name), tmp_path / f"out.{suffix}"
-    shown = run("export", root, target, "--all")
-    assert shown.exit_code == 0, shown.stderr
+    success("export", root, target, "--all")
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     back = tmp_path / "back"
-    shown = run(
-        "import", back, target, "-c", config(tmp_path), "--uniq-key", "keep",
+    success(
+        "import",
+        back,
+        target,
+        "-c",
+        config(tmp_path),
+        "--uniq-key",
+        "keep",
         "--allow-system-topics",
-    )  # fmt: skip
-    assert shown.exit_code == 0, shown.stderr
+    )
     assert rows(back) == rows(root)
     assert len(rows(back)) > 10
-    with rmqstore.open(back) as store:
-        ids = store.scan(columns="properties,msgId", include_system_topics=True).read_all()
-    keys = [dict(properties).get("UNIQ_KEY") for properties in ids.column("properties").to_pylist()]
-    assert all(
-        key in (None, msg_id)
-        for key, msg_id in zip(keys, ids.column("msgId").to_pylist(), strict=True)
-    )
+    for row in rows(back, ["properties", "msgId"]):
+        assert row["properties"].get("UNIQ_KEY") in (None, row["msgId"])
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -81,9 +73,8 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
 ) -> None:
     root, target, back = golden_store(name), tmp_path / f"out.{suffix}", tmp_path / "back"
     conf = "".join(f"{key}={value}\n" for key, value in goldens.summary(name)["conf"].items())
-    assert run("export", root, target, "--verbatim", "--scan", "commitlog").exit_code == 0
-    shown = run("import", back, target, "--verbatim", "-c", config(tmp_path, conf))
-    assert shown.exit_code == 0, shown.stderr
+    success("export", root, target, "--verbatim", "--scan", "commitlog")
+    success("import", back, target, "--verbatim", "-c", config(tmp_path, conf))
     wrote = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
     assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
 
@@ -91,59 +82,31 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
 def test_export_takes_what_was_chosen(golden_store: goldens.Golden, tmp_path: Path) -> None:
     target = tmp_path / "some.parquet"
     chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
-    assert run("export", golden_store("live"), target, *chosen).exit_code == 0
+    success("export", golden_store("live"), target, *chosen)
     found = parquet.read_table(target)
     assert found.column_names == ["queueOffset", "body"]
     assert found.column("queueOffset").to_pylist()[:2] == [10, 11]
     assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
 
 
-def test_export_replaces_nothing_without_the_option(
+def test_an_export_whose_name_says_nothing_needs_a_format(
     golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
-    target = tmp_path / "there.jsonl"
-    target.write_text("mine")
-    shown = run("export", golden_store("basic"), target)
-    assert (shown.exit_code, target.read_text()) == (2, "mine")
-    assert "--overwrite" in shown.stderr
-    assert run("export", golden_store("basic"), target, "--overwrite").exit_code == 0
-    assert len(target.read_text().splitlines()) > 10
-
-
-def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
-    store = build.Store()
-    for number in range(3):
-        store.append(build.Record(queue_offset=number, body_crc=1 if number == 1 else None))
-    root = store.write(tmp_path / "s")
-    (tmp_path / "out").mkdir()
-    assert run("export", root, tmp_path / "out" / "x.parquet").exit_code == 1
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_both_files_of_a_name_that_says_nothing_need_a_format(
-    golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    said = refusal("export", golden_store("basic"), tmp_path / "out.txt")
-    assert "out.txt: the name does not give the format" in said
-    assert (
-        run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code
-        == 0
-    )
+    words = ("export", golden_store("basic"), tmp_path / "out.txt")
+    assert "out.txt: the name does not give the format" in refusal(*words)
+    success(*words, "--format", "jsonl")
 
 
 def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     lines = [
         {"topic": "Orders", "body": "one", "keys": "k1", "bornTimestamp": "2026-01-02T03:04:05Z"},
-        {
-            "topic": "Orders", "bodyBase64": "/wA=", "properties": {"colour": "blue"},
-            "bornTimestamp": 1767323045000,
-        },
+        {"topic": "Orders", "bodyBase64": "/wA=", "properties": {"colour": "blue"},
+         "bornTimestamp": 1767323045000},
         {"topic": "Orders", "body": "three", "queueId": 2, "tags": None},
     ]  # fmt: skip
     root = tmp_path / "s"
     typed = "\n".join(map(json.dumps, lines)) + "\n\n"
-    shown = run("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
-    assert shown.exit_code == 0, shown.stderr
+    success("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
     found = rows(root, ["queueId", "body", "keys", "bornTimestamp", "properties"])
     assert {row["body"] for row in found} == {b"one", b"\xff\x00", b"three"}
     assert next(row["queueId"] for row in found if row["body"] == b"three") == 2
@@ -158,31 +121,21 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ("[1]", "line 601 is not a JSON object"),
         ("[" * 100_000, "line 601 is not JSON"),
         ('{"topic": "T", "body": "x", "colour": "blue"}', "line 601: colour is not a column"),
-        (
-            '{"topic": "T", "body": 3}',
-            "line 601: body must be text, not 3; other bytes stand in bodyBase64",
-        ),
+        ('{"topic": "T", "body": 3}',
+         "line 601: body must be text, not 3; other bytes stand in bodyBase64"),
         ('{"topic": "T", "bodyBase64": "*"}', "line 601: bodyBase64"),
         ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
         ('{"topic": "T", "body": "x", "queueId": 99999999999}', "queueId must be int32"),
-        (
-            '{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
-            "line 601: bornTimestamp: time 'noon'",
-        ),
+        ('{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
+         "line 601: bornTimestamp: time 'noon'"),
         ('{"topic": "../T", "body": "x"}', "line 601: MESSAGE_ILLEGAL"),
         ('{"topic": "T"}', "line 601: MESSAGE_ILLEGAL: body is null"),
-        (
-            '{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
-            "line 601: MESSAGE_ILLEGAL: the value of property 'b' is null or empty",
-        ),
-        (
-            '{"topic": "T", "body": "x", "properties": {"a": null}}',
-            "line 601: MESSAGE_ILLEGAL: the value of property 'a' is null or empty",
-        ),
-        (
-            '{"topic": "T", "body": "x", "properties": {"": "x"}}',
-            "line 601: MESSAGE_ILLEGAL: a property has no name",
-        ),
+        ('{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
+         "line 601: MESSAGE_ILLEGAL: the value of property 'b' is null or empty"),
+        ('{"topic": "T", "body": "x", "properties": {"a": null}}',
+         "line 601: MESSAGE_ILLEGAL: the value of property 'a' is null or empty"),
+        ('{"topic": "T", "body": "x", "properties": {"": "x"}}',
+         "line 601: MESSAGE_ILLEGAL: a property has no name"),
         ('{"topic": "T", "body": {"a": 1}}', 'must be text, not {"a": 1}; other bytes'),
         ('{"topic": "T", "bodyBase64": 7}', "bodyBase64 must be bytes in base64, not 7"),
         ('{"topic": 7, "body": "x"}', "topic must be text, not 7"),
@@ -200,7 +153,7 @@ def test_import_refuses_a_bad_line_and_writes_nothing(
     root, source = tmp_path / "s", tmp_path / "in.jsonl"
     good = '{"topic": "T", "body": "x"}\n'
     source.write_text(good)
-    assert run("import", root, source, "-c", config(tmp_path)).exit_code == 0
+    success("import", root, source, "-c", config(tmp_path))
     source.write_text(good * 600 + line + "\n")
     said = refusal("import", root, source, "-c", config(tmp_path))
     assert f"{source}: line 601" in said
@@ -211,10 +164,9 @@ def test_import_refuses_a_bad_line_and_writes_nothing(
 
 def test_an_error_names_the_row_of_its_file(tmp_path: Path) -> None:
     one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
-    parquet.write_table(pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 9000}), one)
-    parquet.write_table(
-        pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [b"y" * (5 << 20)]}), two
-    )
+    for path, last in ((one, b"x"), (two, b"y" * (5 << 20))):
+        table = pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [last]})
+        parquet.write_table(table, path)
     said = refusal("import", tmp_path / "s", one, two)
     assert f"error: {two}: row 9000: MESSAGE_ILLEGAL: a body of 5242880 bytes" in said
     assert not (tmp_path / "s").exists()
@@ -272,7 +224,7 @@ def test_an_import_of_nothing_makes_no_store(tmp_path: Path) -> None:
 def test_a_dry_import_refuses_what_the_import_refuses(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"topic": "T", "body": "x"}\n')
-    assert run("import", tmp_path / "s", source).exit_code == 0
+    success("import", tmp_path / "s", source)
     for option in ((), ("--dry-run",)):
         said = refusal("import", tmp_path / "s" / "commitlog", source, *option)
         assert "is a part of the store" in said
@@ -282,16 +234,14 @@ def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: P
     for topic, queue_id, day in (("007", 1, 5), ("Orders", 0, 6)):
         folder = tmp_path / "in" / f"topic={topic}" / f"queueId={queue_id}" / f"day={day}"
         folder.mkdir(parents=True)
-        parquet.write_table(
-            pa.table({"body": ["a", "b"], "rest": [1, 2]}), folder / "part-0.parquet"
-        )
+        table = pa.table({"body": ["a", "b"], "rest": [1, 2]})
+        parquet.write_table(table, folder / "part-0.parquet")
         (folder / "_SUCCESS").touch()
     root = tmp_path / "s"
     assert "column rest" in refusal("import", root, tmp_path / "in", "-c", config(tmp_path))
-    shown = run(
+    success(
         "import", root, tmp_path / "in", "-c", config(tmp_path), "--columns", "body,topic,queueId"
     )
-    assert shown.exit_code == 0, shown.stderr
     found = [(row["topic"], row["queueId"], row["body"]) for row in rows(root)]
     assert found == [("007", 1, b"a"), ("007", 1, b"b"), ("Orders", 0, b"a"), ("Orders", 0, b"b")]
 
@@ -299,18 +249,14 @@ def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: P
 def test_rows_of_one_file_keep_their_order(tmp_path: Path) -> None:
     n = 50_000
     numbers = pa.array(range(n), pa.int32())
-    table = pa.table(
-        {
-            "topic": ["T"] * n,
-            "queueId": pa.array([0] * n, pa.int32()),
-            "body": pc.cast(numbers, pa.string()),
-        }
-    )
+    queue_ids = pa.array([0] * n, pa.int32())
+    bodies = pc.cast(numbers, pa.string())
+    table = pa.table({"topic": ["T"] * n, "queueId": queue_ids, "body": bodies})
     parquet.write_table(table, tmp_path / "in.parquet", row_group_size=7000)
-    assert run("import", tmp_path / "s", tmp_path / "in.parquet").exit_code == 0
+    success("import", tmp_path / "s", tmp_path / "in.parquet")
     with rmqstore.open(tmp_path / "s") as store:
-        bodies = store.scan(columns="body").read_all().column("body").to_pylist()
-    assert bodies == [str(number).encode() for number in range(n)]
+        found = store.scan(columns="body").read_all().column("body").to_pylist()
+    assert found == [str(number).encode() for number in range(n)]
 
 
 def test_what_is_not_parquet_is_named(tmp_path: Path) -> None:
@@ -324,15 +270,12 @@ def test_what_is_not_parquet_is_named(tmp_path: Path) -> None:
 
 def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    parquet.write_table(pa.table({"topic": ["T"], "body": [b"a"]}), tmp_path / "in" / "1.parquet")
-    parquet.write_table(
-        pa.table({"topic": ["T"], "body": [b"b"], "tags": ["x"]}), tmp_path / "in" / "2.parquet"
-    )
-    assert run("import", tmp_path / "s", tmp_path / "in").exit_code == 0
-    assert [row["tags"] for row in rows(tmp_path / "s", ["topic", "queueId", "tags"])] == [
-        None,
-        "x",
-    ]
+    for number, others in enumerate(({}, {"tags": ["x"]})):
+        table = pa.table({"topic": ["T"], "body": [b"a"], **others})
+        parquet.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    success("import", tmp_path / "s", tmp_path / "in")
+    found = rows(tmp_path / "s", ["topic", "queueId", "tags"])
+    assert [row["tags"] for row in found] == [None, "x"]
 
 
 def test_import_names_bytes_that_are_not_utf8_and_parquet_that_ends_early(tmp_path: Path) -> None:
@@ -344,10 +287,7 @@ def test_import_names_bytes_that_are_not_utf8_and_parquet_that_ends_early(tmp_pa
     data[40:2000] = bytes(1960)
     (tmp_path / "rows.parquet").write_bytes(data)
     for source in (lines, tmp_path / "rows.parquet"):
-        result = run("import", tmp_path / "s", source)
-        assert (result.exit_code, str(source) in result.output.replace("\n", "")) == (2, True), (
-            result.output
-        )
+        assert str(source) in refusal("import", tmp_path / "s", source).replace("\n", "")
     assert not list((tmp_path / "s").glob("commitlog/*"))
 
 

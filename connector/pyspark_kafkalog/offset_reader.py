@@ -18,7 +18,6 @@ from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
-from rmqstore.read.split import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +30,8 @@ class OffsetReader:
     def __init__(self, options: ReadOptions) -> None:
         """Poll the log directories. Raises as :meth:`poll`."""
         self._options = options
-        self._spec = options.spec(("offset",))
-        self._strict = ScanSpec(("offset",), check_crcs=options.check_crc)
+        self._spec = options.spec
+        self._strict = ScanSpec(("offset",), check_crcs=options.spec.check_crcs)
         self._log_dirs = options.log_dirs.open()
         self._take()
 
@@ -63,15 +62,15 @@ class OffsetReader:
                 not name exactly the partitions that are read.
         """
         choice = self._options.choice
+        where = self._options.log_dirs
         topics = sorted({topic for topic, _ in self._known})
         for topic in choice.topics or ():
             if topic not in topics:
-                raise OptionError(
-                    f"subscribe: {self._where} has no topic {topic}; {_near(topic, topics)}"
-                )
+                hint = _near(topic, topics)
+                raise OptionError(f"subscribe: {where} has no topic {topic}; {hint}")
         absent = sorted((choice.partitions or frozenset()) - set(self._known))
         if absent:
-            raise OptionError(f"assign: {self._where} has no partition {_names(absent)}")
+            raise OptionError(f"assign: {where} has no partition {_names(absent)}")
         for end, limit in (("starting", self._options.start), ("ending", self._options.end)):
             if limit.named is None:
                 continue
@@ -96,7 +95,7 @@ class OffsetReader:
 
     def earliest(self, key: TopicPartition) -> int:
         """Return the first offset of a partition."""
-        return self._partition(key).start_offset
+        return self._known[key].start_offset
 
     def latest(self, key: TopicPartition) -> int:
         """Return the offset after the last one that a read may give.
@@ -107,7 +106,7 @@ class OffsetReader:
             CorruptBatchError: what may have ended the oldest transaction is damaged, and the mode
                 is FAILFAST.
         """
-        partition = self._partition(key)
+        partition = self._known[key]
         spec = self._spec
         if not spec.is_committed:
             return partition.end_offset
@@ -137,7 +136,7 @@ class OffsetReader:
         for key, start in starts.items():
             if start > (last := self.latest(key)):
                 first = self.earliest(key)
-                self.lose(
+                self._spec.lose(
                     f"startingOffsets of {key} is {start}, but its committed records have the"
                     f" offsets {first} to {last}, its last stable offset"
                 )
@@ -159,13 +158,11 @@ class OffsetReader:
             elif time < 0:
                 ends[key] = self._offset(time, key)
             else:
-                found = self._partition(key).offset_for_time(time)
+                found = self._known[key].offset_for_time(time)
                 ends[key] = self.latest(key) if found is None else found
         if not self._spec.is_committed:
             return ends
-        return {
-            key: self._partition(key).committed_end(self._spec, end) for key, end in ends.items()
-        }
+        return {key: self._known[key].committed_end(self._spec, end) for key, end in ends.items()}
 
     def _start(self, key: TopicPartition) -> int:
         limit = self._options.start
@@ -174,7 +171,7 @@ class OffsetReader:
             return self._within("startingOffsets", key, self._offset(limit.offset_of(key), key))
         if time < 0:
             return self._offset(time, key)
-        found = self._partition(key).offset_for_time(time)
+        found = self._known[key].offset_for_time(time)
         hidden = ""
         if found is not None and self._spec.is_committed and found >= (end := self.latest(key)):
             # a broker gives no offset either that a consumer of committed records may not see yet
@@ -198,10 +195,11 @@ class OffsetReader:
         return offset
 
     def _within(self, name: str, key: TopicPartition, offset: int) -> int:
-        first, last = self.earliest(key), self._partition(key).end_offset
+        first = self.earliest(key)
+        last = self._known[key].end_offset
         if first <= offset <= last:
             return offset
-        self.lose(f"{name} of {key} is {offset}, but its offsets are {first} to {last}")
+        self._spec.lose(f"{name} of {key} is {offset}, but its offsets are {first} to {last}")
         return min(max(offset, first), last)
 
     def ranges(
@@ -213,7 +211,7 @@ class OffsetReader:
         ]
 
     def _range(self, key: TopicPartition, start: int, end: int) -> OffsetRange:
-        partition = self._partition(key)
+        partition = self._known[key]
         n_bytes = partition.answer(lambda log: log.bytes_between(start, end))
         return OffsetRange(*key, start, end, n_bytes, partition.mark)
 
@@ -225,7 +223,7 @@ class OffsetReader:
         Without a task, nobody would meet the damage.
         """
         return [
-            OffsetRange(*key, start, start, 0, self._partition(key).mark)
+            OffsetRange(*key, start, start, 0, self._known[key].mark)
             for key, start in starts.items()
             if start == ends[key] and self._damage_at_end(key, start) is not None
         ]
@@ -240,7 +238,7 @@ class OffsetReader:
             damage = self._damage_at_end(key, self.earliest(key))
             if damage is None:
                 continue
-            if self._options.mode == FAILFAST:
+            if self._spec.mode == FAILFAST:
                 raise damage
             logger.warning("no record of %s can be read: %s", key, damage)
 
@@ -249,7 +247,7 @@ class OffsetReader:
 
         Where a recovery would cut the damage off, it is not part of the log.
         """
-        partition = self._partition(key)
+        partition = self._known[key]
         is_at_end = partition.is_clean and start == partition.end_offset
         if not is_at_end or not partition.log().end_position:
             return None
@@ -269,10 +267,9 @@ class OffsetReader:
             ranges: what is read, cut and joined into tasks.
             unreadable: empty ranges where tasks report damage.
         """
-        options = self._options
-        limits = Limits(options.max_bytes, options.max_records, options.min_partitions)
+        limits = self._options.limits
         parts = divide_ranges(ranges, limits)
-        if options.min_partitions is None:
+        if limits.min_partitions is None:
             tasks = pack_ranges(parts, limits)
         else:
             tasks = [(part,) for part in parts]
@@ -280,34 +277,17 @@ class OffsetReader:
         return [RangeSplit(task) for task in tasks]
 
     def warn_of_losses(
-        self,
-        starts: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
         """Warn of records that are gone from the ends of the partitions that are read.
 
         A partition without a folder that the checkpoints name is gone as well.
         """
         for key, start in starts.items():
-            warn_of_losses(self._partition(key), start, ends[key])
+            warn_of_losses(self._known[key], start, ends[key])
         missing = self._log_dirs.missing
         for key in self._options.choice.of(missing):
             logger.warning("data loss: partition %s of %s is gone", key, missing[key])
-
-    def lose(self, text: str) -> None:
-        """Report records that are gone.
-
-        Raises:
-            OffsetOutOfRangeError: data loss is to fail.
-        """
-        self._spec.lose(text)
-
-    @property
-    def _where(self) -> str:
-        return str(self._options.log_dirs)
-
-    def _partition(self, key: TopicPartition) -> Partition:
-        return self._known[key]
 
 
 def _names(keys: list[TopicPartition]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kafkalog.storage.identity import BatchNote, LogIdentity
 from kafkalog.storage.names import TopicPartition
-from pyspark_rmqstore.offsets import flattened, nested
+from pyspark_rmqstore.offsets import nested
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 
 # No topic can have this name, so that the rest is what Spark's Kafka source has.
@@ -67,16 +67,12 @@ class StreamOffset:
                 key: BatchNote(*map(int, batch))
                 for key, batch in _by_partition(noted["batches"]).items()
             }
-            return cls(
-                {
-                    TopicPartition(topic, number): offset
-                    for topic, number, offset in flattened(offsets, 1)
-                },
-                {
-                    key: LogIdentity(topic_ids.get(key), batches.get(key))
-                    for key in topic_ids.keys() | batches.keys()
-                },
-            )
+            identities = {
+                key: LogIdentity(topic_ids.get(key), batches.get(key))
+                for key in topic_ids.keys() | batches.keys()
+            }
+            next_offsets = {key: int(offset) for key, offset in _by_partition(offsets).items()}
+            return cls(next_offsets, identities)
         except (AttributeError, KeyError, TypeError, ValueError) as err:
             raise OptionError(
                 f"the checkpoint does not hold offsets of kafkalog but {stored!r}: "

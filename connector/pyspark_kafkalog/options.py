@@ -42,6 +42,7 @@ from rmqstore.query.options import (
 )
 from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.query.times import parse_timestamp
+from rmqstore.read.split import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -451,23 +452,6 @@ class LogDirsRef:
         return kafkalog.open(*self.paths, storage_options=dict(self.storage_options))
 
 
-def parse_log_dirs(paths: list[str], given: GivenOptions) -> LogDirsRef:
-    """Return the log directories that options name.
-
-    Args:
-        paths: as they are named, at least one.
-        given: the options.
-
-    Raises:
-        OptionError: the paths lie in several storages, or an option of the storage is unknown.
-        UnsupportedFeatureError: a URI is of a file system that is not known.
-    """
-    to_reach = given["storageOptions"]
-    absolute = tuple(store_path(path) for path in paths)
-    require_reachable(absolute, to_reach)
-    return LogDirsRef(absolute, tuple(to_reach.items()))
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
     """The columns that rows have beside those that they always have.
@@ -492,13 +476,8 @@ class ReadOptions:
         start: where they start.
         end: where they end; the latest offsets for a stream.
         start_is_strict: whether a start time after the last record is an error.
-        isolation_level: read_uncommitted or read_committed.
-        mode: what is done about damage.
-        check_crc: whether a wrong CRC is damage.
-        fail_on_data_loss: whether records that are gone are an error.
-        min_partitions: the least number of tasks; a record is never divided.
-        max_records: the most records of a task.
-        max_bytes: the most bytes of a task, estimated.
+        spec: how records are read, with the column of offsets alone.
+        limits: of tasks, whose bytes are estimated and whose records are offsets.
     """
 
     log_dirs: LogDirsRef
@@ -507,23 +486,8 @@ class ReadOptions:
     start: OffsetLimit
     end: OffsetLimit
     start_is_strict: bool
-    isolation_level: str
-    mode: str
-    check_crc: bool
-    fail_on_data_loss: bool
-    min_partitions: int | None
-    max_records: int | None
-    max_bytes: int
-
-    def spec(self, columns: tuple[str, ...]) -> ScanSpec:
-        """Return how these columns of records are read."""
-        return ScanSpec(
-            columns,
-            self.isolation_level,
-            self.mode,
-            check_crcs=self.check_crc,
-            fail_on_data_loss=self.fail_on_data_loss,
-        )
+    spec: ScanSpec
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,36 +535,38 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     if misplaced:
         raise OptionError(f"{', '.join(misplaced)}: a stream has no end")
     most, least = offsets_per_trigger(given)
-    return StreamOptions(
-        _read_options(given, LATEST),
-        most,
-        least,
-        given["maxTriggerDelay"],
-    )
+    return StreamOptions(_read_options(given, LATEST), most, least, given["maxTriggerDelay"])
 
 
 def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:
+    paths = tuple(store_path(path) for path in user_paths(given, _MISSING_PATH))
+    to_reach = given["storageOptions"]
+    require_reachable(paths, to_reach)
     return ReadOptions(
-        log_dirs=parse_log_dirs(user_paths(given, _MISSING_PATH), given),
+        log_dirs=LogDirsRef(paths, tuple(to_reach.items())),
         columns=_column_options(given),
         choice=parse_choice(given),
         start=parse_limit(given, "starting", default_start),
         end=parse_limit(given, "ending", LATEST),
         start_is_strict=given["startingOffsetsByTimestampStrategy"] == "error",
-        isolation_level=given[_ISOLATION_LEVEL],
-        mode=given["mode"],
-        check_crc=given["checkCRC"],
-        fail_on_data_loss=given["failOnDataLoss"],
-        min_partitions=given["minPartitions"],
-        max_records=given["maxRecordsPerPartition"],
-        max_bytes=given["maxBytesPerPartition"],
+        spec=ScanSpec(
+            ("offset",),
+            given[_ISOLATION_LEVEL],
+            given["mode"],
+            check_crcs=given["checkCRC"],
+            fail_on_data_loss=given["failOnDataLoss"],
+        ),
+        limits=Limits(
+            given["maxBytesPerPartition"], given["maxRecordsPerPartition"], given["minPartitions"]
+        ),
     )
 
 
 def _known(options: Mapping[str, str]) -> GivenOptions:
     """Return the options by their documented names, without those that only a broker needs."""
-    of_brokers = [key for key in options if KAFKA_OWN.fullmatch(key)]
-    of_brokers = [key for key in of_brokers if key.lower() != _ISOLATION_LEVEL]
+    of_brokers = [
+        key for key in options if KAFKA_OWN.fullmatch(key) and key.lower() != _ISOLATION_LEVEL
+    ]
     _warn_of_ignored(tuple(sorted(of_brokers)), "no broker is asked")
     return GivenOptions(
         {key: value for key, value in options.items() if key not in of_brokers}, OPTIONS, SPARK_OWN

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -28,14 +29,13 @@ from rmqstore.errors import OptionError, UnsupportedFeatureError
 
 logger = logging.getLogger(__name__)
 
-_TOPIC, _PARTITION, _TIMESTAMP_TYPE = "topic", "partition", "timestampType"
 # Each column with the one of a record that it is made of.
 _MADE_OF: Final = {
     "key": "key",
     "value": "value",
     "offset": "offset",
     "timestamp": "timestamp",
-    _TIMESTAMP_TYPE: "timestamp_type",
+    "timestampType": "timestamp_type",
     "headers": "headers",
 }
 # What Kafka's clients give for a record of format v0, which has no time.
@@ -56,7 +56,8 @@ class KafkaLogReader(DataSourceReader):
         """Return the tasks. Runs on the driver."""
         reader = OffsetReader(self._options)
         reader.require_named()
-        starts, ends = reader.stable_starts(), reader.ends()
+        starts = reader.stable_starts()
+        ends = reader.ends()
         reader.warn_of_losses(starts, ends)
         for key, end in ends.items():
             if end < starts[key]:
@@ -125,7 +126,7 @@ class RowReader:
         made_of = [_MADE_OF[name] for name in self._names if name in _MADE_OF]
         if "offset" not in made_of:
             made_of.append("offset")  # which errors name
-        self._spec = options.spec(tuple(made_of))
+        self._spec = replace(options.spec, columns=tuple(made_of))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task."""
@@ -198,9 +199,9 @@ class RowReader:
         return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
 
     def _column(self, batch: pa.RecordBatch, name: str, offset_range: OffsetRange) -> pa.Array:
-        if name == _TOPIC:
+        if name == "topic":
             return pa.repeat(pa.scalar(offset_range.topic, pa.string()), batch.num_rows)
-        if name == _PARTITION:
+        if name == "partition":
             return pa.repeat(pa.scalar(offset_range.partition, pa.int32()), batch.num_rows)
         if name == self._corrupt:
             return batch.column(self._spec.corrupt_column)
@@ -210,8 +211,8 @@ class RowReader:
         if name != "headers":
             return column
         # Names of headers may be null to Spark, and a record without headers has null.
-        offsets, values = column.offsets, column.values
-        fields = [values.field("key"), values.field("value")]
+        offsets = column.offsets
+        fields = [column.values.field("key"), column.values.field("value")]
         pairs = pa.StructArray.from_arrays(fields, ["key", "value"])
         is_empty = pc.equal(offsets[1:], offsets[:-1])
         return pa.ListArray.from_arrays(offsets, pairs, mask=is_empty)

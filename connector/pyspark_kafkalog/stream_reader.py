@@ -116,18 +116,17 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
         reader = self._poll()
-        since, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
+        since = StreamOffset.of_json(start)
+        until = StreamOffset.of_json(end)
         self._report_gone(reader, until.offsets)
         ends = self._planned_ends(reader, until)
         again = self._began_again(reader, since)
         starts = self._starts(reader, since, ends, again)
         for key, offset in ends.items():
             if offset < since.offsets.get(key, 0) and key not in again:
-                known = since.offsets[key]
-                self._lose(reader, f"{key} ended at {known} and now ends at {offset}")
+                self._lose(f"{key} ended at {since.offsets[key]} and now ends at {offset}")
             elif offset > (last := reader.latest(key)):
-                text = f"{key} was to be read up to {offset} but now ends at {last}"
-                self._lose(reader, text)
+                self._lose(f"{key} was to be read up to {offset} but now ends at {last}")
                 ends[key] = last
         named = self._options.read.start.offsets
         ranges = []
@@ -150,9 +149,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {key: offset for key, offset in until.offsets.items() if key in present}
         for key in self._began_again(reader, until):
             self._lose(
-                reader,
                 f"{key} was to be read up to {ends.pop(key)}, but its topic was deleted and made"
-                " again since; what it has now is read by the next micro-batch",
+                " again since; what it has now is read by the next micro-batch"
             )
         return ends
 
@@ -173,12 +171,11 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept: Mapping[TopicPartition, LogIdentity] | None = None,
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
-        known = kept or {}
+        identities = dict(kept or {})
         partitions = reader.partitions
-        identities = {
-            key: known[key] if key in known else identity_of(partitions[key], offset)
-            for key, offset in offsets.items()
-        }
+        for key, offset in offsets.items():
+            if key not in identities:
+                identities[key] = identity_of(partitions[key], offset)
         return StreamOffset(offsets, identities)
 
     def _starts(
@@ -191,28 +188,25 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = since.offsets.get(key)
             if key in again:
                 self._lose(
-                    reader,
                     f"{key} began again after it was read up to {known}: its topic was deleted and"
-                    f" made again; what it has now is read from its first offset, {first}",
+                    f" made again; what it has now is read from its first offset, {first}"
                 )
                 known = None
             elif first > (known or 0) and (known is not None or first > 0):
-                text = f"{key} now begins at {first}, and offset {known or 0} was next"
-                self._lose(reader, text)
+                self._lose(f"{key} now begins at {first}, and offset {known or 0} was next")
             starts[key] = max(first, known or 0)
         return starts
 
-    def _lose(self, reader: OffsetReader, text: str) -> None:
+    def _lose(self, text: str) -> None:
         """Report records that are gone, once in a trigger."""
         if text not in self._warned:
-            reader.lose(text)
+            self._options.read.spec.lose(text)
             self._warned.add(text)
 
     def _report_gone(self, reader: OffsetReader, offsets: Mapping[TopicPartition, int]) -> None:
-        present = set(reader.partitions)
-        gone = sorted(key for key in offsets if key not in present)
+        gone = sorted(offsets.keys() - reader.partitions.keys())
         if gone:
-            self._lose(reader, f"partitions are gone: {', '.join(map(str, gone))}")
+            self._lose(f"partitions are gone: {', '.join(map(str, gone))}")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -246,12 +246,12 @@ def _json(content: dict[str, Any] | None) -> str | None:
 
 
 def batch_rows(
-    partitions: Iterable[Partition], start_offset: int | None = None, end_offset: int | None = None
+    partition: Partition, start_offset: int, end_offset: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each batch, damaged ones as well; nothing is inflated.
 
     Args:
-        partitions: the partitions.
+        partition: the partition.
         start_offset: leave out batches that end before it.
         end_offset: leave out batches that begin at or after it.
 
@@ -268,18 +268,13 @@ def batch_rows(
 
     Source: DumpLogSegments.scala.
     """
-    for partition in partitions:
-        log = partition.log()
-        first = log.start_offset if start_offset is None else start_offset
-        for window in log.windows(first):
-            headers = window.headers
-            rows = headers.last_offset >= first
-            if end_offset is not None:
-                rows &= headers.base_offset < end_offset
-            if rows.any():
-                yield batches_of((partition.topic, partition.partition), window, headers[rows])
-            if end_offset is not None and (window.next_offset or 0) >= end_offset:
-                break
+    for window in partition.log().windows(start_offset):
+        headers = window.headers
+        rows = (headers.last_offset >= start_offset) & (headers.base_offset < end_offset)
+        if rows.any():
+            yield batches_of((partition.topic, partition.partition), window, headers[rows])
+        if (window.next_offset or 0) >= end_offset:
+            return
 
 
 def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> pa.RecordBatch:

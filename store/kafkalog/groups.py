@@ -17,7 +17,7 @@ from kafkalog.format.consumer_offsets import (
     parse_offset_value,
 )
 from kafkalog.format.records import decode_chunks
-from kafkalog.format.reference import Marker, markers
+from kafkalog.format.reference import markers
 from kafkalog.partition import Partition
 from kafkalog.scan import FAILFAST, ScanSpec
 from kafkalog.storage.partition_log import PartitionLog
@@ -48,8 +48,8 @@ class _Record(NamedTuple):
     value: OffsetValue | None
 
 
-class _Offsets:
-    """The committed offsets of the groups of one partition, as its records are replayed.
+class _Replay:
+    """One walk through a partition of ``__consumer_offsets``.
 
     A deletion takes what transactions that are open then have committed for its key as well, even
     if such a transaction is committed later. This is the rule of the coordinator that brokers have
@@ -58,13 +58,68 @@ class _Offsets:
 
     Source: OffsetMetadataManager.java#replay, #replayEndTransactionMarker; of the coordinator
     before, GroupMetadataManager.scala#doLoadGroupsAndOffsets.
+
+    Attributes:
+        committed: by key, the offset of the record that commits, and what it commits.
+        damage: the damaged batches that were left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: PartitionLog, spec: ScanSpec) -> None:
         self.committed: dict[OffsetKey, tuple[int, OffsetValue]] = {}
-        self._pending: dict[int, dict[OffsetKey, tuple[int, OffsetValue]]] = {}
+        self.damage: list[CorruptBatchError] = []
+        self._pending: dict[int, dict[OffsetKey, tuple[int, OffsetValue]]] = {}  # by producer
+        self._spec = spec
+        self._start_offset = log.start_offset
+        for window in log.windows(log.start_offset):
+            self._window(window)
 
-    def replay(self, record: _Record) -> None:
+    def _window(self, window: Window) -> None:
+        """Replay the records of a window, in runs between markers and damaged batches."""
+        headers = window.headers
+        valid = headers.check_crcs(window.data)
+        first = 0
+        for row in (*np.flatnonzero(headers.is_control | ~valid).tolist(), len(headers)):
+            self._records(window, headers[first:row])
+            if row < len(headers) and not valid[row]:
+                position = int(headers.position[row])
+                self._refuse(CorruptBatchError(window.segment.path, position, "the CRC is wrong"))
+            else:
+                self._markers(window, headers[row : row + 1])
+            first = row + 1
+        if window.stop is not None:
+            stop = window.stop
+            self._refuse(CorruptBatchError(window.segment.path, stop.position, stop.reason))
+
+    def _refuse(self, damage: CorruptBatchError) -> None:
+        if self._spec.mode == FAILFAST:
+            raise damage
+        if not self._spec.is_permissive:
+            self._spec.refuse(damage.path, damage.offset, damage.reason)
+        self.damage.append(damage)
+
+    def _records(self, window: Window, headers: BatchHeaders) -> None:
+        """Replay a run of batches; what is damaged of it is found by halving."""
+        columns = ("key", "value", "offset")
+        start = self._start_offset
+        records: list[_Record] = []
+        try:
+            with window.damage_named():
+                for chunk in decode_chunks(
+                    window.data, headers, columns=columns, start_offset=start
+                ):
+                    records += _parsed(headers, chunk)
+        except CorruptBatchError as err:
+            if len(headers) == 1 or self._spec.mode == FAILFAST:
+                self._refuse(err)
+                return
+            half = len(headers) // 2
+            self._records(window, headers[:half])
+            self._records(window, headers[half:])
+            return
+        for record in records:
+            self._replay(record)
+
+    def _replay(self, record: _Record) -> None:
         if record.value is None:
             self.committed.pop(record.key, None)
             for pending in self._pending.values():
@@ -75,12 +130,20 @@ class _Offsets:
             pending = self._pending.setdefault(record.producer, {})
             pending[record.key] = record.offset, record.value
 
-    def end(self, producer: int, *, is_commit: bool) -> None:
-        """End the transaction of a producer: its commits count, unless later ones were made."""
-        for key, (offset, value) in self._pending.pop(producer, {}).items():
-            known = self.committed.get(key)
-            if is_commit and (known is None or known[0] < offset):
-                self.committed[key] = offset, value
+    def _markers(self, window: Window, headers: BatchHeaders) -> None:
+        """End the transactions whose markers these are: commits count, unless later ones did."""
+        try:
+            with window.damage_named():
+                found = markers(window.data, headers)
+        except CorruptBatchError as err:
+            self._refuse(err)
+            return
+        for marker in found:
+            ended = self._pending.pop(int(headers.producer_id[0]), {})
+            for key, (offset, value) in ended.items():
+                known = self.committed.get(key)
+                if marker.is_commit and (known is None or known[0] < offset):
+                    self.committed[key] = offset, value
 
 
 def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) -> pa.Table:
@@ -105,7 +168,7 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
     for partition in partitions:
         if partition.topic == CONSUMER_OFFSETS:
             replay = partition.answer(lambda log: _Replay(log, spec))
-            rows += [(key, value) for key, (_, value) in replay.offsets.committed.items()]
+            rows += [(key, value) for key, (_, value) in replay.committed.items()]
             damage += replay.damage
     rows.sort()
     columns = [
@@ -132,113 +195,31 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
     return together.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
 
 
-class _Replay:
-    """One walk through a partition of ``__consumer_offsets``.
+def _parsed(headers: BatchHeaders, chunk: pa.RecordBatch) -> Iterator[_Record]:
+    """Yield the records of a chunk that set or delete committed offsets.
 
-    Attributes:
-        offsets: the committed offsets as they are so far.
-        damage: the damaged batches that were left out.
+    Raises:
+        MalformedBytesError: one contradicts the format; the position is that of its batch.
     """
-
-    def __init__(self, log: PartitionLog, spec: ScanSpec) -> None:
-        self.offsets = _Offsets()
-        self.damage: list[CorruptBatchError] = []
-        self._spec = spec
-        self._start_offset = log.start_offset
-        for window in log.windows(log.start_offset):
-            self.window(window)
-
-    def window(self, window: Window) -> None:
-        """Replay the records of a window, in runs between markers and damaged batches."""
-        headers = window.headers
-        valid = headers.check_crcs(window.data)
-        first = 0
-        for row in (*np.flatnonzero(headers.is_control | ~valid).tolist(), len(headers)):
-            self._records(window, headers[first:row])
-            if row < len(headers) and not valid[row]:
-                position = int(headers.position[row])
-                self._refuse(CorruptBatchError(window.segment.path, position, "the CRC is wrong"))
-            else:
-                self._markers(window, headers[row : row + 1])
-            first = row + 1
-        if window.stop is not None:
-            stop = window.stop
-            self._refuse(CorruptBatchError(window.segment.path, stop.position, stop.reason))
-
-    def _refuse(self, damage: CorruptBatchError) -> None:
-        if self._spec.mode == FAILFAST:
-            raise damage
-        if not self._spec.is_permissive:
-            self._spec.refuse(damage.path, damage.offset, damage.reason)
-        self.damage.append(damage)
-
-    def _records(self, window: Window, headers: BatchHeaders) -> None:
-        try:
-            for record in list(_records(window, headers, self._start_offset)):
-                self.offsets.replay(record)
-        except CorruptBatchError as err:
-            if len(headers) == 1 or self._spec.mode == FAILFAST:
-                self._refuse(err)
-                return
-            half = len(headers) // 2
-            self._records(window, headers[:half])
-            self._records(window, headers[half:])
-
-    def _markers(self, window: Window, headers: BatchHeaders) -> None:
-        try:
-            found = _markers(window, headers)
-        except CorruptBatchError as err:
-            self._refuse(err)
-            return
-        for marker in found:
-            self.offsets.end(int(headers.producer_id[0]), is_commit=marker.is_commit)
-
-
-def _markers(window: Window, headers: BatchHeaders) -> list[Marker]:
-    try:
-        return markers(window.data, headers)
-    except MalformedBytesError as err:
-        raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
-
-
-def _records(window: Window, headers: BatchHeaders, start_offset: int) -> Iterator[_Record]:
-    """Yield the records of a run of batches that set or delete committed offsets."""
-    if not len(headers):
-        return
-    columns = ("key", "value", "offset")
-    try:
-        chunks = decode_chunks(window.data, headers, columns=columns, start_offset=start_offset)
-        for chunk in chunks:
-            yield from _parsed(window, headers, chunk)
-    except MalformedBytesError as err:
-        raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
-
-
-def _parsed(window: Window, headers: BatchHeaders, chunk: pa.RecordBatch) -> Iterator[_Record]:
     keys, values, numbers = (column.to_pylist() for column in chunk.columns)
     owners = np.searchsorted(headers.last_offset, np.array(numbers, np.int64))
-    owners = np.minimum(
-        owners, len(headers) - 1
-    )  # an offset may lie after the one its header names
+    owners = np.minimum(owners, len(headers) - 1)  # an offset may lie after its header's last one
     is_outside = (numbers < lowest_offsets(headers)[owners]) | (
         numbers > headers.last_offset[owners]
     )
     rows = zip(owners.tolist(), numbers, keys, values, is_outside.tolist(), strict=True)
     for owner, number, key, value, is_odd in rows:
+        position = int(headers.position[owner])
+        if is_odd:
+            raise MalformedBytesError(position, f"offset {number} lies outside of its batch")
         try:
-            entry = None if is_odd or key is None else parse_offset_key(key)
+            entry = None if key is None else parse_offset_key(key)
             committed = None
             if entry is not None and value is not None:
                 committed = parse_offset_value(value)
         except MalformedBytesError as err:
-            raise _odd(window, headers, owner, f"offset {number}: {err.reason}") from err
-        if is_odd:
-            raise _odd(window, headers, owner, f"offset {number} lies outside of its batch")
+            raise MalformedBytesError(position, f"offset {number}: {err.reason}") from err
         if entry is not None:
             in_transaction = headers.is_transactional[owner]
             producer = int(headers.producer_id[owner]) if in_transaction else None
             yield _Record(number, producer, entry, committed)
-
-
-def _odd(window: Window, headers: BatchHeaders, row: int, reason: str) -> CorruptBatchError:
-    return CorruptBatchError(window.segment.path, int(headers.position[row]), reason)

@@ -11,28 +11,18 @@ import pyarrow as pa
 
 from kafkalog.format.layout import RECORD
 from kafkalog.groups import read_consumer_groups
-from kafkalog.partition import Partition, offsets_in, read_range
-from kafkalog.scan import (
-    CORRUPT_RECORD,
-    FAILFAST,
-    IsolationLevel,
-    Mode,
-    Scan,
-    ScanSpec,
-    counted,
-    parse_scan,
-)
+from kafkalog.partition import Partition, Span, read_spans
+from kafkalog.scan import CORRUPT_RECORD, FAILFAST, IsolationLevel, Mode, Scan, ScanSpec, parse_scan
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
-from rmqstore.progress import Progress, Tally, ignore_progress
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.selection import (
     EARLIEST,
     LATEST,
     Bound,
-    QueueKey,
     Selection,
     choose_topics,
     nearest_topics,
@@ -48,8 +38,6 @@ LISTED: Final = "rmqstore kafka stat"  # all topics, for errors
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.
 Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
-# The first offset and the one after the last; None stands for the start or the end of the log.
-Span: TypeAlias = tuple[int | None, int | None]
 
 TOPIC, PARTITION = KEY_FIELDS = (
     pa.field("topic", pa.string(), nullable=False),
@@ -71,41 +59,20 @@ def by_topic(offsets: Mapping[Any, Any] | str | None) -> Mapping[str, Any] | str
     return tables
 
 
-def groups_of(selection: Selection) -> list[str]:
-    """Return the consumer groups at whose committed offsets a selection starts or ends."""
-    names = (selection.start.group, selection.end.group)
-    return [name for name in names if name is not None]
-
-
-def has_times(selection: Selection) -> bool:
-    """Return whether a selection starts or ends at a time."""
-    bounds = (selection.start, selection.end)
-    return any(bound.timestamp is not None or bound.by_timestamp for bound in bounds)
-
-
-def tables_of(selection: Selection) -> dict[str, Mapping[QueueKey, int]]:
-    """Return the offsets and times by partition, by the name of the argument."""
-    start, end = selection.start, selection.end
-    return {
-        "starting_offsets": start.offsets,
-        "ending_offsets": end.offsets,
-        "starting_offsets_by_timestamp": start.by_timestamp,
-        "ending_offsets_by_timestamp": end.by_timestamp,
-    }
-
-
-def committed_offsets(log_dirs: LogDirs, groups: list[str], spec: ScanSpec) -> Committed:
+def committed_offsets(log_dirs: LogDirs, selection: Selection, spec: ScanSpec) -> Committed:
     """Return the committed offsets of groups, as far as damage lets a scan know them.
 
     Args:
         log_dirs: have the records of the groups; nothing is read without a group.
-        groups: names of the groups that are asked for.
+        selection: starts or ends at the offsets of the groups.
         spec: of the scan.
 
     Raises:
         OptionError: a group has no committed offset.
         CorruptBatchError: a batch of commits is damaged and the mode is FAILFAST.
     """
+    bounds = (selection.start, selection.end)
+    groups = [bound.group for bound in bounds if bound.group is not None]
     if not groups:
         return {}
     mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
@@ -129,7 +96,8 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
         CorruptBatchError: the batch that a time leads to is damaged.
     """
     key = TopicPartition(partition.topic, partition.partition)
-    start_ms, end_ms = _time(selection.start, key), _time(selection.end, key)
+    start_ms = _time(selection.start, key)
+    end_ms = _time(selection.end, key)
     is_strict = selection.timestamp_strategy == "error"
     if start_ms is not None and is_strict and partition.offset_for_time(start_ms) is None:
         raise OffsetOutOfRangeError(
@@ -137,12 +105,21 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
             "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
             "partitions"
         )
-    first, last = _offset(selection.start, key, committed), _offset(selection.end, key, committed)
+    first = _offset(selection.start, key, committed)
+    last = _offset(selection.end, key, committed)
     if start_ms is not None:
         first = partition.offsets_between(start_ms, None)[0]
     if end_ms is not None:
         last = partition.offsets_between(None, end_ms)[1]
     return first, last
+
+
+def _needs_look_ups(selection: Selection) -> bool:
+    """Return whether a selection starts or ends at a time or at the offsets of a group."""
+    return any(
+        bound.group is not None or bound.timestamp is not None or bound.by_timestamp
+        for bound in (selection.start, selection.end)
+    )
 
 
 def _time(bound: Bound, key: TopicPartition) -> int | None:
@@ -161,32 +138,6 @@ def _offset(bound: Bound, key: TopicPartition, committed: Committed) -> int | No
     if offset in {EARLIEST, LATEST}:
         return None
     return offset
-
-
-def read_spans(
-    spans: Iterable[tuple[Partition, Span]], spec: ScanSpec, last: int | None, progress: Progress
-) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Yield the records of partitions, one after the other.
-
-    Args:
-        spans: the partitions, and where they are read; they are taken as they are read, or all at
-            the start if the progress is asked for.
-        spec: how records are read.
-        last: the number of records of each partition, the newest ones; None for all.
-        progress: called with the offsets that are done, and the total.
-    """
-    tally = Tally(progress)
-    is_counted = progress is not ignore_progress
-    if is_counted:
-        spans = list(spans)
-        tally.expect(sum(offsets_in(partition, *span, last) for partition, span in spans))
-    for partition, span in spans:
-        key = TopicPartition(partition.topic, partition.partition)
-        batches = read_range(partition, spec, *span, last)
-        if is_counted:
-            batches = counted(batches, offsets_in(partition, *span, last), tally)
-        for batch in batches:
-            yield key, batch
 
 
 class LogDirs(Closing):
@@ -382,12 +333,12 @@ class LogDirs(Closing):
         schema = pa.schema([fields[name] for name in names])
 
         def read() -> Iterator[pa.RecordBatch]:
-            committed = committed_offsets(self, groups_of(selection), spec)
+            committed = committed_offsets(self, selection, spec)
             spans = ((part, span_of(part, selection, committed)) for part in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _with_key(batch, key, schema)
 
-        has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
+        has_look_ups = spec.is_committed or _needs_look_ups(selection)
         is_quick = not has_look_ups and all(part.is_clean for part in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
 
@@ -399,12 +350,21 @@ class LogDirs(Closing):
             raise OptionError("`partitions`: assign has numbers of partitions already")
         self._require_topics(selection)
         names_topics = selection.subscribe is not None or selection.assign is not None
-        candidates = self.default_partitions
-        if names_topics or selection.include_system_topics:
-            candidates = self.partitions
-        topics = {key.topic for key in candidates}
+        takes_all = names_topics or selection.include_system_topics
+        numbers = None if partitions is None else set(partitions)
+        candidates = self.partitions if takes_all else self.default_partitions
+        gone = {
+            key: path
+            for key, path in self.missing.items()
+            if takes_all or not is_internal(key.topic)
+        }
+        topics = {key.topic for key in (*candidates, *gone)}
         if not selection.is_open:
             topics = set(choose_topics(selection, sorted(topics)))
+        for key, path in gone.items():
+            if key.topic in topics and (numbers is None or key.partition in numbers):
+                text = "data loss: partition %s is gone: the checkpoints of %s name it"
+                logger.warning(text, key, path)
         chosen = {key: found for key, found in candidates.items() if key.topic in topics}
         if selection.assign is not None:
             chosen = {
@@ -412,31 +372,14 @@ class LogDirs(Closing):
                 for key, found in chosen.items()
                 if key.partition in selection.assign[key.topic]
             }
-        numbers = None if partitions is None else set(partitions)
-        self._warn_of_missing(selection, numbers)
         if numbers is not None:
-            chosen = {key: found for key, found in chosen.items() if key.partition in numbers}
             lacking = numbers - {key.partition for key in chosen}
             if lacking:
-                raise OptionError(
-                    f"`partitions`: there is no partition {min(lacking)} of "
-                    f"{', '.join(sorted(topics))}"
-                )
+                names = ", ".join(sorted({key.topic for key in chosen}))
+                raise OptionError(f"`partitions`: there is no partition {min(lacking)} of {names}")
+            chosen = {key: found for key, found in chosen.items() if key.partition in numbers}
         self._require_bounds(selection, chosen)
         return chosen
-
-    def _warn_of_missing(self, selection: Selection, numbers: Collection[int] | None) -> None:
-        """Warn of those of :attr:`missing` that a selection would choose if they were there."""
-        names_topics = selection.subscribe is not None or selection.assign is not None
-        topics = {topic for topic, _ in self.missing}
-        if not names_topics and not selection.include_system_topics:
-            topics = {topic for topic in topics if not is_internal(topic)}
-        if not selection.is_open:
-            topics = set(choose_topics(selection, sorted(topics)))
-        for key, path in self.missing.items():
-            if key.topic in topics and (numbers is None or key.partition in numbers):
-                text = "data loss: partition %s is gone: the checkpoints of %s name it"
-                logger.warning(text, key, path)
 
     def _require_topics(self, selection: Selection) -> None:
         """Refuse topics and partitions that are to be read and are not there."""
@@ -455,7 +398,12 @@ class LogDirs(Closing):
 
     def _require_bounds(self, selection: Selection, chosen: Collection[TopicPartition]) -> None:
         """Refuse bounds of partitions that are not read."""
-        for name, table in tables_of(selection).items():
+        for name, table in (
+            ("starting_offsets", selection.start.offsets),
+            ("ending_offsets", selection.end.offsets),
+            ("starting_offsets_by_timestamp", selection.start.by_timestamp),
+            ("ending_offsets_by_timestamp", selection.end.by_timestamp),
+        ):
             for broker, topic, number in table:
                 if broker is not None:
                     raise OptionError(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from kafkalog.batches import PartitionReader
-from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
 from kafkalog.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, counted, parse_scan
@@ -23,12 +21,12 @@ from kafkalog.storage.log_dirs import (
     read_leader_epochs,
     read_topic_id,
 )
+from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
-from kafkalog.storage.windows import Window
 from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
-from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError
+from rmqstore.errors import FileDeletedError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
@@ -42,6 +40,8 @@ _NS_PER_MS = 1_000_000
 _MAX_LISTINGS = 10  # of one look-up, each after a segment was deleted
 
 T = TypeVar("T")
+# The first offset and the one after the last; None stands for the start or the end of the log.
+Span: TypeAlias = tuple[int | None, int | None]
 
 
 def offset_for_time(log: PartitionLog, timestamp: int) -> int | None:
@@ -165,24 +165,11 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
         for row in np.flatnonzero(rows).tolist():
             window.require_valid(headers[n_checked : row + 1])
             n_checked = row + 1
-            offset = _first_in(window, headers[row : row + 1], log.start_offset, timestamp)
-            if offset is not None:
-                return offset
+            with window.damage_named():
+                for record in records_of(window.data, headers[row : row + 1]):
+                    if record.timestamp >= timestamp and record.offset >= log.start_offset:
+                        return record.offset
         window.require_valid(headers[n_checked:])
-    return None
-
-
-def _first_in(
-    window: Window, headers: BatchHeaders, start_offset: int, timestamp: int
-) -> int | None:
-    """Return the offset of the first record of one batch that is not earlier, None without one."""
-    try:
-        for record in records_of(window.data, headers):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return record.offset
-    except MalformedBytesError as err:
-        position = int(headers.position[0])
-        raise CorruptBatchError(window.segment.path, position, err.reason) from err
     return None
 
 
@@ -354,7 +341,8 @@ class Partition:
             start: ms since the epoch; None for the first offset.
             end: ms since the epoch; None for the end. The offset of this time is not included.
         """
-        first, last = self.start_offset, self.end_offset
+        first = self.start_offset
+        last = self.end_offset
         if start is not None:
             found = self.offset_for_time(start)
             first = last if found is None else max(first, found)
@@ -427,18 +415,13 @@ class Partition:
         end_ms = optional_millis("ending_timestamp", ending_timestamp)
 
         def read() -> Iterator[pa.RecordBatch]:
-            start, end = starting_offset, ending_offset
+            start = starting_offset
+            end = ending_offset
             if start_ms is not None:
                 start = self.offsets_between(start_ms, None)[0]
             if end_ms is not None:
                 end = self.offsets_between(None, end_ms)[1]
-            batches = read_range(self, spec, start, end, last)
-            if progress is not ignore_progress:
-                n_offsets = offsets_in(self, start, end, last)
-                tally = Tally(progress)
-                tally.expect(n_offsets)
-                batches = counted(batches, n_offsets, tally)
-            for batch in batches:
+            for _, batch in read_spans([(self, (start, end))], spec, last, progress):
                 yield batch.select(names)
 
         schema = pa.schema([spec.schema.field(name) for name in names])
@@ -611,7 +594,8 @@ def offsets_in(
         end: the offset after the last one.
         last: the most that count, if not None.
     """
-    first, after = partition.start_offset, partition.end_offset
+    first = partition.start_offset
+    after = partition.end_offset
     if start is not None:
         first = max(first, start)
     if end is not None:
@@ -664,6 +648,32 @@ def read_range(
         surplus -= n_left_out
         if n_left_out < batch.num_rows:
             yield batch.slice(n_left_out)
+
+
+def read_spans(
+    spans: Iterable[tuple[Partition, Span]], spec: ScanSpec, last: int | None, progress: Progress
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """Yield the records of partitions, one after the other.
+
+    Args:
+        spans: the partitions, and where they are read; they are taken as they are read, or all at
+            the start if the progress is asked for.
+        spec: how records are read.
+        last: the number of records of each partition, the newest ones; None for all.
+        progress: called with the offsets that are done, and the total.
+    """
+    tally = Tally(progress)
+    is_counted = progress is not ignore_progress
+    if is_counted:
+        spans = list(spans)
+        tally.expect(sum(offsets_in(partition, *span, last) for partition, span in spans))
+    for partition, span in spans:
+        key = TopicPartition(partition.topic, partition.partition)
+        batches = read_range(partition, spec, *span, last)
+        if is_counted:
+            batches = counted(batches, offsets_in(partition, *span, last), tally)
+        for batch in batches:
+            yield key, batch
 
 
 def optional_millis(name: str, time: Time | None) -> int | None:

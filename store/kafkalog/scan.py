@@ -204,12 +204,7 @@ class Scan(ArrowRows, Closing):
     """
 
     def __init__(
-        self,
-        schema: pa.Schema,
-        read: Reading,
-        *,
-        limit: int | None = None,
-        is_quick: bool = False,
+        self, schema: pa.Schema, read: Reading, *, limit: int | None = None, is_quick: bool = False
     ) -> None:
         """Make a scan; nothing is read yet.
 

@@ -18,7 +18,7 @@ from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
-from kafkalog.storage.segments import Segment
+from kafkalog.storage.segments import INDEX, TIME_INDEX, TRANSACTION_INDEX, Segment
 from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
 from kafkalog.storage.witnesses import Gap, Gaps, list_beside
 from rmqstore.errors import FileDeletedError, Finding, MalformedBytesError
@@ -40,10 +40,11 @@ PARTITIONS: Final = pa.schema(
     ]
 )
 
-_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = "index", "timeindex", "txnindex"
-_SNAPSHOT = "snapshot"
-
-_LOG: Final = "log"
+_LOG: Final = "log"  # the parts that findings name
+_INDEX: Final = "index"
+_TIME_INDEX: Final = "timeindex"
+_TRANSACTION_INDEX: Final = "txnindex"
+_SNAPSHOT: Final = "snapshot"
 _DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns
 _BATCHES: Final = 256  # decoded together
 
@@ -142,7 +143,7 @@ class SegmentFacts:
             for offset, position in entries:
                 if self._begins.get(position, offset + 1) > offset:
                     text = f"an entry sends offset {offset} to {position}, where no batch of it"
-                    yield Finding(_INDEX, segment.index_path, f"{text} begins")
+                    yield Finding(_INDEX, segment.path_of(INDEX), f"{text} begins")
             if self._is_valid:
                 yield from self._time_index(segment)
                 yield from self._transaction_index(segment)
@@ -150,7 +151,7 @@ class SegmentFacts:
 
     def _time_index(self, segment: Segment) -> Iterator[Finding]:
         """Yield the entries of a time index whose batch has another time, and a wrong last one."""
-        path = segment.time_index_path
+        path = segment.path_of(TIME_INDEX)
         timestamps, offsets = stored_time_index(self._log.storage, segment)
         if (np.diff(timestamps) <= 0).any() or (np.diff(offsets) < 0).any():
             yield Finding(_TIME_INDEX, path, "its entries do not rise")
@@ -171,7 +172,7 @@ class SegmentFacts:
 
     def _transaction_index(self, segment: Segment) -> Iterator[Finding]:
         """Yield entries without a marker, and aborted transactions without an entry."""
-        path = segment.transaction_index_path
+        path = segment.path_of(TRANSACTION_INDEX)
         listed: dict[tuple[int, int], int] = {}
         try:
             for entry in read_transaction_index(self._log.storage, path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import goldens
-from command_line import refusal, rows, rows_of, run
+from command_line import refusal, rows, rows_of, run, success
 from goldens import Golden
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.store.opening import open_for
@@ -24,8 +24,7 @@ def test_a_store_may_be_named_by_a_file_uri(golden_store: Golden) -> None:
 
 
 def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
-    shown = run("stat", golden_store("live"))
-    assert shown.exit_code == 0
+    shown = success("stat", golden_store("live"))
     assert "LivePlain" in shown.stdout
     assert "%RETRY%" not in shown.stdout
     assert "%RETRY%CG_retry" in run("stat", golden_store("live"), "--all").stdout
@@ -34,30 +33,26 @@ def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
 def test_stat_of_very_many_queues_is_plain_text(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framed = run("stat", golden_store("live")).stdout
+    framed = run("stat", golden_store("live")).stdout.splitlines()
     monkeypatch.setattr("rmqstore.cli.output._FRAMED_ROWS", 1)
-    plain = run("stat", golden_store("live")).stdout
-    cells = [line.strip("│┃ ").split() for line in framed.splitlines() if line[0] in "│┃"]
-    assert [line.split() for line in plain.splitlines()[:-1]] == [
-        [cell for cell in row if cell not in "│┃"] for row in cells
-    ]
-    kind = "CommitLog, queues in files, RocketMQ 5.0 or later"
-    assert plain.splitlines()[-1] == framed.splitlines()[-1] == kind
+    plain = run("stat", golden_store("live")).stdout.splitlines()
+    cells = [re.sub("[│┃]", "", line).split() for line in framed if line[0] in "│┃"]
+    assert [line.split() for line in plain[:-1]] == cells
+    assert plain[-1] == framed[-1] == "CommitLog, queues in files, RocketMQ 5.0 or later"
 
 
 @pytest.mark.parametrize("name", ["batch-cq", "lmq", "cq-ext"])
 def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> None:
     root, known = golden_store(name), goldens.summary(name)["queues"]
-    shown = run("stat", root, "--all", "--json")
-    rows = rows_of(shown)
-    assert {(row["topic"], row["queueId"]): row["messages"] for row in rows} == {
-        (row["topic"], row["queueId"]): row["messages"] for row in known
-    }
+    messages, expected = (
+        {(row["topic"], row["queueId"]): row["messages"] for row in each}
+        for each in (rows("stat", root, "--all"), known)
+    )
+    assert messages == expected
     queue = known[-1]
-    shown = run("dump", root, "-t", queue["topic"], "-i", queue["queueId"])
-    assert shown.exit_code == 0
+    shown = success("dump", root, "-t", queue["topic"], "-i", queue["queueId"])
     assert len(shown.stdout.splitlines()) == queue["messages"]
-    assert run("verify", root).exit_code == 0
+    success("verify", root)
 
 
 def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
@@ -65,13 +60,10 @@ def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = golden_store("rocksdb-cq")
-    checked = run("verify", root)
-    assert checked.exit_code == 0
+    checked = success("verify", root)
     assert "queues in RocksDB were not compared" in checked.stderr
     assert "RocksDB" in run("stat", root).stdout
-    assert len(run("dump", root, "--scan", "commitlog").stdout.splitlines()) == len(
-        goldens.records("rocksdb-cq")
-    )
+    assert len(rows("dump", root, "--scan", "commitlog")) == len(goldens.records("rocksdb-cq"))
 
 
 def test_verbs_read_the_dledger_log_of_one_node_of_several(
@@ -97,50 +89,39 @@ def test_verbs_read_tiered_storage_by_queue(golden_store: Golden, tmp_path: Path
         ([tier], "maxOffset", "tiered storage in "),
         ([root, "--tiered", tier], "localMaxOffset", "CommitLog, continued from tiered storage"),
     ):
-        as_json = run("stat", *arguments, "--json").stdout
-        rows = [json.loads(line) for line in as_json.splitlines()]
-        assert [row["messages"] for row in rows] == [
-            queue[end] - queue["minOffset"] for queue in queues
-        ]
+        expected = [queue[end] - queue["minOffset"] for queue in queues]
+        assert [row["messages"] for row in rows("stat", *arguments)] == expected
         shown = run("stat", *arguments).stdout.splitlines()[-1]
         assert shown.startswith(kind)
         assert str(tier) in shown
-        dumped = run("dump", *arguments, "-t", "TierA", "-i", 1, "--columns", "queueOffset")
-        assert len(dumped.stdout.splitlines()) == queues[1][end] - queues[1]["minOffset"]
-        exported = tmp_path / f"{end}.parquet"
-        assert run("export", *arguments, exported).exit_code == 0
-        report = ["report", "-o", tmp_path / "report.html"]
-        looked_up = run("query", *arguments, "--tags", "TagA", "-n", 5, "--json").stdout
-        found = [json.loads(line) for line in looked_up.splitlines()]
-        tagged = run("dump", *arguments, "--tags", "TagA").stdout.splitlines()
-        times = sorted(json.loads(line)["storeTimestamp"] for line in tagged)
+        dumped = rows("dump", *arguments, "-t", "TierA", "-i", 1, "--columns", "queueOffset")
+        assert len(dumped) == expected[1]
+        success("export", *arguments, tmp_path / f"{end}.parquet")
+        found = rows("query", *arguments, "--tags", "TagA", "-n", 5)
+        times = sorted(row["storeTimestamp"] for row in rows("dump", *arguments, "--tags", "TagA"))
         assert [row["storeTimestamp"] for row in found] == times[-5:]
-        assert run("verify", *arguments).exit_code == 0
-        for verb in (report, ["get"]):
-            place = [0] if verb == ["get"] else []
-            refused = run(verb[0], *arguments, *place, *verb[1:])
-            assert refused.exit_code == 2, verb
-            assert "not supported with tiered storage" in refused.stderr
+        success("verify", *arguments)
+        for verb, *words in (["report", "-o", tmp_path / "report.html"], ["get", 0]):
+            said = refusal(verb, *arguments, *words)
+            assert "not supported with tiered storage" in said
     assert "--tiered: rebuild is for the local store" in refusal("rebuild", root, "--tiered", tier)
     assert "not read: messages in tiered storage" in run("stat", root).stdout
-    assert run("verify", root).exit_code == 0
+    success("verify", root)
 
 
 def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Golden) -> None:
     shown = run("stat", golden_store("controller"))
     assert "epoch 1: physical offsets 0 to 41,308" in shown.stdout.splitlines()
     assert "epoch 5: physical offsets 85,369 to " in shown.stdout
-    as_json = run("stat", golden_store("controller"), "--json").stdout
-    assert all("topic" in json.loads(line) for line in as_json.splitlines())
+    assert all("topic" in row for row in rows("stat", golden_store("controller")))
 
 
 def test_dump_writes_the_requested_messages(golden_store: Golden) -> None:
     root = golden_store("live")
     chosen = rows("dump", root, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
     assert [row["queueOffset"] for row in chosen] == [10, 11]
-    assert all(
-        row["topic"] == "LivePlain" and isinstance(row["properties"], dict) for row in chosen
-    )
+    assert {row["topic"] for row in chosen} == {"LivePlain"}
+    assert all(isinstance(row["properties"], dict) for row in chosen)
     condition = "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0"
     assert [row["queueOffset"] for row in rows("dump", root, "--where", condition)] == [3, 5]
 
@@ -150,9 +131,6 @@ USAGE_ERRORS = {
     "no id": (["get", "ABCDEF"], "not found: ABCDEF: no message has"),
     "no such topic": (["dump", "-t", "Nope"], "no topic Nope"),
     "offset without queue": (["dump", "-o", "3"], "-o needs -t"),
-    "no time": (["dump", "-b", "soon"], "-b/--begin 'soon'"),
-    "condition on no column": (["dump", "--where", "offset = 1"], "'offset' is not a column"),
-    "filter on a column": (["dump", "--filter", "queueOffset = 1"], "into --where"),
     "export to stdout": (["export", "-", "--format", "jsonl"], "rmqstore dump"),
     "export into no folder": (["export", "none/x.parquet"], "there is no folder"),
     "key and id": (["query", "-k", "a", "-m", "b"], "give one of -k, -m, --tags and --time"),
@@ -181,10 +159,8 @@ def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
 
 def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
     arguments = ["assign", golden_store("live"), "-g", "CG_part", "-c", "c1", "-c", "c2"]
-    shown = run(*arguments, "--json")
-    assert shown.exit_code == 0, shown.stderr
-    rows = rows_of(shown)
-    assert {row["clientId"] for row in rows} == {"c1", "c2"}
+    shares = rows(*arguments)
+    assert {row["clientId"] for row in shares} == {"c1", "c2"}
     with open_for(golden_store("live")) as store:
         lags = {
             (row["topic"], row["queueId"]): row["lag"]
@@ -192,7 +168,7 @@ def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
             if row["consumerGroup"] == "CG_part"
         }
     assert lags
-    found = {(row["topic"], row["queueId"]): row["lag"] for row in rows}
+    found = {(row["topic"], row["queueId"]): row["lag"] for row in shares}
     assert {key: found[key] for key in lags} == lags
     assert "c1" in run(*arguments).stdout
 
@@ -205,8 +181,7 @@ def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
     slave = shutil.copytree(master, tmp_path / "slave")
     (slave / "broker.conf").write_text("brokerName=b\nbrokerId=1\nbrokerIP1=10.0.0.2")
     members = ["-g", "CG_part", "-c", "c1", "--json"]
-    one = run("assign", master, *members)
-    assert one.exit_code == 0, one.stderr
+    one = success("assign", master, *members)
     assert run("assign", slave, f"file://{master}", *members).stdout == one.stdout
     brokers = tmp_path / "brokers.toml"
     brokers.write_text(f'other = ["{slave}", "{master}"]')
@@ -217,9 +192,7 @@ def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
     refused = run("assign", master, slave, "--dledger-self-id", "n0", *members)
     assert "for one store only" in refused.stderr
 
-    shown = run("routes", slave, master, "-t", "LivePlain", "--json")
-    assert shown.exit_code == 0, shown.stderr
-    (row,) = map(json.loads, shown.stdout.splitlines())
+    (row,) = rows("routes", slave, master, "-t", "LivePlain")
     assert row["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
     table = run("routes", master, "--all").stdout
     assert "LivePlain" in table
@@ -227,8 +200,9 @@ def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
 
 
 def test_copy_says_what_it_copied_and_left_out(golden_store: Golden, tmp_path: Path) -> None:
-    shown = run("copy", golden_store("basic"), tmp_path / "copy", "-t", "Topic-With_Under-score")
-    assert shown.exit_code == 0, shown.stderr
+    shown = success(
+        "copy", golden_store("basic"), tmp_path / "copy", "-t", "Topic-With_Under-score"
+    )
     assert "left out: the queues of" in shown.stderr
     assert "files, " in shown.stderr
     assert "0 findings" in shown.stderr
@@ -242,9 +216,8 @@ def test_rebuild_mends_what_verify_names(copied: Golden) -> None:
     assert broken.exit_code == 1
     (finding,) = rows_of(broken)
     assert (finding["part"], finding["place"]) == ("queue", "TopicA-1")
-    built = run("rebuild", root)
-    assert built.exit_code == 0, built.stderr
-    assert run("verify", root).exit_code == 0
+    success("rebuild", root)
+    success("verify", root)
 
 
 def test_rebuild_refuses_a_store_that_somebody_has(copied: Golden) -> None:
@@ -266,31 +239,18 @@ def test_good_records_after_damage_are_exported_before_they_are_cut(
     assert refused.exit_code == 1
     assert "export --ignore-log-end --mode DROPMALFORMED" in refused.stderr
     way = ("--mode", "DROPMALFORMED", "--scan", "commitlog")
-    kept = len(run("dump", root, *way).stdout.splitlines())
-    assert len(run("dump", root, *way, "--ignore-log-end").stdout.splitlines()) > kept
+    kept = len(rows("dump", root, *way))
+    assert len(rows("dump", root, *way, "--ignore-log-end")) > kept
     saved = tmp_path / "saved.jsonl"
-    assert run("export", root, saved, *way, "--ignore-log-end").exit_code == 0
+    success("export", root, saved, *way, "--ignore-log-end")
     assert len(saved.read_text(encoding="utf-8").splitlines()) > kept
-    assert run("rebuild", root, "--truncate").exit_code == 0
+    success("rebuild", root, "--truncate")
 
 
 def test_import_of_a_file_that_is_not_there_makes_no_store(tmp_path: Path) -> None:
     for name in ("none.jsonl", "none.parquet"):
         assert "there is no such file" in refusal("import", tmp_path / "s", tmp_path / name)
     assert not (tmp_path / "s").exists()
-
-
-def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(
-    golden_store: Golden,
-) -> None:
-    command = [sys.executable, "-m", "rmqstore", "dump", str(golden_store("basic"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["topic"]
-        process.stdout.close()
-        assert process.stderr is not None
-        stderr = process.stderr.read()
-    assert (process.returncode, stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("verb", ["stat", "topics", "brokers"])

@@ -18,8 +18,8 @@ from pyarrow import parquet
 import goldens
 import rmqstore
 from goldens import Golden
+from json_reference import jsonable
 from rmqstore.cli import main
-from rmqstore.exchange.json_rows import jsonable
 from rmqstore.read.views.schema import VIEWS
 from tiers import sampled, spread
 

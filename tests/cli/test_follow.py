@@ -8,23 +8,28 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
+import command_line
 from following.fake_controller import FakeController
 from following.fake_master import FakeMaster, log_of
 from following.fake_name_server import FakeNameServer
 from following.followers import require_exact, wait_for
-from rmqstore.cli import main
 from rmqstore.replica.cluster import FollowMetrics
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.broker.epochs import Epoch
 
+run = partial(command_line.run, "follow")
+success = partial(command_line.success, "follow")
+refusal = partial(command_line.refusal, "follow")
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, ["follow", *map(str, words)])
+
+def started(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rmqstore", "follow", *map(str, words)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("words", [["127.0.0.1:1"], ["--namesrv", "127.0.0.1:1"]])
@@ -32,17 +37,15 @@ def test_a_copy_in_object_storage_is_refused(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["follow", *words, "s3://stores/live", "--once", "--no-loop"])
-    assert done.exit_code == 2
-    assert "s3://stores/live: a live copy is written to a local disk only" in done.output
+    said = refusal(*words, "s3://stores/live", "--once", "--no-loop")
+    assert "s3://stores/live: a live copy is written to a local disk only" in said
     assert not list(tmp_path.iterdir())
 
 
 def test_a_copy_up_to_now_and_its_status(tmp_path: Path) -> None:
     log, target = log_of(200), tmp_path / "copy"
     with FakeMaster(log) as master:
-        done = run(master.address, target, "--once", "--json")
-        assert done.exit_code == 0, done.output
+        done = success(master.address, target, "--once", "--json")
         progress = json.loads(done.stdout.splitlines()[-1])
         assert (progress["end"], progress["bytes_behind"]) == (log.end, 0)
     require_exact(target, log)
@@ -54,10 +57,7 @@ def test_a_copy_up_to_now_and_its_status(tmp_path: Path) -> None:
 def test_a_signal_ends_it_with_a_closed_store(tmp_path: Path) -> None:
     log, target = log_of(200), tmp_path / "copy"
     with FakeMaster(log) as master:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rmqstore", "follow", master.address, str(target)],
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        process = started(master.address, target)
         wait_for((target / ".rmqstore" / "follow.json").exists)
         wait_for(lambda: follow_status(target)[0].end == log.end, 60)
         assert "running" in run("--status", target).stdout
@@ -71,20 +71,17 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with FakeMaster(log_of(3)) as master:
         address = master.address
         master.settings["brokerRole"], master.version = "SYNC_MASTER", "V4_9_8"
-        refused = run(address, tmp_path / "copy", "--once")
-        assert refused.exit_code == 2
-        assert "allow it with --allow-sync-master" in refused.stderr
+        assert "allow it with --allow-sync-master" in refusal(address, tmp_path / "copy", "--once")
     lost = run(address, tmp_path / "copy", "--no-loop")
-    assert lost.exit_code == 1
-    assert lost.stderr.startswith("lost: ")
-    assert run(address).exit_code == 2
-    assert run("--status", tmp_path / "copy", tmp_path).exit_code == 2
-    assert run(address, tmp_path / "copy", "--access-key", "a").exit_code == 2
-    assert run(address, tmp_path / "copy", "--tls-ca", tmp_path / "none").exit_code == 2
+    assert (lost.exit_code, lost.stderr[:6]) == (1, "lost: ")
+    for words in (
+        [address], ["--status", tmp_path / "copy", tmp_path],
+        [address, tmp_path / "copy", "--access-key", "a"],
+        [address, tmp_path / "copy", "--tls-ca", tmp_path / "none"],
+    ):  # fmt: skip
+        refusal(*words)
     for options in (["--tls-any-host"], ["--tls-key", "k"], ["--tls", "--tls-key", "k"]):
-        refused = run(address, tmp_path / "copy", "--no-loop", *options)
-        assert refused.exit_code == 2
-        assert "needs" in refused.stderr
+        assert "needs" in refusal(address, tmp_path / "copy", "--no-loop", *options)
 
 
 def test_the_status_of_a_copy_in_controller_mode(tmp_path: Path) -> None:
@@ -107,12 +104,9 @@ def test_all_brokers_their_status_and_their_metrics(tmp_path: Path) -> None:
         FakeNameServer({"a": ("C", {0: first.address}), "b": ("C", {0: second.address})}) as names,
     ):
         words = ["--namesrv", names.address, "--cluster", "C", target, "--once", "--json"]
-        done = run(*words, "--metrics-file", file, "--retain", "30d", "--from", "last-file")
-        assert done.exit_code == 0, done.output
+        done = success(*words, "--metrics-file", file, "--retain", "30d", "--from", "last-file")
         second.settings["brokerName"] = "x"
-        halted = run(*words)
-        assert halted.exit_code == 2
-        assert "error: 1 of 2 copies could not continue; b: " in halted.stderr
+        assert "error: 1 of 2 copies could not continue; b: " in refusal(*words)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     ends = {line["broker"]: line["end"] for line in lines}
     assert ends == {name: log.end for name, log in logs.items()}
@@ -139,7 +133,7 @@ def test_the_file_of_metrics_says_that_an_error_has_ended_a_copy(tmp_path: Path)
     target, file = tmp_path / "copy", tmp_path / "follow.prom"
     with FakeMaster(log_of(100)) as master:
         address, words = master.address, ["--once", "--metrics-file", file]
-        assert run(address, target, *words).exit_code == 0
+        success(address, target, *words)
         assert f'rmqstore_follow_up{{broker="{address}"}} 1.0' in file.read_text()
         master.settings["brokerName"] = "other"
         assert run(address, target, *words).exit_code == 2
@@ -156,9 +150,8 @@ def test_metrics_that_cannot_be_written_do_not_end_a_copy(
 ) -> None:
     file = tmp_path / "gone" / "follow.prom"
     with FakeMaster(log_of(100)) as master:
-        refused = run(master.address, tmp_path / "copy", "--once", "--metrics-file", file)
-        assert refused.exit_code == 2
-        assert f"--metrics-file {file}: cannot be written: No such file" in refused.stderr
+        said = refusal(master.address, tmp_path / "copy", "--once", "--metrics-file", file)
+        assert f"--metrics-file {file}: cannot be written: No such file" in said
         file.parent.mkdir()
         write, asked = FollowMetrics.write, []
 
@@ -176,10 +169,7 @@ def test_metrics_that_cannot_be_written_do_not_end_a_copy(
 
 
 def test_a_broker_that_has_not_answered_is_told(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rmqstore", "follow", "127.0.0.1:1", str(tmp_path / "copy")],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = started("127.0.0.1:1", tmp_path / "copy")
     try:
         assert process.stderr is not None
         assert "no connection" in process.stderr.readline()
@@ -207,7 +197,5 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["h:1", target, "--metrics", "9100"], "'9100' is not an address"),
         (["--status", tmp_path], "is not a copy that a follower made, and holds none"),
     ):
-        refused = run(*words)
-        assert refused.exit_code == 2, words
-        assert text in refused.stderr
+        assert text in refusal(*words)
     assert not target.exists()

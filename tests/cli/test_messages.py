@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import rmqstore
-from command_line import refusal, rows, run
+from command_line import refusal, rows, run, success
 from goldens import Golden
 
 BODIES = [
@@ -26,12 +26,9 @@ BODIES = [
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
+    rows = {"topic": ["T"] * len(BODIES), "queueId": [0] * len(BODIES), "body": BODIES}
     with rmqstore.create(tmp_path / "s") as writer:
-        writer.append(
-            pa.RecordBatch.from_pydict(
-                {"topic": ["T"] * len(BODIES), "queueId": [0] * len(BODIES), "body": BODIES}
-            )
-        )
+        writer.append(pa.RecordBatch.from_pydict(rows))
     return tmp_path / "s"
 
 
@@ -49,7 +46,7 @@ def decoded(row: dict[str, Any]) -> bytes:
 def test_no_form_loses_a_byte(store: Path, tmp_path: Path, verb: str, form: str) -> None:
     if verb == "export":
         target = tmp_path / "rows.jsonl"
-        assert run("export", store, target, "--body", form).exit_code == 0
+        success("export", store, target, "--body", form)
         found = [json.loads(line) for line in target.read_text().splitlines()]
     elif verb == "query":
         with rmqstore.open(store) as opened:
@@ -92,15 +89,14 @@ def test_text_is_decoded_by_its_charset(store: Path, charset: str, text: str) ->
 
 def test_forms_of_bodies_in_files_and_tables(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "rows.parquet"
-    assert run("export", store, target, "--body", "text", "--columns", "body").exit_code == 0
+    success("export", store, target, "--body", "text", "--columns", "body")
     table = parquet.read_table(target)
     assert table.schema.names == ["body", "bodyBase64"]
     assert table["body"].to_pylist()[4:6] == ["42", ""]
     assert table["bodyBase64"].to_pylist()[4:] == [None, None, "/wA="]
     shown = run("dump", store, "--body", "hex", "--format", "csv", "--columns", "queueId,body")
-    assert [one["bodyHex"] for one in csv.DictReader(io.StringIO(shown.stdout))] == [
-        body.hex() for body in BODIES
-    ]
+    bodies = [bytes.fromhex(one["bodyHex"]) for one in csv.DictReader(io.StringIO(shown.stdout))]
+    assert bodies == BODIES
     plain = run("dump", store, "--body", "text", "--format", "table", "--columns", "body").stdout
     assert "bodyBase64" not in plain
     assert "/wA=" in plain
@@ -141,10 +137,8 @@ def test_topics_match_patterns_and_queues_are_chosen_by_id(golden_store: Golden)
     assert topics("dump", root, "-t", "LiveT*", *columns) == live
     chosen = topics("dump", root, "-i", 0, "-i", 2, *columns)
     assert chosen == {(topic, queue) for topic, queue in every if queue in (0, 2)}
-    assert topics("dump", root, "-t", "LivePlai?", "-t", "LiveTx", "-i", 1, *columns) == {
-        ("LivePlain", 1),
-        ("LiveTx", 1),
-    }
+    one = topics("dump", root, "-t", "LivePlai?", "-t", "LiveTx", "-i", 1, *columns)
+    assert one == {("LivePlain", 1), ("LiveTx", 1)}
     both = topics("dump", root, "-t", "LivePlain", "-t", "LiveTx", "-i", 1, "-i", 0, *columns)
     assert both == {(topic, queue) for topic in ("LivePlain", "LiveTx") for queue in (0, 1)}
     by_log = topics("dump", root, "-t", "LiveT*", "--scan", "commitlog", *columns)
@@ -159,9 +153,8 @@ def test_patterns_match_system_topics_only_on_request(golden_store: Golden) -> N
         names = {topic for topic, _ in topics("dump", root, *arguments)}
         assert names
         assert not any(topic.startswith(("%", "SCHEDULE", "RMQ_SYS")) for topic in names)
-        assert "%RETRY%CG_retry" in {
-            topic for topic, _ in topics("dump", root, *arguments, "--all")
-        }
+        every = {topic for topic, _ in topics("dump", root, *arguments, "--all")}
+        assert "%RETRY%CG_retry" in every
     assert "only system topics" in refusal("dump", root, "-t", "%RETRY*")
     assert "matches no topic" in run("dump", root, "-t", "Nope*").stderr
     named = topics("stat", root, "-t", "Live*", "-t", "%RETRY%CG_retry")
@@ -217,15 +210,13 @@ def test_a_scan_of_the_log_reads_it_as_it_is(golden_store: Golden) -> None:
 def test_a_time_zone_is_that_of_given_and_of_shown_times(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = (
-        "dump", golden_store("live"), "-t", "LivePlain", "-n", 1, "--columns", "storeTimestamp",
-    )  # fmt: skip
-    in_utc = json.loads(run(*choice).stdout)["storeTimestamp"]
-    assert in_utc == "2026-11-21T02:17:02.269+00:00"
+    live = golden_store("live")
+    choice = ("dump", live, "-t", "LivePlain", "-n", 1, "--columns", "storeTimestamp")
+    assert rows(*choice) == [{"storeTimestamp": "2026-11-21T02:17:02.269+00:00"}]
     begin = ("-b", "2026-11-21T10:17:02.269", "--tz", "Asia/Shanghai")
-    shown = json.loads(run(*choice, *begin).stdout)["storeTimestamp"]
-    assert shown == "2026-11-21T10:17:02.269+08:00"
+    in_shanghai = [{"storeTimestamp": "2026-11-21T10:17:02.269+08:00"}]
+    assert rows(*choice, *begin) == in_shanghai
     monkeypatch.setenv("RMQSTORE_TZ", "Asia/Shanghai")
-    assert json.loads(run(*choice, *begin[:2]).stdout)["storeTimestamp"] == shown
+    assert rows(*choice, *begin[:2]) == in_shanghai
     assert "Asia/Shanghai" in refusal(*choice, "--tz", "Mars")
-    assert json.loads(run(*choice).stdout)["storeTimestamp"] == shown  # the variable still stands
+    assert rows(*choice) == in_shanghai  # the variable still stands

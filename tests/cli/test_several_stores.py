@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rmqstore
-from command_line import refusal, rows, run
+from command_line import refusal, rows, run, success
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_dump_and_export_give_the_messages_of_all(stores: list[Path], tmp_path: 
         "x4", "y0"
     ]  # fmt: skip
     target = tmp_path / "all.parquet"
-    assert run("export", *stores, target, "-t", "T", "-t", "V").exit_code == 0
+    success("export", *stores, target, "-t", "T", "-t", "V")
     assert pq.read_table(target).num_rows == 11
     assert "no topic absent in brokers x, y" in refusal("dump", *stores, "-t", "absent")
     followed = rows("dump", *stores, "--follow", "-t", "T", "--last", 1, "-i", 0, "-n", 2)

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 import tiers
+from json_reference import jsonable
 from rmqstore import IllegalMessageError
 from rmqstore.exchange import json_input as written
-from rmqstore.exchange.json_rows import json_lines, jsonable, write_json_lines
+from rmqstore.exchange.json_rows import json_lines, write_json_lines
 
 SCHEMA = pa.schema(
     [

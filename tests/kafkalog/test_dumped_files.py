@@ -62,24 +62,19 @@ def rows_of(path: str, **options: Any) -> tuple[list[Row], CorruptBatchError | N
     """Return the rows of a file with times as numbers, and the error that ended them."""
     file = parse_file(path)
     assert file is not None
-    found, damage = [], None
+    found: list[Row] = []
+    damage = None
     try:
         for batch in file_rows(LOCAL, file, **options):
-            assert batch.schema == file_schema(
-                file.kind, options.get("decode"), deep=options.get("deep", False)
-            )
-            found.append(_with_numbers(batch))
+            assert batch.schema == file_schema(file.kind, **options)
+            arrays = [
+                array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array
+                for array in batch.columns
+            ]
+            found += pa.RecordBatch.from_arrays(arrays, batch.schema.names).to_pylist()
     except CorruptBatchError as err:
         damage = err
-    return [row for batch in found for row in batch.to_pylist()], damage
-
-
-def _with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    arrays = [
-        array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array
-        for array in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, batch.schema.names)
+    return found, damage
 
 
 def known(value: object) -> object:
@@ -153,17 +148,14 @@ def test_header_keys(store: Path) -> None:
 
 
 def test_indexes(store: Path) -> None:
-    for kind, columns in (
-        ("index", ("offset", "position")),
-        ("timeindex", ("timestamp", "offset")),
-    ):
+    columns_of = {"index": ("offset", "position"), "timeindex": ("timestamp", "offset")}
+    for kind, columns in columns_of.items():
         for path, key in shown(store, kind):
             rows, damage = rows_of(path)
             entries = [[row[column] for column in columns] for row in rows]
             base = int(Path(path).name.partition(".")[0])
-            expected = [
-                entry for entry in key["entries"] if entry not in ([base, 0], [0, base])
-            ]  # zeros
+            zeros = ([base, 0], [0, base])
+            expected = [entry for entry in key["entries"] if entry not in zeros]
             assert damage is None
             if "threw" in key:  # where an entry led nowhere
                 entries = entries[: len(expected)]

@@ -20,12 +20,11 @@ PER_SEGMENT = 4  # batches of one record
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(killed: Path) -> Path:
     """Return a partition folder of a running broker: five segments of four records."""
-    folder = build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
     for number in range(SEGMENTS):
-        write(folder, number * PER_SEGMENT)
-    return folder
+        write(killed, number * PER_SEGMENT)
+    return killed
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +34,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(folder: Path, base: int, *, without: tuple[int, ...] = (), n: int = PER_SEGMENT) -> Path:
     offsets = [number for number in range(base, base + n) if number not in without]
-    return build.write_segment(
-        folder, base, *(build.batch(number, [b"%d" % number]) for number in offsets)
-    )
+    batches = [build.batch(number, [b"%d" % number]) for number in offsets]
+    return build.write_segment(folder, base, *batches)
 
 
 def begun(
@@ -56,11 +54,16 @@ def segment(folder: Path, number: int) -> Path:
     return folder / f"{number * PER_SEGMENT:020}.log"
 
 
+def append(folder: Path, content: bytes) -> None:
+    """Let the last segment grow."""
+    with segment(folder, SEGMENTS - 1).open("ab") as file:
+        file.write(content)
+
+
 def test_what_is_written_later_is_seen_after_a_refresh(folder: Path) -> None:
     partition = opened(folder)
     assert partition.end_offset == 20
-    with segment(folder, 4).open("ab") as file:
-        file.write(build.batch(20, [b"20"]) + build.batch(21, [b"21"])[:30])
+    append(folder, build.batch(20, [b"20"]) + build.batch(21, [b"21"])[:30])
     write(folder, 22)
     assert partition.scan().count() == 20
     partition.refresh()
@@ -72,15 +75,13 @@ def test_a_half_written_batch_ends_the_log_for_now(folder: Path) -> None:
     batch = build.batch(20, [b"20"])
     for n_bytes in range(len(batch)):
         write(folder, 16)
-        with segment(folder, 4).open("ab") as file:
-            file.write(batch[:n_bytes])
+        append(folder, batch[:n_bytes])
         assert opened(folder).scan().count() == 20
 
 
 def test_the_last_segment_grows_during_a_scan(folder: Path) -> None:
     first, batches = begun(opened(folder))
-    with segment(folder, 4).open("ab") as file:
-        file.write(build.batch(20, [b"20"]))
+    append(folder, build.batch(20, [b"20"]))
     write(folder, 21)
     assert first + rest(batches) == list(range(20))
 
@@ -117,21 +118,18 @@ def test_segments_are_compacted_during_a_scan(folder: Path, suffix: str) -> None
     path = write(folder, 4, without=(5, 6, 9), n=8)
     path.rename(f"{path}{suffix}")
     segment(folder, 2).unlink()
-    kept = [number for number in range(20) if number not in (5, 6, 9)]
-    assert first + rest(batches) == kept
+    assert first + rest(batches) == [number for number in range(20) if number not in (5, 6, 9)]
 
 
 def test_the_end_is_cut_during_a_scan(folder: Path) -> None:
     """A follower cuts what its new leader does not have."""
     partition = opened(folder)
-    with segment(folder, 4).open("ab") as file:
-        file.write(b"half a batch")
+    append(folder, b"half a batch")
     assert partition.end_offset == 20
     first, batches = begun(partition)
     write(folder, 16, n=2)
-    with pytest.raises(
-        OffsetOutOfRangeError, match=r"offsets 18 to 20 are gone \(the log was cut\)"
-    ):
+    gone = r"offsets 18 to 20 are gone \(the log was cut\)"
+    with pytest.raises(OffsetOutOfRangeError, match=gone):
         rest(batches)
     first, batches = begun(opened(folder), fail_on_data_loss=False)
     assert first + rest(batches) == list(range(18))

@@ -25,18 +25,14 @@ UUID = "0b953211e2df4576b22bd9075560653c"
 @pytest.mark.parametrize(
     ("name", "topic", "partition", "state"),
     [
-        ("a-0", "a", 0, ""),
-        ("a-1-0", "a-1", 0, ""),
-        ("-dash-3", "-dash", 3, ""),
-        ("..dots-0", "..dots", 0, ""),
-        ("x-delete-0", "x-delete", 0, ""),
+        ("a-0", "a", 0, ""), ("a-1-0", "a-1", 0, ""), ("-dash-3", "-dash", 3, ""),
+        ("..dots-0", "..dots", 0, ""), ("x-delete-0", "x-delete", 0, ""),
         ("v.1-future-0", "v.1-future", 0, ""),
         ("__consumer_offsets-49", "__consumer_offsets", 49, ""),
-        (f"a-0.{UUID}-delete", "a", 0, "delete"),
-        (f"a.b-12.{UUID}-future", "a.b", 12, "future"),
+        (f"a-0.{UUID}-delete", "a", 0, "delete"), (f"a.b-12.{UUID}-future", "a.b", 12, "future"),
         (f"a-1-0.{UUID}-stray", "a-1", 0, "stray"),
     ],
-)
+)  # fmt: skip
 def test_names_of_partition_folders(name: str, topic: str, partition: int, state: str) -> None:
     assert parse_folder(name) == FolderName(TopicPartition(topic, partition), state)
 
@@ -78,8 +74,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     assert read_topic_id(LOCAL, str(tmp_path)) is None  # a folder
 
 
-def test_leader_epochs_and_topic_id(tmp_path: Path) -> None:
-    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
+def test_leader_epochs_and_topic_id(tmp_path: Path, folder: Path) -> None:
     build.write_segment(folder, 0, build.batch(0, [b"a"]))
     write(folder / "leader-epoch-checkpoint", "0\n2\n0 0\n4 7\n")
     write(folder / "partition.metadata", "version: 0\ntopic_id: R0x8G1UrQsuQ0oL5ADQVOg")
@@ -115,19 +110,14 @@ def test_a_log_directory(logs: Path) -> None:
     assert repr(opened) == f"<LogDirs {logs}: 2 topics, 3 partitions>"
 
 
-def test_an_empty_partition(logs: Path) -> None:
-    partition = kafkalog.open(logs).partition("u", 0)
-    assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (0, 0, 0)
-    assert partition.scan().count() == 0
-    assert partition.offset_for_time(0) is None
-
-
-def test_a_partition_folder_without_segments(logs: Path) -> None:
+@pytest.mark.parametrize(("topic", "at"), [("u", 0), ("v", 12)])
+def test_a_partition_without_a_record_or_without_a_segment(logs: Path, topic: str, at: int) -> None:
     (logs / "v-0").mkdir()
     write(logs / "log-start-offset-checkpoint", "0\n1\nv 0 12\n")
-    partition = kafkalog.open(logs).partition("v", 0)
-    assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (12,) * 3
+    partition = kafkalog.open(logs).partition(topic, 0)
+    assert (partition.start_offset, partition.end_offset, partition.last_stable_offset) == (at,) * 3
     assert partition.scan(isolation_level="read_committed").count() == 0
+    assert partition.offset_for_time(0) is None
 
 
 def test_a_partition_folder_alone(
@@ -228,24 +218,19 @@ def test_what_is_left_of_a_deleted_partition_is_not_waited_for(
 
 
 def test_what_is_not_a_log_directory(logs: Path) -> None:
-    with pytest.raises(NotAStoreError, match="not a folder"):
-        kafkalog.open(logs / "missing")
-    with pytest.raises(NotAStoreError, match="not a folder"):
-        kafkalog.open(logs / "meta.properties")
+    for path in (logs / "missing", logs / "meta.properties"):
+        with pytest.raises(NotAStoreError, match="not a folder"):
+            kafkalog.open(path)
     with pytest.raises(NotAStoreError, match=r"log directories are in it: logs$"):
         kafkalog.open(logs.parent)
     with pytest.raises(OptionError):
         kafkalog.open()
-
-
-def test_a_log_directory_without_partitions_is_empty(tmp_path: Path) -> None:
-    assert kafkalog.open(build.make_log_dir(tmp_path / "logs")).topics() == []
+    assert kafkalog.open(build.make_log_dir(logs.parent / "empty")).topics() == []
 
 
 def test_what_a_scan_refuses(logs: Path) -> None:
     opened = kafkalog.open(logs)
     for arguments in (
-        {"subscribe": "missing"},
         {"subscribe": "t", "partitions": [5]},
         {"columns": "offset,nothing"},
         {"columns": "offset,offset"},
@@ -254,7 +239,6 @@ def test_what_a_scan_refuses(logs: Path) -> None:
         {"isolation_level": "committed"},
         {"starting_offsets": {("t", 9): 0}},
         {"subscribe": "t", "ending_offsets": {("u", 0): 0}},
-        {"mode": "PERMISSIVE", "column_name_of_corrupt_record": "offset"},
     ):
         with pytest.raises(OptionError):
             opened.scan(**arguments)  # type: ignore[arg-type]
@@ -280,23 +264,18 @@ def test_a_scan_of_ranges(logs: Path) -> None:
     assert scan.to_pandas()["value"].tolist() == [b"b", b"a"]
     assert scan.to_polars()["partition"].to_list() == [0, 1]
     assert repr(scan) == "Scan of partition, value"
-    assert (
-        opened.scan(subscribe="t", columns="topic").to_arrow().to_pylist() == [{"topic": "t"}] * 4
-    )
+    topics = opened.scan(subscribe="t", columns="topic").to_arrow()
+    assert topics.to_pylist() == [{"topic": "t"}] * 4
 
 
-def test_a_clean_stop_is_seen_after_a_refresh(logs: Path) -> None:
+def test_what_files_of_the_broker_say_is_seen_after_a_refresh(logs: Path) -> None:
     opened = kafkalog.open(logs)
     (logs / ".kafka_cleanshutdown").unlink()
-    assert opened.partition("t", 0).is_clean
-    opened.refresh()
-    assert not opened.partition("t", 0).is_clean
-
-
-def test_the_high_watermark(logs: Path) -> None:
     write(logs / "replication-offset-checkpoint", "0\n1\nt 0 1\n")
-    opened = kafkalog.open(logs)
-    assert opened.partition("t", 0).high_watermark == 1
+    for is_clean, high_watermark in ((True, None), (False, 1)):
+        partition = opened.partition("t", 0)
+        assert (partition.is_clean, partition.high_watermark) == (is_clean, high_watermark)
+        opened.refresh()
     assert opened.partition("t", 1).high_watermark is None
 
 

@@ -16,19 +16,15 @@ BEGAN = "the log begins at 10, and {} says that it began at {}: its first segmen
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(folder: Path) -> Path:
     """Return a partition folder with the offsets 0 to 30 in three segments."""
-    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
     for base in (0, 10, 20):
         build.write_segment(folder, base, *(build.batch(base + n, [b"v"]) for n in range(10)))
     return folder
 
 
-def checkpoint(kind: str, offset: int) -> Callable[[Path], object]:
-    def write(folder: Path) -> None:
-        (folder.parent / f"{kind}-checkpoint").write_text(f"0\n1\nt 0 {offset}\n")
-
-    return write
+def checkpoint(name: str, offset: int) -> Callable[[Path], object]:
+    return lambda folder: build.write_checkpoint(folder, name, offset)
 
 
 def epochs(*starts: int) -> Callable[[Path], object]:
@@ -144,9 +140,15 @@ def test_a_middle_segment_that_is_gone_is_told(
     assert f"data loss: {folder}/{20:020}.log: {text}" in caplog.text
     caplog.clear()
     assert logs.partition("t", 0).scan(20).count() == 10
+    assert "data loss" not in caplog.text
+    assert findings(folder) == [text]
     checkpoint("cleaner-offset", 20)(folder)
     assert kafkalog.open(folder.parent).scan().count() == 20
     assert "data loss" not in caplog.text
+    assert findings(folder) == []
+    (folder.parent / "cleaner-offset-checkpoint").unlink()
+    build.write_segment(folder, 0, *(build.batch(n, [b"v"]) for n in (0, 3, 5)))  # as compacted
+    assert findings(folder) == []
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])

@@ -13,11 +13,6 @@ from kafka_reading import opened, read_in_windows
 BATCHES = [build.batch(10 * n, [b"%d" % (10 * n + i) for i in range(10)]) for n in range(6)]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return build.make_log_dir(tmp_path / "logs") / "t-0"
-
-
 def offsets(folder: Path, start: int | None = None, end: int | None = None) -> list[int]:
     scan = opened(folder).scan(start, end, columns="offset", mode="DROPMALFORMED")
     found: list[int] = scan.to_arrow().column("offset").to_pylist()
@@ -73,26 +68,27 @@ def test_a_batch_that_repeats_offsets_is_named(
         assert opened(folder).scan(40, 50).count() == 10
 
 
-def test_a_negative_last_offset_delta(folder: Path) -> None:
-    build.write_segment(folder, 0, build.batch(0, [b"a"], last_offset_delta=-5), *BATCHES[1:])
+@pytest.mark.parametrize(
+    ("batches", "kept"),
+    [
+        ([build.batch(0, [b"a"], last_offset_delta=-5), *BATCHES[1:]], range(10, 60)),
+        ([*BATCHES[:5], based(BATCHES[5], 2)], range(50)),
+    ],
+    ids=["a negative last offset delta", "a lower base offset at the end"],
+)
+def test_offsets_that_cannot_be(folder: Path, batches: list[bytes], kept: range) -> None:
+    build.write_segment(folder, 0, *batches)
     with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
         opened(folder).scan().count()
-    assert offsets(folder) == list(range(10, 60))
-
-
-def test_a_lower_base_offset_at_the_end(folder: Path) -> None:
-    build.write_segment(folder, 0, *BATCHES[:5], based(BATCHES[5], 2))
-    assert opened(folder).end_offset == 50
-    with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
-        opened(folder).scan().count()
+    assert offsets(folder) == list(kept)
+    assert opened(folder).end_offset == kept.stop
 
 
 @pytest.mark.parametrize("at", [8, 23, 70])
 @pytest.mark.parametrize("n_before", [0, 2])
 def test_damage_at_the_end_is_reported(folder: Path, at: int, n_before: int) -> None:
-    damaged = bytearray(BATCHES[n_before])
-    damaged[at] ^= 0x80
-    build.write_segment(folder, 0, *BATCHES[:n_before], bytes(damaged))
+    damaged = build.changed(BATCHES[n_before], at, 0x80)
+    build.write_segment(folder, 0, *BATCHES[:n_before], damaged)
     with pytest.raises(kafkalog.CorruptBatchError):
         opened(folder).scan().count()
     assert offsets(folder) == list(range(10 * n_before))
@@ -113,11 +109,6 @@ def test_the_last_segment_vanishes_after_it_was_read(folder: Path) -> None:
         n_rows += batch.num_rows
         path.unlink()
     assert n_rows == 60
-
-
-def recovery_point(folder: Path, offset: int) -> None:
-    text = f"0\n1\nt 0 {offset}\n"
-    (folder.parent / "recovery-point-offset-checkpoint").write_text(text)
 
 
 @pytest.mark.parametrize("witness", ["recovery point", "snapshot"])
@@ -143,7 +134,7 @@ def test_a_higher_base_offset_at_the_end(
     if witness == "snapshot":
         build.write_snapshot(folder, end, {})
     else:
-        recovery_point(folder, end)
+        build.write_checkpoint(folder, "recovery-point-offset", end)
     assert opened(folder).end_offset == end
     with pytest.raises(kafkalog.CorruptBatchError, match=f"offset {end + 1000} is not in order"):
         opened(folder).scan().count()
@@ -152,47 +143,24 @@ def test_a_higher_base_offset_at_the_end(
     assert opened(folder).scan().count() == end
 
 
-@pytest.mark.parametrize("point", [0, 20, 50, 55, 59, 80, 99])
-@pytest.mark.parametrize("is_indexed", [False, True])
-def test_a_gap_before_the_last_batch(folder: Path, point: int, *, is_indexed: bool) -> None:
-    """Nothing says that the log ended within it."""
-    build.write_segment(folder, 0, *BATCHES[:5], based(BATCHES[5], 70))
-    if is_indexed:
-        build.write_index(folder, 0, (79, sum(map(len, BATCHES[:5]))))
-    recovery_point(folder, point)
-    build.write_snapshot(folder, 50, {})
-    build.write_snapshot(folder, 80, {})
-    assert opened(folder).end_offset == 80
-    assert opened(folder).scan().count() == 60
-
-
 @pytest.mark.parametrize(
     ("point", "snapshots", "end"),
     [
-        (100, (70, 100), 100),
-        (100, (70,), 100),
-        (0, (70, 100), 100),
+        (100, (70, 100), 100), (100, (70,), 100), (0, (70, 100), 100),
         (0, (70,), 100),  # only that of the cut
         (57, (70, 100), 100),
-        (80, (70,), 100),  # they contradict each other
-        (70, (57,), 100),
-        (70, (103,), 100),
-        (103, (70,), 100),
-        (103, (), 100),
-        (70, (70,), 70),
-        (70, (), 70),
-        (70, (50, 55), 70),
-        (0, (57,), 57),
+        (80, (70,), 100), (70, (57,), 100), (70, (103,), 100), (103, (70,), 100),  # contradictions
+        (103, (), 100), (70, (70,), 70), (70, (), 70), (70, (50, 55), 70), (0, (57,), 57),
         (50, (40, 57), 57),
     ],
-)
+)  # fmt: skip
 def test_a_follower_that_was_cut_in_a_gap(
     folder: Path, point: int, snapshots: tuple[int, ...], end: int
 ) -> None:
     """A compacted topic has gaps. A cut in one leaves a snapshot there, and the log goes on."""
     build.write_segment(folder, 0, build.batch(0, [b"a"] * 50), build.batch(93, [b"b"] * 7))
     if point:
-        recovery_point(folder, point)
+        build.write_checkpoint(folder, "recovery-point-offset", point)
     for offset in snapshots:
         build.write_snapshot(folder, offset, {})
     assert opened(folder).end_offset == end

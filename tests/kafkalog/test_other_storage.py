@@ -72,15 +72,11 @@ def test_log_directories_of_one_broker_lie_in_one_storage(tmp_path: Path) -> Non
     assert kafkalog.open(logs.as_uri()).partition("t", 0).end_offset == 1
 
 
-def test_a_range_reads_only_what_it_needs(tmp_path: Path) -> None:
-    folder = golden.make_log_dir(tmp_path / "logs") / "t-0"
-    batches = [golden.batch(number, [b"x" * 20_000]) for number in range(100)]
-    size = len(batches[0])
+def test_a_range_reads_only_what_it_needs(tmp_path: Path, folder: Path) -> None:
     for base in (0, 100):
-        golden.write_segment(
-            folder, base, *(golden.batch(base + number, [b"x" * 20_000]) for number in range(100))
-        )
-        entries = [(base + number, number * size) for number in range(1, 100)]
+        batches = [golden.batch(base + number, [b"x" * 20_000]) for number in range(100)]
+        golden.write_segment(folder, base, *batches)
+        entries = [(base + number, number * len(batches[0])) for number in range(1, 100)]
         golden.write_index(folder, base, *entries)
     storage = MemoryStorage(tmp_path / "logs")
     partition = kafkalog.open(storage.root, storage=storage).partition("t", 0)
@@ -92,8 +88,7 @@ def test_a_range_reads_only_what_it_needs(tmp_path: Path) -> None:
     assert n_read[f"{0:020}.log"] < 600_000
 
 
-def test_the_zeros_of_a_preallocated_index_are_not_read(tmp_path: Path) -> None:
-    folder = golden.make_log_dir(tmp_path / "logs") / "t-0"
+def test_the_zeros_of_a_preallocated_index_are_not_read(tmp_path: Path, folder: Path) -> None:
     batches = [golden.batch(number, [b"x" * 500]) for number in range(100)]
     golden.write_segment(folder, 0, *batches)
     entries = [(number, number * len(batches[0])) for number in range(1, 100)]

@@ -13,7 +13,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 import tiers
-from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
+from kafka_logs import ABORT, COMMIT, marker
 from rmqstore.errors import RmqStoreError
 
 
@@ -39,9 +39,8 @@ def make(chooser: random.Random) -> Log:
             offset += 1
         elif choice < 0.7:
             count = chooser.randint(1, 3)
-            made_by = Producer(producer, 0, n_sent[producer])
-            batch = build.batch(offset, [b"x"] * count, producer=made_by, attributes=TRANSACTIONAL)
-            batches.append(batch)
+            values = [b"x"] * count
+            batches.append(build.sent(offset, producer, *values, sequence=n_sent[producer]))
             n_sent[producer] += count
             undecided[producer] += range(offset, offset + count)
             offset += count
@@ -62,18 +61,17 @@ def read(folder: Path, mode: kafkalog.Mode, *bounds: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(40))
-def test_one_changed_byte(tmp_path: Path, seed: int) -> None:
+def test_one_changed_byte(folder: Path, seed: int) -> None:
     chooser = random.Random(seed)
-    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
     log = make(chooser)
     path = build.write_segment(folder, 0, *log.batches)
     expected = sorted(at for at in log.committed if at < log.stable_offset)
     assert read(folder, "FAILFAST") == expected
-    point = f"0\n1\nt 0 {log.end_offset}\n"
-    (folder.parent / "recovery-point-offset-checkpoint").write_text(point)
-    content = bytearray(path.read_bytes())
-    content[chooser.randrange(len(content))] ^= chooser.randint(1, 255)
-    path.write_bytes(content)
+    build.write_checkpoint(folder, "recovery-point-offset", log.end_offset)
+    content = path.read_bytes()
+    path.write_bytes(
+        build.changed(content, chooser.randrange(len(content)), chooser.randint(1, 255))
+    )
     given = read(folder, "DROPMALFORMED")
     assert given == sorted(set(given) & log.committed)
     end = kafkalog.open(folder.parent).partition("t", 0).end_offset

@@ -10,6 +10,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
+from kafka_logs import changed
 from kafka_reading import opened
 from kafkalog.storage import recovery
 from kafkalog.storage.recovery import Cut
@@ -24,24 +25,10 @@ THREE = build.batch(3, [b"d"])
 LATER = build.batch(4, [b"e"])
 
 
-@pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
-
-
-@pytest.fixture
-def clean(tmp_path: Path) -> Path:
-    return build.make_log_dir(tmp_path / "logs") / "t-0"
-
-
-def changed(batch: bytes, at: int) -> bytes:
-    return batch[:at] + bytes([batch[at] ^ 1]) + batch[at + 1 :]
-
-
 @pytest.mark.parametrize(
     "tail",
     [
-        TWO[:-2], TWO[:17], TWO[:10], b"\0", b"\0" * 5000, changed(TWO, -1 % len(TWO)),
+        TWO[:-2], TWO[:17], TWO[:10], b"\0", b"\0" * 5000, changed(TWO),
         changed(TWO, 30), b"\xff" * 300, TWO[:20] + b"\0" * 500,
         TWO[:8] + b"\x7f\xff\xff\xff" + TWO[12:], TWO[:8] + b"\x80\0\0\0" + TWO[12:],
         TWO[:8] + b"\0\0\0\x0e" + TWO[12:],
@@ -55,18 +42,16 @@ def test_a_killed_log_ends_at_the_first_bad_batch(killed: Path, tail: bytes) -> 
     assert partition.end_offset == 2
     assert build.values_of(partition.scan().to_arrow()) == [b"a", b"b"]
     assert isinstance(partition.recovery, Cut)
-    assert partition.recovery.path == str(first)
-    assert partition.recovery.position == len(ONE)
-    assert partition.recovery.dropped == (str(later),)
+    reason = partition.recovery.reason
+    assert partition.recovery == Cut(str(first), len(ONE), reason, (str(later),))
 
 
 def test_only_segments_from_the_recovery_point_on_are_recovered(killed: Path) -> None:
     build.write_segment(killed, 0, ONE, changed(TWO, 68), THREE)
     build.write_segment(killed, 4, LATER)
-    checkpoint = killed.parent / "recovery-point-offset-checkpoint"
-    checkpoint.write_text("0\n1\nt 0 3\n")
+    build.write_checkpoint(killed, "recovery-point-offset", 3)
     assert opened(killed).end_offset == 2
-    checkpoint.write_text("0\n1\nt 0 4\n")
+    build.write_checkpoint(killed, "recovery-point-offset", 4)
     partition = opened(killed)
     assert partition.end_offset == 5
     with pytest.raises(CorruptRecordError) as raised:
@@ -80,7 +65,7 @@ def test_a_recovered_log_that_ends_before_its_start_is_empty(
     killed: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build.write_segment(killed, 0, ONE, b"torn")
-    (killed.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
+    build.write_checkpoint(killed, "log-start-offset", 9)
     partition = opened(killed)
     assert (partition.start_offset, partition.end_offset) == (9, 9)
     assert "ends at 2, before its start at 9" in caplog.text
@@ -88,67 +73,48 @@ def test_a_recovered_log_that_ends_before_its_start_is_empty(
     assert partition.last_stable_offset == 9
 
 
-def test_an_empty_active_segment(clean: Path) -> None:
-    build.write_segment(clean, 0, ONE)
-    build.write_segment(clean, 7)
-    partition = opened(clean)
-    assert partition.end_offset == 7
-    assert partition.scan().count() == 2
-    assert partition.recovery is None
+MERGED = build.batch(0, [b"a"], last_offset_delta=2)
 
 
-def test_the_start_may_lie_inside_a_batch(clean: Path) -> None:
-    build.write_segment(clean, 0, ONE, TWO)
-    (clean.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
-    partition = opened(clean)
+@pytest.mark.parametrize(
+    ("segments", "end", "values"),
+    [
+        pytest.param([(0, "", ONE), (7, "", b"")], 7, b"ab", id="an empty active segment"),
+        pytest.param([(0, "", build.batch(0, [b"a"], last_offset_delta=5)
+                       + build.batch(6, [], last_offset_delta=3))], 10, b"a",
+                     id="a batch whose last records a compaction removed, and one without any"),
+        pytest.param([(0, "", ONE + TWO), (0, ".cleaned", TWO), (0, ".deleted", TWO),
+                      (5, ".deleted", TWO)], 3, b"abc", id="files of the cleaner"),
+        pytest.param([(0, "", ONE), (2, "", TWO), (3, "", THREE), (0, ".swap", MERGED)], 4, b"ad",
+                     id="a finished cleaning replaces what it was made from"),
+        pytest.param([(0, "", ONE + TWO), (2, ".swap", TWO), (0, ".cleaned", ONE)], 3, b"abc",
+                     id="the swap files of an unfinished split"),
+    ],
+)  # fmt: skip
+def test_the_segments_of_a_log_that_was_closed(
+    folder: Path, segments: list[tuple[int, str, bytes]], end: int, values: bytes
+) -> None:
+    for base, suffix, content in segments:
+        build.write_segment(folder, base, content, suffix=suffix)
+    partition = opened(folder)
+    assert (partition.end_offset, partition.recovery) == (end, None)
+    assert b"".join(filter(None, build.values_of(partition.scan().to_arrow()))) == values
+
+
+def test_the_start_may_lie_inside_a_batch(folder: Path) -> None:
+    build.write_segment(folder, 0, ONE, TWO)
+    build.write_checkpoint(folder, "log-start-offset", 1)
+    partition = opened(folder)
     assert partition.start_offset == 1
     assert build.values_of(partition.scan().to_arrow()) == [b"b", b"c"]
 
 
-def test_the_last_offset_is_that_of_the_batch(clean: Path) -> None:
-    """Compaction keeps it, even where it removes the last record, or all of them."""
-    build.write_segment(
-        clean, 0, build.batch(0, [b"a"], last_offset_delta=5),
-        build.batch(6, [], last_offset_delta=3),
-    )  # fmt: skip
-    partition = opened(clean)
-    assert partition.end_offset == 10
-    assert partition.scan().count() == 1
-
-
-def test_files_of_the_cleaner_are_left_out(clean: Path) -> None:
-    build.write_segment(clean, 0, ONE, TWO)
-    build.write_segment(clean, 0, TWO, suffix=".cleaned")
-    build.write_segment(clean, 0, TWO, suffix=".deleted")
-    build.write_segment(clean, 5, TWO, suffix=".deleted")
-    assert opened(clean).scan().count() == 3
-
-
-def test_a_finished_cleaning_replaces_what_it_was_made_from(clean: Path) -> None:
-    build.write_segment(clean, 0, ONE)
-    build.write_segment(clean, 2, TWO)
-    build.write_segment(clean, 3, THREE)
-    merged = build.batch(0, [b"a"], last_offset_delta=2)
-    build.write_segment(clean, 0, merged, suffix=".swap")
-    partition = opened(clean)
-    assert build.values_of(partition.scan().to_arrow()) == [b"a", b"d"]
-    assert partition.end_offset == 4
-
-
-def test_the_swap_files_of_an_unfinished_split_are_left_out(clean: Path) -> None:
-    build.write_segment(clean, 0, ONE, TWO)
-    build.write_segment(clean, 2, TWO, suffix=".swap")
-    build.write_segment(clean, 0, ONE, suffix=".cleaned")
-    assert opened(clean).scan().count() == 3
-    assert [segment.suffix for segment in opened(clean).log().segments] == [""]
-
-
-def test_other_files_are_not_segments(clean: Path) -> None:
-    build.write_segment(clean, 0, ONE)
+def test_other_files_are_not_segments(folder: Path) -> None:
+    build.write_segment(folder, 0, ONE)
     for name in ("a.log", ".log", "-5.log", "1.x.log", "99999999999999999999.log", "5.logs"):
-        (clean / name).write_bytes(TWO)
-    (clean / "00000000000000000007.log").mkdir()
-    assert opened(clean).end_offset == 2
+        (folder / name).write_bytes(TWO)
+    (folder / "00000000000000000007.log").mkdir()
+    assert opened(folder).end_offset == 2
 
 
 def looked_again(partition: kafkalog.Partition) -> tuple[int, Cut | None]:
@@ -220,17 +186,17 @@ def test_another_process_takes_the_mark(killed: Path) -> None:
     assert gone.end_offset == 3
 
 
-def test_a_broker_that_starts_again_after_a_clean_stop(clean: Path) -> None:
+def test_a_broker_that_starts_again_after_a_clean_stop(folder: Path) -> None:
     """What was written before the stop has later times than what is written after it."""
     early, late = build.TIME, build.TIME + 1000
     first = build.batch(0, [b"a", b"b"], time=late)
-    build.write_segment(clean, 0, first)
-    log_dirs = kafkalog.open(clean.parent)
+    build.write_segment(folder, 0, first)
+    log_dirs = kafkalog.open(folder.parent)
     partition = log_dirs.partition("t", 0)
     assert (partition.end_offset, partition.offset_for_time(late)) == (2, 0)
     assert partition.mark is None
-    (clean.parent / ".kafka_cleanshutdown").unlink()
-    build.write_segment(clean, 0, first, build.batch(2, [b"c"], time=early))
+    (folder.parent / ".kafka_cleanshutdown").unlink()
+    build.write_segment(folder, 0, first, build.batch(2, [b"c"], time=early))
     log_dirs.refresh()
     partition = log_dirs.partition("t", 0)
     assert (partition.end_offset, partition.offset_for_time(late)) == (3, 0)

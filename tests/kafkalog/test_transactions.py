@@ -5,32 +5,23 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import kafka_logs as build
 import kafkalog
-from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
+from kafka_logs import ABORT, COMMIT, changed, commit, marker, sent
 from kafka_reading import count_crcs, opened, read_in_windows
 from kafkalog.errors import CorruptBatchError
 from kafkalog.scan import MODES
-from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.transactions import read_transactions
 from rmqstore.errors import OptionError
 
 
-def sent(offset: int, producer_id: int | None, *values: bytes) -> bytes:
-    if producer_id is None:
-        return build.batch(offset, values)
-    producer = Producer(producer_id, 0, 0)
-    return build.batch(offset, values, producer=producer, attributes=TRANSACTIONAL)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return build.make_log_dir(tmp_path / "logs") / "t-0"
+def plain(offset: int, *values: bytes) -> bytes:
+    return build.batch(offset, values)
 
 
 def committed(folder: Path, *bounds: int, mode: kafkalog.Mode = "FAILFAST") -> list[bytes | None]:
@@ -43,7 +34,7 @@ def test_the_end_of_one_transaction_says_nothing_of_another(
 ) -> None:
     """The log is read on beyond a range until all that began in it has ended."""
     read_in_windows(monkeypatch, 100)
-    between = [sent(offset, None, b"x" * 50) for offset in range(3, 8)]
+    between = [plain(offset, b"x" * 50) for offset in range(3, 8)]
     content = [sent(0, 1, b"a"), sent(1, 2, b"b"), marker(2, 1, COMMIT), *between]
     build.write_segment(folder, 0, *content, marker(8, 2, COMMIT))
     assert committed(folder, 0, 2) == [b"a", b"b"]
@@ -51,11 +42,11 @@ def test_the_end_of_one_transaction_says_nothing_of_another(
 
 def test_interleaved_transactions(folder: Path) -> None:
     build.write_segment(
-        folder, 0, sent(0, 1, b"a"), sent(1, 2, b"b"), sent(2, None, b"plain"),
+        folder, 0, sent(0, 1, b"a"), sent(1, 2, b"b"), plain(2, b"plain"),
         marker(3, 1, COMMIT), sent(4, 1, b"c"),
     )  # fmt: skip
     build.write_segment(folder, 5, marker(5, 2, ABORT), sent(6, 2, b"d"), marker(7, 1, ABORT))
-    build.write_segment(folder, 8, marker(8, 2, COMMIT), sent(9, None, b"end"))
+    build.write_segment(folder, 8, marker(8, 2, COMMIT), plain(9, b"end"))
     partition = opened(folder)
     assert partition.last_stable_offset == partition.end_offset == 10
     assert committed(folder) == [b"a", b"plain", b"d", b"end"]
@@ -70,9 +61,9 @@ def test_interleaved_transactions(folder: Path) -> None:
     ("batches", "stable", "given"),
     [
         pytest.param([sent(0, 2, b"x"), sent(1, 1, b"a"), marker(2, 2, COMMIT), sent(3, 1, b"b"),
-                      sent(4, None, b"hidden")], 1, [b"x"],
+                      plain(4, b"hidden")], 1, [b"x"],
                      id="nothing after an open transaction is given"),
-        pytest.param([marker(0, 1, ABORT), sent(1, None, b"a"), marker(2, 1, COMMIT),
+        pytest.param([marker(0, 1, ABORT), plain(1, b"a"), marker(2, 1, COMMIT),
                       sent(3, 1, b"b"), marker(4, 1, COMMIT), marker(5, 1, ABORT)], 6, [b"a", b"b"],
                      id="markers without data do nothing"),
         pytest.param([sent(0, 1, b"a"), marker(1, 1, 9), marker(2, 1, ABORT)], 3, [],
@@ -89,21 +80,17 @@ def test_what_markers_decide(
 
 
 def test_the_start_bounds_the_last_stable_offset(folder: Path) -> None:
-    build.write_segment(folder, 0, sent(0, 1, b"a", b"b"), sent(2, None, b"c"))
-    (folder.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    build.write_segment(folder, 0, sent(0, 1, b"a", b"b"), plain(2, b"c"))
+    build.write_checkpoint(folder, "log-start-offset", 2)
     assert opened(folder).last_stable_offset == 2
     assert committed(folder) == []
-
-
-def damaged(batch: bytes) -> bytes:
-    return batch[:-1] + bytes([batch[-1] ^ 1])
 
 
 def test_a_damaged_marker_decides_nothing_by_another(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    abort = damaged(marker(1, 1, ABORT))
-    later = (sent(2, None, b"b"), sent(3, 1, b"c"), marker(4, 1, COMMIT), sent(5, None, b"d"))
+    abort = changed(marker(1, 1, ABORT))
+    later = (plain(2, b"b"), sent(3, 1, b"c"), marker(4, 1, COMMIT), plain(5, b"d"))
     path = build.write_segment(folder, 0, sent(0, 1, b"a"), abort, *later)
     place = re.escape(f"{path}") + f".*{len(sent(0, 1, b'a'))}.*may have decided"
     for bounds in ((), (0, 1), (0, 3)):
@@ -121,20 +108,20 @@ def test_a_damaged_marker_decides_nothing_by_another(
         assert b"".join(value or b"" for value in found) == expected
 
 
-def changed(batch: bytes, at: int, value: int) -> bytes:
+def with_byte(batch: bytes, at: int, value: int) -> bytes:
     return batch[:at] + bytes([value]) + batch[at + 1 :]
 
 
 @pytest.mark.parametrize(
     ("damage", "decides"),
     [
-        (changed(marker(2, 9, COMMIT), 50, 7), False),  # the producer
-        (changed(marker(2, 9, COMMIT), 22, 16), False),  # not a control batch, but for its number
-        (changed(marker(2, 9, COMMIT), 16, 1), False),  # the format
-        (changed(marker(2, 9, COMMIT), 11, 9), False),  # the length: the chain is broken
-        (changed(marker(2, 9, COMMIT), 7, 0), True),  # only the offset is wrong
-        (changed(sent(2, None, b"plain"), 70, 9), True),
-        (changed(sent(2, 9, b"data"), 70, 9), True),
+        (with_byte(marker(2, 9, COMMIT), 50, 7), False),  # the producer
+        (with_byte(marker(2, 9, COMMIT), 22, 16), False),  # not a control batch, but for its number
+        (with_byte(marker(2, 9, COMMIT), 16, 1), False),  # the format
+        (with_byte(marker(2, 9, COMMIT), 11, 9), False),  # the length: the chain is broken
+        (with_byte(marker(2, 9, COMMIT), 7, 0), True),  # only the offset is wrong
+        (with_byte(plain(2, b"plain"), 70, 9), True),
+        (with_byte(sent(2, 9, b"data"), 70, 9), True),
     ],
 )
 def test_what_may_have_been_a_marker(folder: Path, damage: bytes, *, decides: bool) -> None:
@@ -154,13 +141,8 @@ def test_what_may_have_been_a_marker(folder: Path, damage: bytes, *, decides: bo
 def test_a_lost_part_of_a_marker(folder: Path, first: int, after: int, fill: str) -> None:
     """Zeros say that no control batch follows, of the producer 0 and from the sequence 0 on."""
     whole = marker(2, 7, ABORT)
-    producers = (Producer(7, 0, 0), Producer(7, 0, 2))
-    sent = [
-        build.batch(offset, [b"x"] * 2, producer=producer, attributes=TRANSACTIONAL)
-        for offset, producer in zip((0, 3), producers, strict=True)
-    ]
-    recovery_point = folder.parent / "recovery-point-offset-checkpoint"
-    recovery_point.write_text("0\n1\nt 0 6\n")
+    before, after_it = sent(0, 7, b"x", b"x"), sent(3, 7, b"x", b"x", sequence=2)
+    build.write_checkpoint(folder, "recovery-point-offset", 6)
     for seed in range(5 if fill == "noise" else 1):
         lost = {
             "zeros": bytes(after - first),
@@ -168,7 +150,7 @@ def test_a_lost_part_of_a_marker(folder: Path, first: int, after: int, fill: str
             "noise": random.Random(seed).randbytes(after - first),
         }[fill]
         wrong = whole[:first] + lost + whole[after:]
-        build.write_segment(folder, 0, sent[0], wrong, sent[1], marker(5, 7, COMMIT))
+        build.write_segment(folder, 0, before, wrong, after_it, marker(5, 7, COMMIT))
         for mode in ("DROPMALFORMED", "PERMISSIVE"):
             scan = opened(folder).scan(isolation_level="read_committed", mode=mode)
             rows = scan.to_arrow().to_pylist()
@@ -181,7 +163,7 @@ def test_a_doubt_is_kept_once_for_all_producers(folder: Path) -> None:
     batches = [sent(number, number, b"a") for number in range(n_producers)]
     for _ in range(n_producers):
         offset = len(batches)
-        batches += [damaged(marker(offset, 1, ABORT)), sent(offset + 1, None, b"b")]
+        batches += [changed(marker(offset, 1, ABORT)), plain(offset + 1, b"b")]
     end = len(batches)
     markers = [marker(end + number, number, COMMIT) for number in range(n_producers)]
     batches += [
@@ -198,15 +180,14 @@ def test_a_doubt_is_kept_once_for_all_producers(folder: Path) -> None:
 def test_a_marker_whose_offset_is_damaged_decides_where_it_lies(folder: Path) -> None:
     batches = (sent(0, 1, b"a"), marker(1, 1, ABORT), sent(2, 1, b"b"), marker(3, 1, COMMIT))
     for offset in (0, 99):
-        wrong = changed(batches[1], 7, offset)
-        build.write_segment(folder, 0, batches[0], wrong, *batches[2:], sent(4, None, b"c"))
+        wrong = with_byte(batches[1], 7, offset)
+        build.write_segment(folder, 0, batches[0], wrong, *batches[2:], plain(4, b"c"))
         assert committed(folder, mode="DROPMALFORMED") == [b"b", b"c"]
 
 
 def test_a_marker_whose_offset_is_damaged_decides_nothing_after_it(folder: Path) -> None:
-    wrong = changed(marker(1, 1, ABORT), 7, 99)
-    producer = Producer(1, 0, 0)
-    three = build.batch(2, [b"b", b"c", b"d"], producer=producer, attributes=TRANSACTIONAL)
+    wrong = with_byte(marker(1, 1, ABORT), 7, 99)
+    three = sent(2, 1, b"b", b"c", b"d")
     build.write_segment(folder, 0, sent(0, 1, b"a"), wrong, three, marker(5, 1, COMMIT))
     build.write_index(folder, 0, (0, len(sent(0, 1, b"a"))))
     for start, expected in enumerate([b"bcd", b"bcd", b"bcd", b"cd", b"d", b""]):
@@ -214,17 +195,10 @@ def test_a_marker_whose_offset_is_damaged_decides_nothing_after_it(folder: Path)
         assert b"".join(value or b"" for value in found) == expected
 
 
-def test_no_checksums_of_markers_are_compared_if_none_are_asked_for(folder: Path) -> None:
-    wrong = changed(marker(1, 1, COMMIT), 17, 1)  # the CRC
-    build.write_segment(folder, 0, sent(0, 1, b"a"), wrong, marker(2, 1, ABORT))
-    scan = opened(folder).scan(isolation_level="read_committed", check_crc=False)
-    assert build.values_of(scan.to_arrow()) == [b"a"]
-
-
 @pytest.mark.parametrize("has_next", [False, True])
 def test_the_last_stable_offset_without_checksums(folder: Path, *, has_next: bool) -> None:
-    wrong = changed(marker(2, 7, COMMIT), 17, 1)  # the CRC
-    batches = [sent(0, 7, b"a", b"b"), wrong, sent(3, None, b"c", b"d", b"e")]
+    wrong = with_byte(marker(2, 7, COMMIT), 17, 1)  # the CRC
+    batches = [sent(0, 7, b"a", b"b"), wrong, plain(3, b"c", b"d", b"e")]
     if has_next:
         batches += [sent(6, 7, b"f"), marker(7, 7, ABORT)]
     build.write_segment(folder, 0, *batches)
@@ -242,8 +216,8 @@ def test_damage_that_keeps_the_last_stable_offset_low_is_an_error(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = build.write_segment(
-        folder, 0, sent(0, None, b"a"), sent(1, 1, b"b"), damaged(marker(2, 1, COMMIT)),
-        sent(3, None, b"c"),
+        folder, 0, plain(0, b"a"), sent(1, 1, b"b"), changed(marker(2, 1, COMMIT)),
+        plain(3, b"c"),
     )  # fmt: skip
     with pytest.raises(CorruptBatchError, match=re.escape(str(path))):
         committed(folder)
@@ -255,26 +229,16 @@ def test_damage_that_keeps_the_last_stable_offset_low_is_an_error(
 
 
 def test_damage_after_what_is_decided_does_not_matter(folder: Path) -> None:
-    batches = [sent(0, 1, b"a"), marker(1, 1, COMMIT), sent(2, None, b"b")]
+    batches = [sent(0, 1, b"a"), marker(1, 1, COMMIT), plain(2, b"b")]
     build.write_segment(folder, 0, *batches)
-    build.write_segment(folder, 3, damaged(sent(3, None, b"c")), sent(4, None, b"d"))
+    build.write_segment(folder, 3, changed(plain(3, b"c")), plain(4, b"d"))
     assert committed(folder, 0, 3) == [b"a", b"b"]
 
 
-def test_a_crash_between_data_and_marker(tmp_path: Path) -> None:
-    folder = build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
-    build.write_segment(folder, 0, sent(0, None, b"a"), sent(1, 1, b"b"), marker(2, 1, COMMIT)[:-2])
-    assert opened(folder).last_stable_offset == 1
-    assert opened(folder).end_offset == 2
-
-
-def commit_record(offset: int, *, producer_id: int | None, value: int | None) -> bytes:
-    """Return a batch with one committed offset of the group g."""
-    key = struct.pack(">hh1sh1si", 1, 1, b"g", 1, b"t", 0)
-    content = None if value is None else struct.pack(">hqihq", 3, value, -1, 0, build.TIME)
-    producer = None if producer_id is None else Producer(producer_id, 0, 0)
-    attributes = build.PLAIN if producer_id is None else TRANSACTIONAL
-    return build.batch(offset, [content], key=key, producer=producer, attributes=attributes)
+def test_a_crash_between_data_and_marker(killed: Path) -> None:
+    build.write_segment(killed, 0, plain(0, b"a"), sent(1, 1, b"b"), marker(2, 1, COMMIT)[:-2])
+    assert opened(killed).last_stable_offset == 1
+    assert opened(killed).end_offset == 2
 
 
 @pytest.mark.parametrize(
@@ -289,31 +253,27 @@ def commit_record(offset: int, *, producer_id: int | None, value: int | None) ->
     ],
 )  # fmt: skip
 def test_committed_offsets_of_groups(
-    tmp_path: Path, batches: list[int | tuple[int | None, int | None]], offset: int | None
+    folder: Path, batches: list[int | tuple[int | None, int | None]], offset: int | None
 ) -> None:
-    folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
     content = [
-        marker(number, 1, entry)
-        if isinstance(entry, int)
-        else commit_record(number, producer_id=entry[0], value=entry[1])
+        marker(number, 1, entry) if isinstance(entry, int) else commit(number, entry[1], entry[0])
         for number, entry in enumerate(batches)
     ]
-    build.write_segment(folder, 0, *content)
+    build.write_segment(folder.with_name("__consumer_offsets-0"), 0, *content)
     groups = kafkalog.open(folder.parent).consumer_groups().to_pylist()
     assert [row["offset"] for row in groups] == ([] if offset is None else [offset])
     assert all((row["group"], row["topic"], row["partition"]) == ("g", "t", 0) for row in groups)
 
 
-def test_a_damaged_batch_of_group_offsets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
+def test_a_damaged_batch_of_group_offsets(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     odd_key = struct.pack(">hh1s", 1, 1, b"g")
     content = [
-        commit_record(0, producer_id=None, value=1),
-        damaged(commit_record(1, producer_id=None, value=2)),
-        commit_record(2, producer_id=1, value=3), build.batch(3, [b"v"], key=odd_key),
-        marker(4, 1, COMMIT), damaged(commit_record(5, producer_id=None, value=4)),
+        commit(0, 1),
+        changed(commit(1, 2)),
+        commit(2, 3, 1), build.batch(3, [b"v"], key=odd_key),
+        marker(4, 1, COMMIT), changed(commit(5, 4)),
     ]  # fmt: skip
-    path = build.write_segment(folder, 0, *content)
+    path = build.write_segment(folder.with_name("__consumer_offsets-0"), 0, *content)
     logs = kafkalog.open(folder.parent)
     with pytest.raises(CorruptBatchError, match="the CRC is wrong"):
         logs.consumer_groups()
@@ -330,7 +290,7 @@ def test_a_damaged_batch_of_group_offsets(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_snapshot_knows_an_open_transaction_whose_beginning_was_deleted(folder: Path) -> None:
-    build.write_segment(folder, 2, sent(2, None, b"a"), sent(3, None, b"b"))
+    build.write_segment(folder, 2, plain(2, b"a"), plain(3, b"b"))
     path = build.write_snapshot(folder, 3, {1: 0, 2: -1})
     assert opened(folder).last_stable_offset == 2
     assert committed(folder) == []
@@ -340,8 +300,8 @@ def test_a_snapshot_knows_an_open_transaction_whose_beginning_was_deleted(folder
 
 
 def test_the_log_after_a_snapshot_is_walked(folder: Path) -> None:
-    build.write_segment(folder, 0, sent(0, 1, b"a"), sent(1, None, b"b"))
-    build.write_segment(folder, 2, marker(2, 1, COMMIT), sent(3, 2, b"c"), sent(4, None, b"d"))
+    build.write_segment(folder, 0, sent(0, 1, b"a"), plain(1, b"b"))
+    build.write_segment(folder, 2, marker(2, 1, COMMIT), sent(3, 2, b"c"), plain(4, b"d"))
     build.write_snapshot(folder, 2, {1: 0})
     build.write_snapshot(folder, 99, {1: 0})  # after the end of the log
     assert opened(folder).last_stable_offset == 3
@@ -351,31 +311,23 @@ def test_the_log_after_a_snapshot_is_walked(folder: Path) -> None:
 
 
 def test_the_last_stable_offset_is_looked_for_from_where_it_was_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    killed: Path, walks: list[int]
 ) -> None:
-    folder = build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
     first = (sent(0, 1, b"a"), sent(1, 2, b"b"), marker(2, 1, COMMIT))
-    path = build.write_segment(folder, 0, *first)
-    walked: list[int] = []
-
-    def recorded(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
-        walked.append(start_offset)
-        return ordered_windows(log, start_offset)
-
-    monkeypatch.setattr("kafkalog.transactions.ordered_windows", recorded)
-    log_dirs = kafkalog.open(folder.parent)
+    path = build.write_segment(killed, 0, *first)
+    log_dirs = kafkalog.open(killed.parent)
     for content, stable, starts in (
         (first, 1, [0]),
         (first, 1, []),
         ((*first, sent(3, 1, b"c"), marker(4, 2, ABORT)), 3, [3]),
-        ((*first, sent(3, 1, b"c"), marker(4, 2, ABORT), sent(5, None, b"d")), 3, [5]),
-        ((*first, sent(3, None, b"cut and written again, longer")), 1, [0]),
+        ((*first, sent(3, 1, b"c"), marker(4, 2, ABORT), plain(5, b"d")), 3, [5]),
+        ((*first, plain(3, b"cut and written again, longer")), 1, [0]),
     ):
         path.write_bytes(b"".join(content))
         log_dirs.refresh()
         assert log_dirs.partition("t", 0).last_stable_offset == stable
-        assert walked == starts
-        walked.clear()
+        assert walks == starts
+        walks.clear()
 
 
 @pytest.mark.parametrize(
@@ -389,9 +341,9 @@ def test_the_first_damage_is_named_that_may_hide_the_end_of_a_transaction(
     folder: Path, read: Callable[[kafkalog.Partition], object]
 ) -> None:
     batches = [
-        sent(0, 1, b"a"), damaged(sent(1, 1, b"lost, but decided")), marker(2, 1, COMMIT),
-        sent(3, 2, b"b"), damaged(sent(4, 2, b"c")), sent(5, None, b"d"),
-        damaged(marker(6, 2, COMMIT)), damaged(sent(7, None, b"e")), sent(8, None, b"f"),
+        sent(0, 1, b"a"), changed(sent(1, 1, b"lost, but decided")), marker(2, 1, COMMIT),
+        sent(3, 2, b"b"), changed(sent(4, 2, b"c")), plain(5, b"d"),
+        changed(marker(6, 2, COMMIT)), changed(plain(7, b"e")), plain(8, b"f"),
     ]  # fmt: skip
     build.write_segment(folder, 0, *batches)
     partition = opened(folder)
@@ -402,7 +354,7 @@ def test_the_first_damage_is_named_that_may_hide_the_end_of_a_transaction(
 
 
 def test_damage_that_was_met_before_still_keeps_the_last_stable_offset_low(folder: Path) -> None:
-    batches = (sent(0, 1, b"a"), damaged(marker(1, 1, COMMIT)), sent(2, None, b"b"))
+    batches = (sent(0, 1, b"a"), changed(marker(1, 1, COMMIT)), plain(2, b"b"))
     path = build.write_segment(folder, 0, *batches)
     log_dirs = kafkalog.open(folder.parent)
     for end in (3, 4):
@@ -410,14 +362,14 @@ def test_damage_that_was_met_before_still_keeps_the_last_stable_offset_low(folde
         assert (partition.last_stable_offset, partition.end_offset) == (0, end)
         with pytest.raises(CorruptBatchError, match="may have decided"):
             partition.stable_offset(is_strict=True)
-        path.write_bytes(b"".join((*batches, sent(3, None, b"c"))))
+        path.write_bytes(b"".join((*batches, plain(3, b"c"))))
         log_dirs.refresh()
 
 
 def test_no_checksum_is_computed_where_no_transaction_is_open(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.write_segment(folder, 0, *(sent(number, None, b"a") for number in range(9)))
+    build.write_segment(folder, 0, *(plain(number, b"a") for number in range(9)))
     partition = opened(folder)
     assert partition.end_offset == 9
     computed = count_crcs(monkeypatch)
@@ -427,9 +379,7 @@ def test_no_checksum_is_computed_where_no_transaction_is_open(
 
 def test_a_batch_whose_marker_is_damaged_is_not_given(folder: Path) -> None:
     """A snapshot says that its transaction has ended, and nothing says how."""
-    damaged = bytearray(marker(1, 1, ABORT))
-    damaged[-1] ^= 1
-    build.write_segment(folder, 0, sent(0, 1, b"a"), bytes(damaged), sent(2, None, b"b"))
+    build.write_segment(folder, 0, sent(0, 1, b"a"), changed(marker(1, 1, ABORT)), plain(2, b"b"))
     build.write_snapshot(folder, 3, {})
     assert opened(folder).last_stable_offset == 3
     scan = opened(folder).scan(isolation_level="read_committed", mode="DROPMALFORMED")
@@ -453,11 +403,10 @@ OFFSET_VALUE = struct.pack(">hqihq", 3, 5, -1, 0, build.TIME)
     ],
 )
 def test_odd_records_of_committed_offsets_are_damage(
-    tmp_path: Path, batch: bytes, reason: str
+    folder: Path, batch: bytes, reason: str
 ) -> None:
-    folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
-    valid = commit_record(0, producer_id=None, value=4)
-    path = build.write_segment(folder, 0, valid, batch)
+    valid = commit(0, 4)
+    path = build.write_segment(folder.with_name("__consumer_offsets-0"), 0, valid, batch)
     with pytest.raises(kafkalog.CorruptBatchError, match=reason) as raised:
         kafkalog.open(folder.parent).consumer_groups()
     assert (raised.value.path, raised.value.offset) == (str(path), len(valid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,9 @@ import pytest
 import kafka_logs as build
 import kafkalog
 import tiers
-from kafka_logs import COMMIT, TRANSACTIONAL, Producer, marker
-from kafkalog.errors import CorruptBatchError
-from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
+from kafka_logs import COMMIT, marker
 
 N = 5  # records of a batch
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
-
-
-@pytest.fixture
-def clean(tmp_path: Path) -> Path:
-    """Return the folder of a partition in a copy of a broker that was stopped."""
-    return build.make_log_dir(tmp_path / "copy") / "t-0"
 
 
 def plain(offset: int) -> bytes:
@@ -35,9 +21,7 @@ def plain(offset: int) -> bytes:
 
 def sent(offset: int) -> bytes:
     """Return a batch of a transaction that is as long as a plain one."""
-    return build.batch(
-        offset, [b"x"] * N, producer=Producer(7, 0, offset), attributes=TRANSACTIONAL
-    )
+    return build.sent(offset, 7, *[b"x"] * N, sequence=offset)
 
 
 def stable(log_dirs: kafkalog.LogDirs) -> int:
@@ -58,23 +42,23 @@ def stable(log_dirs: kafkalog.LogDirs) -> int:
 )
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_a_follower_whose_log_was_cut_and_written_again_with_batches_of_the_same_size(
-    folder: Path, before: list[bytes], after: list[bytes], offset: int, *, is_rolled: bool
+    killed: Path, before: list[bytes], after: list[bytes], offset: int, *, is_rolled: bool
 ) -> None:
     assert len(plain(5)) == len(sent(5))
-    build.write_segment(folder, 0, plain(0), *before)
+    build.write_segment(killed, 0, plain(0), *before)
     if is_rolled:
-        build.write_segment(folder, N * (1 + len(before)))
-    log_dirs = kafkalog.open(folder.parent)
+        build.write_segment(killed, N * (1 + len(before)))
+    log_dirs = kafkalog.open(killed.parent)
     stable(log_dirs)
-    build.write_segment(folder, 0, plain(0), *after)
+    build.write_segment(killed, 0, plain(0), *after)
     if is_rolled:
-        (folder / f"{N * (1 + len(before)):020}.log").unlink()
-        build.write_segment(folder, N * (1 + len(after)))
+        (killed / f"{N * (1 + len(before)):020}.log").unlink()
+        build.write_segment(killed, N * (1 + len(after)))
     assert stable(log_dirs) == offset
-    assert stable(kafkalog.open(folder.parent)) == offset
+    assert stable(kafkalog.open(killed.parent)) == offset
 
 
-DATA = build.batch(0, [b"a"] * 2, producer=Producer(7), attributes=TRANSACTIONAL)
+DATA = build.sent(0, 7, b"a", b"a")
 END = marker(2, 7, COMMIT)
 AFTER = build.batch(3, [b"c"] * 3)
 
@@ -94,128 +78,105 @@ def values(log_dirs: kafkalog.LogDirs) -> list[bytes | None]:
                      id="has zeros before the bytes"),
         pytest.param([({0: DATA + END[:-1] + b"\x55" + AFTER}, 0), ({0: DATA + END + AFTER}, 6)],
                      id="has another CRC before the bytes"),
+        pytest.param([({0: DATA + END[:40], 3: AFTER}, 0), ({0: DATA + END}, 6)],
+                     id="has a part of a segment for a while"),
     ],
 )  # fmt: skip
 def test_a_copy_is_complete_in_the_end(
-    clean: Path, steps: list[tuple[dict[int, bytes], int]]
+    folder: Path, steps: list[tuple[dict[int, bytes], int]]
 ) -> None:
     log_dirs = None
     for written, offset in steps:
         for base, content in written.items():
-            build.write_segment(clean, base, content)
-        log_dirs = log_dirs or kafkalog.open(clean.parent)
+            build.write_segment(folder, base, content)
+        log_dirs = log_dirs or kafkalog.open(folder.parent)
         assert stable(log_dirs) == offset
     assert log_dirs is not None
     assert values(log_dirs) == [b"a"] * 2 + [b"c"] * 3
 
 
-def test_a_copy_that_has_a_part_of_a_segment_for_a_while(clean: Path) -> None:
-    build.write_segment(clean, 0, DATA, END[:40])
-    build.write_segment(clean, 3, AFTER)
-    log_dirs = kafkalog.open(clean.parent)
-    assert stable(log_dirs) == 0
-    with pytest.raises(CorruptBatchError, match="may have decided"):
-        values(log_dirs)
-    build.write_segment(clean, 0, DATA, END)
-    assert stable(log_dirs) == 6
-    assert values(log_dirs) == [b"a"] * 2 + [b"c"] * 3
-
-
-@pytest.fixture
-def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the offsets at which walks for open transactions begin."""
-    starts: list[int] = []
-
-    def recorded(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
-        starts.append(start_offset)
-        return ordered_windows(log, start_offset)
-
-    monkeypatch.setattr("kafkalog.transactions.ordered_windows", recorded)
-    return starts
-
-
-def test_what_retention_deletes_is_not_walked_again(folder: Path, walks: list[int]) -> None:
+def test_what_retention_deletes_is_not_walked_again(killed: Path, walks: list[int]) -> None:
     for base in (0, 5, 10):
-        build.write_segment(folder, base, plain(base))
-    log_dirs = kafkalog.open(folder.parent)
+        build.write_segment(killed, base, plain(base))
+    log_dirs = kafkalog.open(killed.parent)
     assert stable(log_dirs) == 15
-    (folder / f"{0:020}.log").unlink()
-    build.write_segment(folder, 10, plain(10), sent(15))
+    (killed / f"{0:020}.log").unlink()
+    build.write_segment(killed, 10, plain(10), sent(15))
     assert stable(log_dirs) == 15
-    build.write_segment(folder, 20, plain(20))
+    build.write_segment(killed, 20, plain(20))
     assert stable(log_dirs) == 15
     assert stable(log_dirs) == 15
     assert walks == [0, 15, 20]
 
 
 def test_what_changes_before_a_producer_snapshot_does_not_matter(
-    folder: Path, walks: list[int]
+    killed: Path, walks: list[int]
 ) -> None:
     for base in (0, 5, 10):
-        build.write_segment(folder, base, plain(base))
-    build.write_snapshot(folder, 10, {})
-    log_dirs = kafkalog.open(folder.parent)
+        build.write_segment(killed, base, plain(base))
+    build.write_snapshot(killed, 10, {})
+    log_dirs = kafkalog.open(killed.parent)
     assert stable(log_dirs) == 15
-    build.write_segment(folder, 0, build.batch(0, [b"compacted"], last_offset_delta=4))
-    build.write_segment(folder, 10, plain(10), sent(15))
+    build.write_segment(killed, 0, build.batch(0, [b"compacted"], last_offset_delta=4))
+    build.write_segment(killed, 10, plain(10), sent(15))
     assert stable(log_dirs) == 15
     assert walks == [10, 15]
 
 
-def test_the_snapshot_of_a_new_segment_is_taken_up(folder: Path, walks: list[int]) -> None:
-    build.write_segment(folder, 0, plain(0))
-    log_dirs = kafkalog.open(folder.parent)
+def test_the_snapshot_of_a_new_segment_is_taken_up(killed: Path, walks: list[int]) -> None:
+    build.write_segment(killed, 0, plain(0))
+    log_dirs = kafkalog.open(killed.parent)
     assert stable(log_dirs) == 5
-    build.write_segment(folder, 0, plain(0), sent(5))
-    build.write_segment(folder, 10, plain(10))
-    build.write_snapshot(folder, 10, {7: 5})
+    build.write_segment(killed, 0, plain(0), sent(5))
+    build.write_segment(killed, 10, plain(10))
+    build.write_snapshot(killed, 10, {7: 5})
     assert stable(log_dirs) == 5
-    build.write_segment(folder, 0, build.batch(0, [b"compacted"], last_offset_delta=9))
-    build.write_segment(folder, 10, plain(10), marker(15, 7, COMMIT))
+    build.write_segment(killed, 0, build.batch(0, [b"compacted"], last_offset_delta=9))
+    build.write_segment(killed, 10, plain(10), marker(15, 7, COMMIT))
     assert stable(log_dirs) == 16
     assert walks == [0, 10, 15]
 
 
-def test_largest_timestamps_are_those_of_the_log_as_it_is(folder: Path) -> None:
+def test_largest_timestamps_are_those_of_the_log_as_it_is(killed: Path) -> None:
     late = build.TIME + 1000
-    build.write_segment(folder, 0, plain(0), plain(5))
-    log_dirs = kafkalog.open(folder.parent)
+    build.write_segment(killed, 0, plain(0), plain(5))
+    log_dirs = kafkalog.open(killed.parent)
     partition = log_dirs.partition("t", 0)
     assert partition.offset_for_time(late) is None
-    build.write_segment(folder, 0, plain(0), build.batch(5, [b"b"] * N, time=late))
+    build.write_segment(killed, 0, plain(0), build.batch(5, [b"b"] * N, time=late))
     log_dirs.refresh()
     partition = log_dirs.partition("t", 0)
     assert (partition.end_offset, partition.offset_for_time(late)) == (10, 5)
 
 
-def test_a_segment_that_a_copy_lacked_ends_the_log_if_it_is_damaged(folder: Path) -> None:
+def test_a_segment_that_a_copy_lacked_ends_the_log_if_it_is_damaged(killed: Path) -> None:
     for base in (0, 10):
-        build.write_segment(folder, base, plain(base))
-    log_dirs = kafkalog.open(folder.parent)
+        build.write_segment(killed, base, plain(base))
+    log_dirs = kafkalog.open(killed.parent)
     assert log_dirs.partition("t", 0).end_offset == 15
-    other = kafkalog.open(folder.parent).partition("t", 0)
+    other = kafkalog.open(killed.parent).partition("t", 0)
     other.resume(log_dirs.partition("t", 0).mark)
-    path = build.write_segment(folder, 5, plain(5)[:-1] + b"\x55")
+    path = build.write_segment(killed, 5, plain(5)[:-1] + b"\x55")
     log_dirs.refresh()
     partition = log_dirs.partition("t", 0)
     assert partition.end_offset == other.end_offset == 5
     assert partition.recovery is not None
     assert partition.recovery.path == str(path)
-    build.write_segment(folder, 5, plain(5))
+    build.write_segment(killed, 5, plain(5))
     log_dirs.refresh()
     assert log_dirs.partition("t", 0).end_offset == 15
 
 
-def test_segments_before_the_recovery_point_are_not_recovered_any_longer(folder: Path) -> None:
+def test_segments_before_the_recovery_point_are_not_recovered_any_longer(killed: Path) -> None:
     for base in (0, 5):
-        build.write_segment(folder, base, plain(base))
-    log_dirs = kafkalog.open(folder.parent)
+        build.write_segment(killed, base, plain(base))
+    log_dirs = kafkalog.open(killed.parent)
     assert set(log_dirs.partition("t", 0).log().largest_timestamps) == {0, 5}
-    (folder.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 5\n")
+    build.write_checkpoint(killed, "recovery-point-offset", 5)
     log_dirs.refresh()
     log = log_dirs.partition("t", 0).log()
     assert set(log.largest_timestamps) == {5}
-    assert log == kafkalog.open(folder.parent).partition("t", 0).log()
+    assert log == kafkalog.open(killed.parent).partition("t", 0).log()
 
 
 class ChangingLog:
@@ -247,16 +208,14 @@ class ChangingLog:
         self._n_written += 1
         value = b"%08d" % self._n_written
         kind = self._random.choice(["plain", "sent", "end"])
-        producer = Producer(self._random.randint(1, 2), 0, 0)
+        producer = self._random.randint(1, 2)
         time = build.TIME + self._random.randint(0, 9)
         if kind == "plain":
             batch = build.batch(self._end, [value], time=time)
         elif kind == "sent":
-            batch = build.batch(
-                self._end, [value], producer=producer, attributes=TRANSACTIONAL, time=time
-            )
+            batch = build.sent(self._end, producer, value, time=time)
         else:
-            batch = marker(self._end, producer.producer_id, COMMIT)
+            batch = marker(self._end, producer, COMMIT)
         epoch = self._epoch.to_bytes(4, "big")
         self._segments[max(self._segments)].append(batch[:12] + epoch + batch[16:])
         self._end += 1
@@ -288,18 +247,18 @@ class ChangingLog:
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(20))
-def test_a_later_look_finds_what_the_first_one_would(folder: Path, seed: int) -> None:
-    folder.mkdir()
-    log = ChangingLog(folder, seed)
+def test_a_later_look_finds_what_the_first_one_would(killed: Path, seed: int) -> None:
+    killed.mkdir()
+    log = ChangingLog(killed, seed)
     log.change()
-    log_dirs = kafkalog.open(folder.parent)
+    log_dirs = kafkalog.open(killed.parent)
 
     def found(partition: kafkalog.Partition) -> tuple[object, ...]:
         times = [partition.offset_for_time(build.TIME + ms) for ms in range(10)]
         return partition.end_offset, partition.last_stable_offset, partition.recovery, times
 
     for _ in range(30):
-        expected = found(kafkalog.open(folder.parent).partition("t", 0))
+        expected = found(kafkalog.open(killed.parent).partition("t", 0))
         assert found(log_dirs.partition("t", 0)) == expected
         log.change()
         log_dirs.refresh()

@@ -34,10 +34,8 @@ def offsets(partition: kafkalog.Partition, start: int, end: int) -> list[int]:
 def test_a_wrapper_with_the_offset_0_is_read_from_any_offset_in_it(
     tmp_path: Path, codec: int, *, is_clean: bool
 ) -> None:
-    partition = opened(
-        tmp_path, wrapper(0, codec, *inside(0, 1, 2), time=TIMES[2]), *inside(3, 4),
-        is_clean=is_clean,
-    )  # fmt: skip
+    first = wrapper(0, codec, *inside(0, 1, 2), time=TIMES[2])
+    partition = opened(tmp_path, first, *inside(3, 4), is_clean=is_clean)
     assert (partition.start_offset, partition.end_offset) == (0, 5)
     for start, end in combinations(range(6), 2):
         assert offsets(partition, start, end) == list(range(start, end))

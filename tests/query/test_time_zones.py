@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.errors import OptionError
-from rmqstore.exchange.json_rows import json_values, jsonable
+from rmqstore.exchange.json_rows import json_values
 from rmqstore.query.times import current_zone, parse_timestamp, time_zone
 
 NOON = 1_763_683_200_000  # 2025-11-21T00:00:00Z, 08:00 in Shanghai
@@ -80,7 +80,6 @@ def test_times_are_written_in_the_zone_with_its_offset_of_then(unit: str) -> Non
         assert json_values(column) == [
             "2025-01-01T13:00:00.000+01:00", None, "2025-06-30T14:00:00.005+02:00",
         ]  # fmt: skip
-        assert jsonable({"t": winter}) == {"t": "2025-01-01T13:00:00.000+01:00"}
     with time_zone("-03:30"):
         assert json_values(column)[0] == "2025-01-01T08:30:00.000-03:30"
     assert json_values(column)[0] == "2025-01-01T12:00:00.000+00:00"
@@ -93,5 +92,3 @@ def test_every_time_that_is_written_can_be_read_again(zone: str) -> None:
     with time_zone(zone):
         texts = json_values(column)
         assert [parse_timestamp("t", text) for text in texts] == times
-        edge = datetime(9999, 12, 31, 23, tzinfo=UTC)
-        assert parse_timestamp("t", jsonable({"t": edge})["t"]) == round(edge.timestamp() * 1000)

@@ -62,8 +62,7 @@ class BatchHeaders:
         producer_epoch: the same.
         base_sequence: the same.
         record_count: number of records; -1 for legacy messages.
-        stopped_at: position in the segment after the last batch of the walk.
-        reason: why no batch begins there; None if the data ends there.
+        reason: why no batch follows the last one of the walk; None if the data ends there.
     """
 
     base_position: int
@@ -81,7 +80,6 @@ class BatchHeaders:
     producer_epoch: Ints
     base_sequence: Ints
     record_count: Ints
-    stopped_at: int
     reason: str | None
 
     def __len__(self) -> int:
@@ -153,9 +151,7 @@ class BatchHeaders:
 
 
 _COLUMNS = tuple(
-    name
-    for name in BatchHeaders.__dataclass_fields__
-    if name not in {"base_position", "stopped_at", "reason"}
+    name for name in BatchHeaders.__dataclass_fields__ if name not in {"base_position", "reason"}
 )
 
 
@@ -193,7 +189,7 @@ def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeader
     Source: FileLogInputStream.java#nextBatch.
     """
     view = view_of(data)
-    starts, stopped_at, reason = follow(view, at)
+    starts, _, reason = follow(view, at)
     content = np.frombuffer(view, np.uint8)
     begins = np.array(starts, np.int64)
     legacy = windows(content, LEGACY_HEAD.itemsize)[begins].view(LEGACY_HEAD)
@@ -226,9 +222,7 @@ def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeader
             "producer_epoch", "base_sequence", "record_count",
         ):  # fmt: skip
             columns[name][rows] = headers[name]
-    return BatchHeaders(
-        base_position=base_position, stopped_at=base_position + stopped_at, reason=reason, **columns
-    )
+    return BatchHeaders(base_position=base_position, reason=reason, **columns)
 
 
 def follow(view: memoryview, at: int) -> tuple[list[int], int, str | None]:

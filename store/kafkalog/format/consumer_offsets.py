@@ -212,7 +212,6 @@ class OffsetValue(NamedTuple):
     leader_epoch: int
     metadata: str
     commit_timestamp: int
-    expire_timestamp: int = -1  # in version 1 only
 
 
 def parse_offset_key(key: bytes) -> OffsetKey | None:
@@ -239,13 +238,8 @@ def parse_offset_value(value: bytes) -> OffsetValue:
     _, fields = _Reader(value).message(_OFFSET_VALUE)
     if fields["metadata"] is None:
         raise MalformedBytesError(0, "a committed offset has no metadata")
-    return OffsetValue(
-        fields["offset"],
-        fields.get("leaderEpoch", -1),
-        fields["metadata"],
-        fields["commitTimestamp"],
-        fields.get("expireTimestamp", -1),
-    )
+    epoch = fields.get("leaderEpoch", -1)
+    return OffsetValue(fields["offset"], epoch, fields["metadata"], fields["commitTimestamp"])
 
 
 class _Reader:

@@ -30,7 +30,7 @@ from kafkalog.format.layout import (
     Attribute,
     Codec,
 )
-from kafkalog.format.record_fields import Fields
+from kafkalog.format.record_fields import Fields, Rows
 from kafkalog.format.record_starts import BatchFaultError, Section
 from kafkalog.format.reference import parse_message
 from rmqstore.format.columns.buffers import windows
@@ -42,73 +42,64 @@ _OFFSET_BYTES = 8
 LEAST_MESSAGE_BYTES = LOG_OVERHEAD + LEAST_LENGTH
 
 
-class LegacyRecords:
-    """The records of a section of legacy messages.
+def _read(section: Section, starts: Longs, owners: Longs, shifts: Longs) -> Rows:
+    """Return the records of a section of legacy messages.
 
-    Attributes:
-        owners: number of the batch of each record, (n,).
-        offsets: absolute offsets.
-        timestamps: -1 if there is none.
-        timestamp_types: as in ``layout``.
-        fields: keys and values; there are no headers.
+    Args:
+        section: the messages.
+        starts: where those that are not compressed begin, (n,).
+        owners: number of the batch of each.
+        shifts: what is added to their offsets.
+
+    Raises:
+        BatchFaultError: a message contradicts the format.
     """
+    data = section.data
+    outer = section.headers
+    headers = windows(data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
+    ends = starts + LOG_OVERHEAD + headers["length"]
 
-    def __init__(self, section: Section, starts: Longs, owners: Longs, shifts: Longs) -> None:
-        """Read them.
-
-        Args:
-            section: the messages.
-            starts: where those that are not compressed begin, (n,).
-            owners: number of the batch of each.
-            shifts: what is added to their offsets.
-
-        Raises:
-            BatchFaultError: a message contradicts the format.
-        """
-        self.owners = owners
-        headers = windows(section.data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
-        magic = headers["magic"]
-        self._refuse((magic != 0) & (magic != 1), "its format is unknown")
-        ends = starts + LOG_OVERHEAD + headers["length"]
-        outer = section.headers
-        is_inner = (outer.codec != Codec.NONE)[self.owners]
-        is_compressed = (headers["attributes"] & Attribute.CODEC) != 0
-        self._refuse(is_inner & is_compressed, "a message inside a compressed one is compressed")
-        self.offsets = headers["offset"].astype(np.int64) + shifts
-        own = np.full(len(starts), NO_TIMESTAMP, np.int64)
-        rows = np.flatnonzero(magic == 1)
-        own[rows] = windows(section.data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
-        is_v1 = outer.magic == 1
-        is_append_time = outer.is_log_append_time
-        times = np.where(is_append_time[self.owners], outer.max_timestamp[self.owners], own)
-        self.timestamps = np.where(is_v1[self.owners], times, NO_TIMESTAMP)
-        types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
-        self.timestamp_types = np.where(is_v1, types, NO_TIMESTAMP_TYPE)[self.owners]
-        keys = starts + LEGACY_TIMESTAMP_AT + np.where(magic == 1, 8, 0)
-        key_starts, key_lengths = self._spans(section.data, keys, ends)
-        values = key_starts + np.maximum(key_lengths, 0)
-        value_starts, value_lengths = self._spans(section.data, values, ends)
-        left = ends - value_starts - np.maximum(value_lengths, 0)
-        self._refuse(left != 0, "bytes follow the value of a message")
-        zeros = np.zeros(len(starts), np.int64)
-        self.fields = Fields(
-            zeros, zeros, key_starts, key_lengths, value_starts, value_lengths, zeros, ends, ends
-        )
-
-    def _spans(self, data: NDArray[np.uint8], at: Longs, ends: Longs) -> tuple[Longs, Longs]:
-        """Return where fields begin that follow their lengths, and the lengths."""
-        starts = at + _LENGTH_BYTES
-        self._refuse(starts > ends, "a message ends within a length")
-        lengths = windows(data, _LENGTH_BYTES)[at].view(">i4").astype(np.int64)
-        self._refuse(starts + np.maximum(lengths, 0) > ends, "a field does not fit into a message")
-        return starts, lengths
-
-    def _refuse(self, invalid: NDArray[np.bool_], reason: str) -> None:
+    def refuse(invalid: NDArray[np.bool_], reason: str) -> None:
         if invalid.any():
-            raise BatchFaultError(int(self.owners[int(invalid.argmax())]), reason)
+            raise BatchFaultError(int(owners[int(invalid.argmax())]), reason)
+
+    def spans(at: Longs) -> tuple[Longs, Longs]:
+        """Return where fields begin that follow their lengths, and the lengths."""
+        begins = at + _LENGTH_BYTES
+        refuse(begins > ends, "a message ends within a length")
+        lengths = windows(data, _LENGTH_BYTES)[at].view(">i4").astype(np.int64)
+        refuse(begins + np.maximum(lengths, 0) > ends, "a field does not fit into a message")
+        return begins, lengths
+
+    magic = headers["magic"]
+    refuse((magic != 0) & (magic != 1), "its format is unknown")
+    is_inner = (outer.codec != Codec.NONE)[owners]
+    is_compressed = (headers["attributes"] & Attribute.CODEC) != 0
+    refuse(is_inner & is_compressed, "a message inside a compressed one is compressed")
+    own = np.full(len(starts), NO_TIMESTAMP, np.int64)
+    rows = np.flatnonzero(magic == 1)
+    own[rows] = windows(data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
+    is_v1 = outer.magic == 1
+    is_append_time = outer.is_log_append_time
+    times = np.where(is_append_time[owners], outer.max_timestamp[owners], own)
+    types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
+    key_starts, key_lengths = spans(starts + LEGACY_TIMESTAMP_AT + np.where(magic == 1, 8, 0))
+    value_starts, value_lengths = spans(key_starts + np.maximum(key_lengths, 0))
+    left = ends - value_starts - np.maximum(value_lengths, 0)
+    refuse(left != 0, "bytes follow the value of a message")
+    zeros = np.zeros(len(starts), np.int64)
+    return Rows(
+        owners,
+        headers["offset"].astype(np.int64) + shifts,
+        np.where(is_v1[owners], times, NO_TIMESTAMP),
+        np.where(is_v1, types, NO_TIMESTAMP_TYPE)[owners],
+        Fields(
+            zeros, zeros, key_starts, key_lengths, value_starts, value_lengths, zeros, ends, ends
+        ),
+    )
 
 
-def legacy_records(section: Section) -> LegacyRecords:
+def legacy_records(section: Section) -> Rows:
     """Return all records of a section.
 
     Raises:
@@ -119,10 +110,10 @@ def legacy_records(section: Section) -> LegacyRecords:
     for row in _shifted(section.headers).tolist():
         last = starts[int(np.searchsorted(owners, row, side="right")) - 1]
         shifts[row] = _shift(section, row, int(last))
-    return LegacyRecords(section, starts, owners, shifts[owners])
+    return _read(section, starts, owners, shifts[owners])
 
 
-def legacy_runs(section: Section, n_bytes: int) -> Iterator[LegacyRecords]:
+def legacy_runs(section: Section, n_bytes: int) -> Iterator[Rows]:
     """Yield the records of a section of one compressed message, some at a time.
 
     Args:
@@ -139,7 +130,7 @@ def legacy_runs(section: Section, n_bytes: int) -> Iterator[LegacyRecords]:
     for run, end in _inside(section, n_bytes):
         _check_crcs(section.data.data, [*run, end], 0)
         owners = np.zeros(len(run), np.int64)
-        yield LegacyRecords(section, np.array(run, np.int64), owners, owners + shift)
+        yield _read(section, np.array(run, np.int64), owners, owners + shift)
 
 
 def with_real_end(data: Data, headers: BatchHeaders) -> BatchHeaders:
@@ -210,7 +201,8 @@ def _shifted(headers: BatchHeaders) -> Longs:
 def _shift(section: Section, row: int, last: int) -> int:
     """Return what is added to the offsets inside a message, by where the last of them begins."""
     stored = section.data[last : last + _OFFSET_BYTES].tobytes()
-    inner, outer = int.from_bytes(stored, "big", signed=True), int(section.headers.base_offset[row])
+    inner = int.from_bytes(stored, "big", signed=True)
+    outer = int(section.headers.base_offset[row])
     if outer < inner:
         reason = "the offset of a compressed message is less than those inside"
         raise BatchFaultError(row, reason)

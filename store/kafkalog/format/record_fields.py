@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,42 @@ class Fields:
         """Return the fields of some records."""
         return replace(
             self, **{field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        )
+
+
+class Rows(NamedTuple):
+    """Records of some batches, (n,) each.
+
+    Attributes:
+        owners: numbers of their batches.
+        offsets: absolute offsets.
+        timestamps: ms; -1 if there is none.
+        timestamp_types: as in ``layout``.
+        fields: keys, values and headers; legacy messages have no headers.
+    """
+
+    owners: Longs
+    offsets: Longs
+    timestamps: Longs
+    timestamp_types: Longs
+    fields: Fields
+
+    def within(self, start_offset: int | None, end_offset: int | None) -> Rows:
+        """Return the records whose offsets are in a range."""
+        inside = np.ones(len(self.offsets), np.bool_)
+        if start_offset is not None:
+            inside &= self.offsets >= start_offset
+        if end_offset is not None:
+            inside &= self.offsets < end_offset
+        if inside.all():
+            return self
+        chosen = np.flatnonzero(inside)
+        return Rows(
+            self.owners[chosen],
+            self.offsets[chosen],
+            self.timestamps[chosen],
+            self.timestamp_types[chosen],
+            self.fields.take(chosen),
         )
 
 

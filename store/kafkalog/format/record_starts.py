@@ -101,10 +101,7 @@ def _in_place(data: Data, headers: BatchHeaders) -> Section:
         buffer = padded
     starts = starts - low
     return Section(
-        headers,
-        buffer,
-        starts + np.where(headers.is_v2, RECORDS_AT, 0),
-        starts + headers.size,
+        headers, buffer, starts + np.where(headers.is_v2, RECORDS_AT, 0), starts + headers.size
     )
 
 

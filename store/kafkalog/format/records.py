@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,6 @@ from kafkalog.format.batch_headers import BatchHeaders, Data
 from kafkalog.format.layout import CREATE_TIME, HEADER, LOG_APPEND_TIME, NO_TIMESTAMP, RECORD
 from kafkalog.format.legacy_columns import (
     LEAST_MESSAGE_BYTES,
-    LegacyRecords,
     legacy_records,
     legacy_runs,
     most_records,
@@ -23,6 +22,7 @@ from kafkalog.format.record_fields import (
     Fields,
     Headers,
     RowFaultError,
+    Rows,
     header_spans,
     proved_fields,
     read_fields,
@@ -172,13 +172,6 @@ def _repeated(
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
-def no_headers(count: int) -> pa.Array:
-    """Return empty lists."""
-    none = np.empty(0, np.int64)
-    lengths = np.zeros(count, np.int64)
-    return header_lists(np.empty(0, np.uint8), lengths, Headers(none, none, none, none))
-
-
 def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array | None:
     """Return the names of headers if all records have the same; else None.
 
@@ -261,11 +254,13 @@ def counted_chunks(
             is_huge = len(section.headers) == 1 and bool(_most_records(section)[0] > _CHUNK_ROWS)
             left = 0
             for rows in _runs(section) if is_huge else ():  # the last record may be the damaged one
-                _arrays(section, rows, columns)
+                for name in columns:
+                    _column(section, rows, name)
                 left += len(rows.offsets)
             for rows in _runs(section) if is_huge else (_rows(section),):
                 left -= len(rows.offsets)
-                arrays = _arrays(section, rows.within(start_offset, end_offset), columns)
+                within = rows.within(start_offset, end_offset)
+                arrays = [_column(section, within, name) for name in columns]
                 chunk = pa.RecordBatch.from_arrays(arrays, schema=schema)
                 yield after if left <= 0 else begin, chunk
         except BatchFaultError as err:
@@ -295,42 +290,10 @@ def _most_records(section: Section) -> Longs:
     return most_records(section)
 
 
-def _arrays(section: Section, rows: _Rows, columns: Sequence[str]) -> list[pa.Array]:
-    return [_column(section, rows, name) for name in columns]
-
-
-class _Rows(NamedTuple):
-    """Records of a section. ``owners`` are the numbers of their batches, (n,)."""
-
-    owners: Longs
-    offsets: Longs
-    timestamps: Longs
-    timestamp_types: Longs
-    fields: Fields
-
-    def within(self, start_offset: int | None, end_offset: int | None) -> _Rows:
-        """Return the records whose offsets are in a range."""
-        inside = np.ones(len(self.offsets), np.bool_)
-        if start_offset is not None:
-            inside &= self.offsets >= start_offset
-        if end_offset is not None:
-            inside &= self.offsets < end_offset
-        if inside.all():
-            return self
-        chosen = np.flatnonzero(inside)
-        return _Rows(
-            self.owners[chosen],
-            self.offsets[chosen],
-            self.timestamps[chosen],
-            self.timestamp_types[chosen],
-            self.fields.take(chosen),
-        )
-
-
-def _rows(section: Section) -> _Rows:
+def _rows(section: Section) -> Rows:
     batch_headers = section.headers
     if not batch_headers.is_v2[0]:
-        return _of_legacy(legacy_records(section))
+        return legacy_records(section)
     counts = batch_headers.record_count.astype(np.int64)
     if int(counts.min()) < 0:
         batch = int(counts.argmin())
@@ -345,25 +308,18 @@ def _rows(section: Section) -> _Rows:
     return _rows_at(section, counts, *record_starts(data, starts, ends, counts))
 
 
-def _of_legacy(legacy: LegacyRecords) -> _Rows:
-    return _Rows(
-        legacy.owners, legacy.offsets, legacy.timestamps, legacy.timestamp_types, legacy.fields
-    )
-
-
-def _runs(section: Section) -> Iterator[_Rows]:
+def _runs(section: Section) -> Iterator[Rows]:
     """Yield the records of the one batch of a section, some at a time."""
     if not section.headers.is_v2[0]:
-        yield from map(_of_legacy, legacy_runs(section, _CHUNK_ROWS * LEAST_MESSAGE_BYTES))
+        yield from legacy_runs(section, _CHUNK_ROWS * LEAST_MESSAGE_BYTES)
         return
     counts = section.headers.record_count.astype(np.int64)
-    for bodies, ends in record_runs(
-        section.data, section.starts, section.ends, counts, _CHUNK_ROWS
-    ):
+    runs = record_runs(section.data, section.starts, section.ends, counts, _CHUNK_ROWS)
+    for bodies, ends in runs:
         yield _rows_at(section, np.array([len(bodies)]), bodies, ends)
 
 
-def _rows_at(section: Section, counts: Longs, bodies: Longs, ends: Longs) -> _Rows:
+def _rows_at(section: Section, counts: Longs, bodies: Longs, ends: Longs) -> Rows:
     """Return the records of batches of format v2, by where their bodies are and how many."""
     try:
         fields = read_fields(section.data, bodies, ends)
@@ -373,7 +329,7 @@ def _rows_at(section: Section, counts: Longs, bodies: Longs, ends: Longs) -> _Ro
     return _rows_of(section, counts, fields)
 
 
-def _rows_of(section: Section, counts: Longs, fields: Fields) -> _Rows:
+def _rows_of(section: Section, counts: Longs, fields: Fields) -> Rows:
     batch_headers = section.headers
     owners = np.repeat(np.arange(len(batch_headers)), counts)
     offsets = np.repeat(batch_headers.base_offset, counts) + fields.offset_deltas
@@ -385,10 +341,10 @@ def _rows_of(section: Section, counts: Longs, fields: Fields) -> _Rows:
         types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)[owners]
     else:
         types = np.full(len(owners), CREATE_TIME)
-    return _Rows(owners, offsets, timestamps, types, fields)
+    return Rows(owners, offsets, timestamps, types, fields)
 
 
-def _column(section: Section, rows: _Rows, name: str) -> pa.Array:
+def _column(section: Section, rows: Rows, name: str) -> pa.Array:
     data = section.data
     fields = rows.fields
     kind = RECORD.field(name).type
@@ -407,7 +363,8 @@ def _column(section: Section, rows: _Rows, name: str) -> pa.Array:
         epochs = np.maximum(section.headers.leader_epoch, -1)[rows.owners]
         return nullable_numbers(epochs, kind, -1)
     if not fields.header_counts.any():
-        return no_headers(len(rows.owners))
+        none = np.empty(0, np.int64)
+        return header_lists(data, fields.header_counts, Headers(none, none, none, none))
     even = even_headers(data, fields)
     if even is not None:
         return even

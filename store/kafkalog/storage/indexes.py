@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
-from kafkalog.storage.segments import Segment
+from kafkalog.storage.segments import INDEX, TIME_INDEX, Segment
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.storage import Storage, read_small
 
@@ -49,8 +49,8 @@ def read_transaction_index(storage: Storage, path: str) -> NDArray[np.void]:
     entries = np.frombuffer(content, _ENTRY, count)
     odd = np.flatnonzero(entries["version"] != _VERSION)
     if len(odd):
-        position, version = int(odd[0]) * _ENTRY.itemsize, int(entries["version"][odd[0]])
-        raise CorruptBatchError(path, position, f"version {version} of an entry is unknown")
+        text = f"version {entries['version'][odd[0]]} of an entry is unknown"
+        raise CorruptBatchError(path, int(odd[0]) * _ENTRY.itemsize, text)
     if left:
         raise CorruptBatchError(path, len(content) - left, "the file ends within an entry")
     return entries
@@ -120,7 +120,7 @@ def read_offset_index(storage: Storage, segment: Segment) -> OffsetEntries:
 
 def stored_offset_index(storage: Storage, segment: Segment) -> OffsetEntries:
     """Return all entries of an offset index, rising or not, but for the zeros at its end."""
-    entries = _entries(storage, segment.index_path, _OFFSET_ENTRY)
+    entries = _entries(storage, segment.path_of(INDEX), _OFFSET_ENTRY)
     offsets = segment.base_offset + entries["offset"].astype(np.int64)
     return OffsetEntries(offsets, entries["position"].astype(np.int64))
 
@@ -134,15 +134,15 @@ def read_time_index(storage: Storage, segment: Segment) -> TimeEntries:
 
     Source: TimeIndex.java.
     """
-    timestamps, offsets = stored_time_index(storage, segment)
-    if min(_rising(timestamps), _rising(offsets - segment.base_offset)) < len(offsets):
-        timestamps, offsets = timestamps[:0], offsets[:0]
-    return TimeEntries(timestamps, offsets)
+    timestamps, offsets = stored = stored_time_index(storage, segment)
+    if min(_rising(timestamps), _rising(offsets - segment.base_offset)) == len(offsets):
+        return stored
+    return TimeEntries(timestamps[:0], offsets[:0])
 
 
 def stored_time_index(storage: Storage, segment: Segment) -> TimeEntries:
     """Return all entries of a time index, rising or not, but for the zeros at its end."""
-    entries = _entries(storage, segment.time_index_path, _TIME_ENTRY)
+    entries = _entries(storage, segment.path_of(TIME_INDEX), _TIME_ENTRY)
     offsets = segment.base_offset + entries["offset"].astype(np.int64)
     return TimeEntries(entries["timestamp"].astype(np.int64), offsets)
 

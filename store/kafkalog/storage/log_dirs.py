@@ -63,10 +63,9 @@ def read_offset_checkpoint(storage: Storage, path: str) -> dict[TopicPartition, 
     """
     offsets = {}
     try:
-        for fields in _entries(storage, path):
-            topic, partition, offset = fields
+        for topic, partition, offset in _entries(storage, path):
             offsets[TopicPartition(topic, _number(partition, 32))] = _number(offset, 64)
-    except (ValueError, StoreFormatError) as err:
+    except ValueError as err:
         logger.warning("%s is taken for empty, as a broker does: %s", path, err)
         return {}
     return offsets
@@ -82,7 +81,7 @@ def read_leader_epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
             LeaderEpoch(_number(epoch, 32), _number(offset, 64))
             for epoch, offset in _entries(storage, path)
         ]
-    except (ValueError, StoreFormatError) as err:
+    except ValueError as err:
         logger.warning("%s is taken for empty, as a broker does: %s", path, err)
         return []
 
@@ -240,10 +239,10 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
             )
         logger.info("%s is a partition folder, which is read alone", path)
         name = full_path.name
-        read = _read(storage, str(full_path.parent), [name], folders={name: path})
+        read = _read(storage, str(full_path.parent), {name: path})
         return replace(read, missing=(), is_partition=True)
     folders = {name: f"{path.rstrip('/')}/{name}" for name in names}
-    log_dir = _read(storage, path, names, folders)
+    log_dir = _read(storage, path, folders)
     if is_log_dir or log_dir.partitions or log_dir.others:
         return log_dir
     inside = [
@@ -259,7 +258,8 @@ def _file_names(storage: Storage, path: str) -> set[str]:
     return {entry.name for entry in storage.list_folder(path) if not entry.is_folder}
 
 
-def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, str]) -> LogDir:
+def _read(storage: Storage, path: str, folders: dict[str, str]) -> LogDir:
+    """Return a log directory with some of its folders, of which the paths by name are given."""
     listed = {entry.name: entry.is_folder for entry in storage.list_folder(path)}
     files = {name for name, is_folder in listed.items() if not is_folder}
     is_clean = CLEAN_SHUTDOWN in files
@@ -272,7 +272,7 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
     has_metadata = False
     deleted = {name for name in listed if name.endswith(f"-{DELETED}")}
     deleted_keys = {parsed.topic_partition for parsed in map(parse_folder, deleted) if parsed}
-    for name in sorted(names):
+    for name, folder in sorted(folders.items()):
         parsed = parse_folder(name)
         if parsed is None:
             continue
@@ -287,7 +287,7 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
             raise StoreStateError(f"{path} has two folders of partition {key}: 0 and 00 are equal")
         partitions[key] = PartitionFolder(
             key,
-            folders[name],
+            folder,
             is_clean,
             offsets[LOG_START].get(key),
             max(0, offsets[RECOVERY_POINT].get(key, 0)),

@@ -109,10 +109,7 @@ class PartitionLog:
                 continue
             size = self.end_of(number)
             if size is None:
-                status = self.storage.status(segment.path)
-                if status is None:
-                    raise FileNotFoundError(ENOENT, "deleted", segment.path)
-                size = status.size
+                size = self.storage.size(segment.path)
             total += size * within / (following - base)
         return total
 
@@ -165,11 +162,8 @@ class PartitionLog:
     def _window_at(self, number: int, position: int) -> Window | None:
         """Return the batches at a position of a segment; None if no valid batch begins there."""
         segment = self.segments[number]
-        for window in walk_segment(self.storage, segment, position, self.end_of(number)):
-            if begins_valid(window, segment):
-                return window
-            return None
-        return None
+        window = next(walk_segment(self.storage, segment, position, self.end_of(number)))
+        return window if begins_valid(window, segment) else None
 
     def _after_damage(self, number: int, stop: Stop) -> int | None:
         """Return the position of the first batch after a broken chain that the index knows."""

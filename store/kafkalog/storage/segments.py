@@ -33,29 +33,16 @@ class Segment(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the log file."""
-        return f"{self.stem}{self.log_suffix}{self.suffix}"
+        return self.path_of(self.log_suffix)
 
-    @property
-    def index_path(self) -> str:
-        """The path of the offset index."""
-        return f"{self.stem}{INDEX}{self.suffix}"
-
-    @property
-    def time_index_path(self) -> str:
-        """The path of the time index."""
-        return f"{self.stem}{TIME_INDEX}{self.suffix}"
-
-    @property
-    def transaction_index_path(self) -> str:
-        """The path of the transaction index."""
-        return f"{self.stem}{TRANSACTION_INDEX}{self.suffix}"
+    def path_of(self, kind: str) -> str:
+        """Return the path of the file of a kind, such as INDEX."""
+        return f"{self.stem}{kind}{self.suffix}"
 
 
-# Returns the offset after the last batch of a segment.
-NextOffset = Callable[[Segment], int]
-
-
-def list_segments(storage: Storage, folder: str, next_offset: NextOffset) -> list[Segment]:
+def list_segments(
+    storage: Storage, folder: str, next_offset: Callable[[Segment], int]
+) -> list[Segment]:
     """Return the segments that a broker would load from a partition folder, by base offset.
 
     Files that wait for deletion or that a cleaner has not finished are left out. Finished segments
@@ -64,7 +51,8 @@ def list_segments(storage: Storage, folder: str, next_offset: NextOffset) -> lis
     Args:
         storage: the storage to read from.
         folder: path of the partition folder.
-        next_offset: reads where a segment ends; asked only if a cleaning was interrupted.
+        next_offset: returns the offset after the last batch of a segment; asked only if a cleaning
+            was interrupted.
 
     Raises:
         FileDeletedError: the files never stay the same while they are listed.
@@ -76,7 +64,8 @@ def list_segments(storage: Storage, folder: str, next_offset: NextOffset) -> lis
     # segment that a cleaner puts in place could seem to be gone. Two listings must agree.
     listing = _list_once(storage, folder)
     for _ in range(_MAX_LISTINGS):
-        before, listing = listing, _list_once(storage, folder)
+        before = listing
+        listing = _list_once(storage, folder)
         if listing == before:
             break
     else:

@@ -14,14 +14,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import (
-    confirm,
-    counted,
-    ends_clearly,
-    err_console,
-    must_ask,
-    say,
-)
+from rmqstore.cli.common import confirm, counted, ends_clearly, err_console, must_ask, say
 from rmqstore.cli.options import Command, options
 from rmqstore.cli.stores import PARTS_ELSEWHERE, given_options
 from rmqstore.cli.verbs import main

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from os import environ
 from pathlib import Path
-from typing import Any, Final, Self, TextIO, cast, get_args
+from typing import Any, Final, TextIO, cast, get_args
 
 import click
 
@@ -282,93 +282,57 @@ _FLAGS: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FollowOptions:
-    """What the command line says.
+def _require_folders(asked: Mapping[str, Any]) -> None:
+    """Refuse a second folder where there is one, and a broker without a folder."""
+    if asked["target"] is None:
+        if asked["namesrv"] is None and not asked["status"]:
+            raise click.UsageError("name the folder TARGET")
+    elif asked["status"]:
+        raise click.UsageError("--status takes one folder")
+    elif asked["namesrv"] is not None:
+        raise click.UsageError("--namesrv takes one folder")
 
-    Attributes:
-        source: a broker, or the folder of copies with ``status`` and ``namesrv``.
-        target: the folder of the copy of one broker.
-        status: whether to show only how far copies are.
-        namesrv: the name servers whose brokers are followed.
-        cluster, prefer_slave: which of these.
-        until, ha_address: as :func:`rmqstore.follow` takes them, for one broker.
-        as_json: whether progress is shown as JSON.
-        metrics, metrics_file: where metrics are served, and the file of metrics.
-        of_brokers: by parameter, what there is to say about each broker.
-    """
 
-    source: str
-    target: str | None
-    status: bool
-    namesrv: str | None
-    cluster: str | None
-    prefer_slave: bool
-    until: int | None
-    ha_address: str | None
-    as_json: bool
-    metrics: str | None
-    metrics_file: Path | None
-    of_brokers: Mapping[str, Any]
+def _require_fitting(asked: Mapping[str, Any]) -> None:
+    """Refuse options that are of one broker only, or of many."""
+    how = "without"
+    unfit = {"--cluster": asked["cluster"], "--prefer-slave": asked["prefer_slave"]}
+    if asked["namesrv"] is not None:
+        how = "with"
+        unfit = {"--until": asked["until"], "--ha-address": asked["ha_address"]}
+    for name, value in unfit.items():
+        if value not in (None, False):
+            raise OptionError(f"{name}: cannot be used {how} --namesrv")
 
-    @classmethod
-    def parsed(cls, values: Mapping[str, Any]) -> Self:
-        """Return what the values of parameters say."""
-        own = {field.name for field in fields(cls)} & values.keys()
-        of_brokers = {name: value for name, value in values.items() if name not in own}
-        return cls(**{name: values[name] for name in own}, of_brokers=of_brokers)
 
-    def require_folders(self) -> None:
-        """Refuse a second folder where there is one, and a broker without a folder."""
-        if self.target is None:
-            if self.namesrv is None and not self.status:
-                raise click.UsageError("name the folder TARGET")
-        elif self.status:
-            raise click.UsageError("--status takes one folder")
-        elif self.namesrv is not None:
-            raise click.UsageError("--namesrv takes one folder")
+def _arguments(asked: Mapping[str, Any], stop: threading.Event) -> FollowArguments:
+    """Return how each broker is followed, until an event is set."""
+    known = FollowArguments.__annotations__
+    given = {name: value for name, value in asked.items() if name in known}
+    if given["access_key"] is not None and given["secret_key"] is None:
+        given["secret_key"] = environ.get(_SECRET_VARIABLE)
+    return cast("FollowArguments", given | {"tls": _tls(asked), "stop": stop})
 
-    def require_fitting(self) -> None:
-        """Refuse options that are of one broker only, or of many."""
-        if self.namesrv is not None:
-            how = "with"
-            unfit = {"--until": self.until, "--ha-address": self.ha_address}
-        else:
-            how = "without"
-            unfit = {"--cluster": self.cluster, "--prefer-slave": self.prefer_slave}
-        for name, value in unfit.items():
-            if value not in (None, False):
-                raise OptionError(f"{name}: cannot be used {how} --namesrv")
 
-    def arguments(self, stop: threading.Event) -> FollowArguments:
-        """Return how each broker is followed, until an event is set."""
-        known = FollowArguments.__annotations__
-        given = {name: value for name, value in self.of_brokers.items() if name in known}
-        if given["access_key"] is not None and given["secret_key"] is None:
-            given["secret_key"] = environ.get(_SECRET_VARIABLE)
-        return cast("FollowArguments", given | {"tls": self._tls(), "stop": stop})
-
-    def _tls(self) -> ssl.SSLContext | None:
-        """Return the settings of TLS, None for plain text."""
-        certificate = self.of_brokers["tls_cert"]
-        key = self.of_brokers["tls_key"]
-        authorities = self.of_brokers["tls_ca"]
-        any_host = self.of_brokers["tls_any_host"]
-        if key and not certificate:
-            raise OptionError("--tls-key: needs --tls-cert")
-        if not (self.of_brokers["tls"] or authorities or certificate):
-            if any_host:
-                raise OptionError("--tls-any-host: needs --tls")
-            return None
-        try:
-            context = ssl.create_default_context(cafile=authorities)
-            if certificate is not None:
-                context.load_cert_chain(certificate, key)
-        except (OSError, ssl.SSLError) as err:
-            raise OptionError(f"--tls: a certificate or key cannot be used: {err}") from err
-        if any_host:
-            context.check_hostname = False
-        return context
+def _tls(asked: Mapping[str, Any]) -> ssl.SSLContext | None:
+    """Return the settings of TLS, None for plain text."""
+    certificate = asked["tls_cert"]
+    authorities = asked["tls_ca"]
+    if asked["tls_key"] and not certificate:
+        raise OptionError("--tls-key: needs --tls-cert")
+    if not (asked["tls"] or authorities or certificate):
+        if asked["tls_any_host"]:
+            raise OptionError("--tls-any-host: needs --tls")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context.load_cert_chain(certificate, asked["tls_key"])
+    except (OSError, ssl.SSLError) as err:
+        raise OptionError(f"--tls: a certificate or key cannot be used: {err}") from err
+    if asked["tls_any_host"]:
+        context.check_hostname = False
+    return context
 
 
 @main.command("follow")
@@ -376,7 +340,7 @@ class FollowOptions:
 @click.argument("target", required=False)
 @options(*_FLAGS, table=_FLAGS)
 @ends_clearly
-def follow_brokers(**values: Any) -> None:  # noqa: ANN401 - of FollowOptions
+def follow_brokers(**asked: Any) -> None:  # noqa: ANN401 - of the rows above
     """Keep an exact copy of a live broker's log in the folder TARGET.
 
     SOURCE is the broker's listen port, HOST:10911. The log comes from the port that serves its
@@ -384,39 +348,39 @@ def follow_brokers(**values: Any) -> None:  # noqa: ANN401 - of FollowOptions
     copy. SIGINT and SIGTERM end it with a store that is closed. With --namesrv the only argument
     is the folder, which gets a copy of each broker.
     """
-    asked = FollowOptions.parsed(values)
-    asked.require_folders()
-    if asked.status:
-        tell_status(asked.source, as_json=asked.as_json)
+    source = asked["source"]
+    namesrv = asked["namesrv"]
+    _require_folders(asked)
+    if asked["status"]:
+        tell_status(source, as_json=asked["as_json"])
         return
-    asked.require_fitting()
+    _require_fitting(asked)
     stop = threading.Event()
-    arguments = asked.arguments(stop)
-    metrics = _metrics_of(asked.metrics, asked.metrics_file)
-    report = Report(as_json=asked.as_json, metrics=metrics, file=asked.metrics_file)
-    broker = asked.source if asked.namesrv is None else None
+    arguments = _arguments(asked, stop)
+    metrics = _metrics_of(asked["metrics"], asked["metrics_file"])
+    report = Report(as_json=asked["as_json"], metrics=metrics, file=asked["metrics_file"])
+    broker = source if namesrv is None else None
     with stopped_by_signals(stop) as received, _ends_reported(report, broker):
-        if asked.namesrv is not None:
+        if namesrv is not None:
             progress = follow_cluster(
-                asked.namesrv,
-                asked.source,
-                cluster=asked.cluster,
-                prefer_slave=asked.prefer_slave,
+                namesrv,
+                source,
+                cluster=asked["cluster"],
+                prefer_slave=asked["prefer_slave"],
                 progress=report.report_all,
                 **arguments,
             )
         else:
-            assert asked.target is not None
             copy = follow(
-                asked.source,
-                asked.target,
-                until=asked.until,
-                ha_address=asked.ha_address,
-                progress=lambda progress: report.report_one(progress, asked.source),
+                source,
+                asked["target"],
+                until=asked["until"],
+                ha_address=asked["ha_address"],
+                progress=lambda progress: report.report_one(progress, source),
                 **arguments,
             )
-            progress = ClusterProgress({asked.source: copy}, {})
-    report.report(progress, with_names=asked.namesrv is not None)
+            progress = ClusterProgress({source: copy}, {})
+    report.report(progress, with_names=namesrv is not None)
     if received:
         sys.exit(_OF_SIGNAL + received[0])
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import click
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafkalog.dump import (
-    BATCHES,
     LOGS,
     PartitionFile,
     batch_rows,
@@ -20,15 +20,10 @@ from kafkalog.dump import (
     file_schema,
     parse_file,
     stored_rows,
-    stored_schema,
 )
-from kafkalog.format.consumer_offsets import (
-    Decode,
-    decode_group_record,
-    decode_transaction_record,
-)
+from kafkalog.format.consumer_offsets import Decode, decode_group_record, decode_transaction_record
 from kafkalog.opening import LISTED, LogDirs, names_in_storage, open_log_dirs
-from kafkalog.partition import Partition
+from kafkalog.partition import Partition, optional_millis
 from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
 from kafkalog.storage.names import (
     METADATA_TOPIC,
@@ -45,9 +40,8 @@ from rmqstore.cli.output import Output, gives_findings, gives_rows, show_finding
 from rmqstore.cli.stores import given_options
 from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
-from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
+from rmqstore.exchange.json_rows import JSON_TEXT, json_rows
 from rmqstore.query.selection import nearest_topics
-from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _WHOLE_BATCHES: Final = "with all of their batch"
@@ -155,21 +149,13 @@ def chooses_partitions(command: Command) -> Command:
 @_options("quiet")
 @ends_clearly
 @gives_rows()
-def stat(
-    paths: tuple[str, ...],
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
-    include_system_topics: bool,
-    output: Output,
-) -> None:
+def stat(paths: tuple[str, ...], output: Output, **choice: Any) -> None:  # noqa: ANN401 - of _choose
     """Show partitions: offsets, last stable offset, high watermark, segments, bytes.
 
     Column recovery says what a broker that starts would cut from the end of a log.
     """
     with _open(paths) as opened:
-        chosen = _choose(
-            opened, topics, partitions, include_system_topics=include_system_topics
-        ).values()
+        chosen = _choose(opened, **choice).values()
         rows = (partition_rows([partition]) for partition in chosen)
         shown = counted(rows, "reading", len(chosen), unit="partitions", stays=False)
         output.write(PARTITIONS, list(shown))
@@ -226,8 +212,12 @@ def dump(
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
+        rows: Iterable[pa.RecordBatch]
         if batches or deep:
-            schema, rows = _stored(chosen, bounds, decode, deep=deep)
+            schema = file_schema(LOGS[0], decode, deep=deep)
+            rows = chain.from_iterable(
+                _stored(chosen[key], span, decode, deep=deep) for key, span in bounds.items()
+            )
         else:
             scan = opened.scan(
                 assign=numbers_by_topic(chosen),
@@ -244,22 +234,12 @@ def dump(
 
 
 def _stored(
-    chosen: dict[TopicPartition, Partition],
-    bounds: dict[TopicPartition, tuple[int, int]],
-    decode: Decode | None,
-    *,
-    deep: bool,
-) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Return the batches of partitions within bounds, or with ``deep`` their records as stored."""
+    partition: Partition, span: tuple[int, int], decode: Decode | None, *, deep: bool
+) -> Iterator[pa.RecordBatch]:
+    """Return the batches of a span of offsets, or with ``deep`` their records as stored."""
     if deep:
-        return stored_schema(decode), (
-            batch
-            for key, partition in chosen.items()
-            for batch in stored_rows(partition, *bounds[key], decode)
-        )
-    return BATCHES, (
-        row for key, partition in chosen.items() for row in batch_rows([partition], *bounds[key])
-    )
+        return stored_rows(partition, *span, decode)
+    return batch_rows(partition, *span)
 
 
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
@@ -293,8 +273,8 @@ def _bounds(
     **_others: object,
 ) -> tuple[int, int]:
     """Return where a partition is read from and to, by offsets that it has."""
-    start_ms = None if begin is None else parse_timestamp("starting_timestamp", begin)
-    end_ms = None if end is None else parse_timestamp("ending_timestamp", end)
+    start_ms = optional_millis("starting_timestamp", begin)
+    end_ms = optional_millis("ending_timestamp", end)
     first, last = partition.offsets_between(start_ms, end_ms)
     if start_offset is not None:
         first = max(first, start_offset)
@@ -311,17 +291,21 @@ def _readable(
         return schema, batches
     at = schema.names.index(_HEADERS)
     shown = schema.set(at, pa.field(_HEADERS, pa.string(), metadata=JSON_TEXT))
-    return shown, (_with_json(batch, at, shown) for batch in batches)
 
+    def with_json(batch: pa.RecordBatch) -> pa.RecordBatch:
+        lists = batch.column(at)
+        entries = iter(json_rows(pa.RecordBatch.from_struct_array(lists.flatten())))
+        headers: list[str | None] = []
+        for length in pc.list_value_length(lists).to_pylist():
+            text = None
+            if length is not None:
+                text = orjson.dumps([*islice(entries, length)]).decode()
+            headers.append(text)
+        arrays = batch.columns
+        arrays[at] = pa.array(headers, pa.string())
+        return pa.RecordBatch.from_arrays(arrays, schema=shown)
 
-def _with_json(batch: pa.RecordBatch, at: int, schema: pa.Schema) -> pa.RecordBatch:
-    headers = [
-        None if row is None else orjson.dumps([jsonable(header) for header in row]).decode()
-        for row in batch.column(at).to_pylist()
-    ]
-    arrays = batch.columns
-    arrays[at] = pa.array(headers, pa.string())
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return shown, map(with_json, batches)
 
 
 @kafka.command()

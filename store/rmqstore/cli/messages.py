@@ -17,11 +17,7 @@ from rmqstore.errors import OptionError, StoreFormatError
 from rmqstore.exchange.bodies import BodyForm, parse_body_form
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
-from rmqstore.query.selection import (
-    is_pattern,
-    match_topics,
-    regular_expression,
-)
+from rmqstore.query.selection import is_pattern, match_topics, regular_expression
 from rmqstore.read.request import parse_request
 from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster

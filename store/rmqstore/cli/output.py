@@ -52,29 +52,19 @@ def require_new(target: Path, *, overwrite: bool) -> None:
         raise OptionError(f"{target} lies in the store {root}: put it elsewhere")
 
 
-class Counted:
-    """Batches whose rows are counted as they pass."""
+class _UntilAnError:
+    """Batches up to an error, which is kept, so that a form with an end gets it; counts rows."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
         self.n_rows = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            self.n_rows += len(batch)
-            yield batch
-
-
-class _UntilAnError:
-    """Batches up to an error, which is kept, so that a form with an end gets it."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = batches
         self.error: RmqStoreError | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._batches
+            for batch in self._batches:
+                self.n_rows += len(batch)
+                yield batch
         except RmqStoreError as err:
             self.error = err
 
@@ -151,25 +141,21 @@ class Output(NamedTuple):
         schema, batches = self._timed(schema, batches)
         if self.limit is not None:
             batches = first_rows(batches, self.limit)
-        rows = Counted(batches)
+        rows = _UntilAnError(batches)
         if self.target is None:
-            valid = _UntilAnError(rows)
-            self._write(sys.stdout, schema, valid)
-            sys.stdout.flush()
-            if valid.error is not None:
-                raise valid.error
-            return rows.n_rows
-        with new_file(self.target, self.format_name) as file:
-            text = TextIOWrapper(file, "utf-8")
-            self._write(text, schema, rows)
-            text.detach()
+            self._write(sys.stdout, schema, rows)
+        else:
+            with new_file(self.target, self.format_name) as file:
+                text = TextIOWrapper(file, "utf-8")
+                self._write(text, schema, rows)
+                text.detach()
         return rows.n_rows
 
-    def _write(self, text: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: ANN401 - a file of text above a binary one
+    def _write(self, text: Any, schema: pa.Schema, batches: _UntilAnError) -> None:  # noqa: ANN401 - a file of text above a binary one
+        """Write rows; raises the error that ends them once a form with an end has it."""
         sink = _sink(text)
         if self.format_name == TABLE:
             _print_table(text, schema.names, batches, is_cut=self.is_cut)
-            text.flush()
         elif self.format_name == JSON:
             rows = [row for batch in batches for row in json_rows(batch)]
             sink.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
@@ -180,6 +166,9 @@ class Output(NamedTuple):
                     sink.write(line)
         else:
             write_stream(sink, self.format_name, schema, batches)
+        text.flush()
+        if batches.error is not None:
+            raise batches.error
 
     def _timed(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]

@@ -23,12 +23,7 @@ from rmqstore.cli.messages import (
 )
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import (
-    each_store,
-    open_as_one,
-    store_paths,
-    store_paths_and_ids,
-)
+from rmqstore.cli.stores import each_store, open_as_one, store_paths, store_paths_and_ids
 from rmqstore.cli.verbs import main
 from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
@@ -238,10 +233,7 @@ def get(
     """
     names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
-    with (
-        open_as_one(paths, brokers) as opened,
-        progress_bar("searching", stays=False) as progress,
-    ):
+    with open_as_one(paths, brokers) as opened, progress_bar("searching", stays=False) as progress:
         chosen = topic_arguments(opened, topics, (), include_system_topics=True, by_log=False)
         results = [find_messages(store, ids, chosen, progress) for store in each_store(opened)]
     found = pa.concat_tables([result.table(schema) for result in results])
@@ -274,10 +266,7 @@ def trace_message(
     retries and dead letters. There is a row for each record and each group that consumes its topic.
     PATH may be several stores, because a retry may lie at another broker than its origin.
     """
-    with (
-        open_as_one(paths, brokers) as opened,
-        progress_bar("searching", stays=False) as progress,
-    ):
+    with open_as_one(paths, brokers) as opened, progress_bar("searching", stays=False) as progress:
         stores = each_store(opened)
         tables = []
         not_found: MessageNotFoundError | None = None

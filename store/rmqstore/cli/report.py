@@ -22,11 +22,7 @@ from rmqstore.inspect.report import gather, render, require_libraries
 @options("page", "with_verify", "overwrite", "quiet")
 @ends_clearly
 def report(
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    page: Path,
-    with_verify: bool,
-    overwrite: bool,
+    paths: tuple[Path, ...], brokers: str | None, page: Path, with_verify: bool, overwrite: bool
 ) -> None:
     """Write a page about stores: topics, rates, queues, groups, files and findings of verify.
 

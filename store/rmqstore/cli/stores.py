@@ -197,10 +197,7 @@ def _with_stores(command: Command, confs: str) -> Command:
 
 @contextmanager
 def open_as_one(
-    paths: Sequence[Path],
-    brokers: str | None,
-    *,
-    ignore_log_end: bool = False,
+    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
 ) -> Iterator[MessageStore | StoreCluster]:
     """Open the only store that the arguments of a command name, or several as one."""
     with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:

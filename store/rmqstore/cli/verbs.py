@@ -94,8 +94,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, Verb]]] = {
     },
     "Check": {
         "verify": Verb(
-            "verify",
-            "List every disagreement between CommitLog, ConsumeQueues and IndexFiles.",
+            "verify", "List every disagreement between CommitLog, ConsumeQueues and IndexFiles."
         ),
         "report": Verb(
             "report",
@@ -122,7 +121,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, Verb]]] = {
     "Other brokers": {
         "kafka": Verb(
             "kafka", "Read log directories of Apache Kafka, without a broker. Nothing is changed."
-        ),
+        )
     },
 }
 VERBS: Final = {name: verb for group in _GROUPS.values() for name, verb in group.items()}

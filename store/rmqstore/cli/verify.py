@@ -8,22 +8,11 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import (
-    USAGE,
-    confirm,
-    ends_clearly,
-    err_console,
-    must_ask,
-    progress_bar,
-)
+from rmqstore.cli.common import USAGE, confirm, ends_clearly, err_console, must_ask, progress_bar
 from rmqstore.cli.messages import columns_of
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
-from rmqstore.cli.stores import (
-    given_options,
-    open_store,
-    store_path,
-)
+from rmqstore.cli.stores import given_options, open_store, store_path
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild

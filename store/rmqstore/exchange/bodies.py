@@ -25,10 +25,7 @@ _BODY: Final = "body"
 _ENCODED: Final = f"{_BODY}{BASE64}"
 _FIELDS: Final = {
     "text": (pa.field(_BODY, pa.string()), pa.field(_ENCODED, pa.string())),
-    "json": (
-        pa.field(_BODY, pa.string(), metadata=JSON_TEXT),
-        pa.field(_ENCODED, pa.string()),
-    ),
+    "json": (pa.field(_BODY, pa.string(), metadata=JSON_TEXT), pa.field(_ENCODED, pa.string())),
     "hex": (pa.field(f"{_BODY}Hex", pa.string()),),
     "base64": (pa.field(_ENCODED, pa.string()),),
     "none": (),

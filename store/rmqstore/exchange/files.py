@@ -197,12 +197,7 @@ def write_csv(
 FORMATS: Final = ("parquet", "jsonl", "csv")
 INPUT_FORMATS: Final = ("parquet", "jsonl")
 _WRITERS: Final = {"parquet": write_parquet, "jsonl": write_json_lines, "csv": write_csv}
-_SUFFIXES: Final = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-}
+_SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from datetime import datetime
 from itertools import pairwise, repeat
 from typing import IO, Any, Final
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.format.columns.buffers import in_calendar, numbers_of
-from rmqstore.query.times import in_current_zone, zone_name
+from rmqstore.query.times import zone_name
 
 BASE64: Final = "Base64"
 _NO_TIME: Final = -(1 << 63)  # to numpy
@@ -26,23 +25,6 @@ JSON_TEXT: Final = {b"rmqstore": b"json"}
 _PER_MINUTE: Final = {"ms": 60_000, "us": 60_000_000}
 # More rows would not stay in the processor's cache until their lines are written.
 _ROWS_AT_ONCE: Final = 512
-
-
-def jsonable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one row, as pyarrow or a message gives it, with values that JSON can hold."""
-    converted = dict(row)
-    for name, value in row.items():
-        if isinstance(value, datetime):
-            converted[name] = in_current_zone(value).isoformat(timespec="milliseconds")
-        elif name == "properties" and isinstance(value, list):
-            converted[name] = dict(value)
-        elif isinstance(value, bytes):
-            try:
-                converted[name] = value.decode()
-            except UnicodeDecodeError:
-                del converted[name]
-                converted[f"{name}{BASE64}"] = base64.b64encode(value).decode()
-    return converted
 
 
 def write_json_lines(
@@ -65,8 +47,7 @@ def write_json_lines(
 def json_lines(batch: pa.RecordBatch) -> list[bytes]:
     """Return the rows of a batch as lines of JSON, (n,), each with its line end.
 
-    They hold what :func:`jsonable` gives for each row. The columns are converted one by one, which
-    is several times as fast.
+    The columns are converted one by one, which is several times as fast as row by row.
     """
     return [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in json_rows(batch)]
 

@@ -29,25 +29,17 @@ def count(log_dir: Path, *, fails: bool) -> int:
     return sum(batch.num_rows for batch in reader.rows(RangeSplit(ranges)))
 
 
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
+@pytest.mark.parametrize(
+    ("n", "text"), [(20, "t-1: was to be read up to 50, ends at 20"), (None, "t-1 is gone")]
+)
+def test_a_partition_that_was_cut_or_is_gone_is_data_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, n: int | None, text: str
+) -> None:
     log_dir = build.make_log_dir(tmp_path / "logs")
     write(log_dir / "t-0", N)
-    return log_dir
-
-
-def test_a_log_that_was_cut_is_data_loss(log_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(log_dir / "t-1", 20)
-    with pytest.raises(OffsetOutOfRangeError, match="t-1: was to be read up to 50, ends at 20"):
+    if n is not None:
+        write(log_dir / "t-1", n)
+    with pytest.raises(OffsetOutOfRangeError, match=text):
         count(log_dir, fails=True)
-    assert count(log_dir, fails=False) == N + 20
-    assert "data loss: t-1" in caplog.text
-
-
-def test_a_partition_that_is_gone_is_data_loss(
-    log_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(OffsetOutOfRangeError, match="t-1 is gone"):
-        count(log_dir, fails=True)
-    assert count(log_dir, fails=False) == N
-    assert "data loss: t-1 is gone" in caplog.text
+    assert count(log_dir, fails=False) == N + (n or 0)
+    assert f"data loss: {text}" in caplog.text

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import struct
 from pathlib import Path
 
 import pytest
 
 import kafka_logs as build
-from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
+from kafka_batches import resealed
+from kafka_logs import ABORT, COMMIT, marker
 from kafka_reading import read_in_windows
 from pyspark_kafkalog.options import parse_column_options, parse_read_options, parse_stream_options
 from pyspark_kafkalog.ranges import RangeSplit
@@ -45,13 +45,7 @@ def rows(log_dir: Path, plan: int | None, **options: str) -> list[Row]:
 
 
 def with_byte(batch: bytes, at: int, value: int = 0x55) -> bytes:
-    changed = bytearray(batch)
-    changed[at] ^= value
-    return bytes(changed)
-
-
-def with_right_crc(batch: bytes) -> bytes:
-    return batch[:17] + struct.pack(">I", build._crc32c(batch[21:])) + batch[21:]
+    return build.changed(batch, at, value)
 
 
 def plain(offset: int, n_records: int = 5) -> bytes:
@@ -64,17 +58,14 @@ def damage_of(found: list[Row]) -> list[int]:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_undecided_and_adjacent_damaged_batches(log_dir: Path, plan: int | None) -> None:
-    def sent(offset: int, sequence: int) -> bytes:
-        producer = Producer(7, 0, sequence)
-        return build.batch(offset, [b"x"] * 5, producer=producer, attributes=TRANSACTIONAL)
-
+    first = build.sent(0, 7, *[b"x"] * 5)
     damaged = (with_byte(marker(5, 7, ABORT), 30), with_byte(plain(6), -2))
-    after = (sent(11, 5), marker(16, 7, COMMIT))
-    path = build.write_segment(log_dir / "t-0", 0, sent(0, 0), *damaged, *after)
+    after = (build.sent(11, 7, *[b"x"] * 5, sequence=5), marker(16, 7, COMMIT))
+    path = build.write_segment(log_dir / "t-0", 0, first, *damaged, *after)
     build.write_snapshot(log_dir / "t-0", 17, {})
     found = rows(log_dir, plan, **{"kafka.isolation.level": "read_committed"})
     assert [offset for offset, _ in found] == [0, 5, 6, *range(11, 16)]
-    places = [len(sent(0, 0)), len(sent(0, 0)) + len(damaged[0])]
+    places = [len(first), len(first + damaged[0])]
     assert "may be committed or aborted" in (found[0][1] or "")
     assert [reason for _, reason in found[1:3]] == [
         f"{path}, {position}: the CRC is wrong" for position in places
@@ -93,7 +84,7 @@ def test_undecided_and_adjacent_damaged_batches(log_dir: Path, plan: int | None)
         (with_byte(plain(5), 8), 5),  # the length: the chain is broken
         (plain(5) + with_byte(plain(5), -2), 10),  # no offset is missing there
         (plain(5) + b"\xff" * 70, 10),
-        (with_right_crc(with_byte(plain(5), 61)), 5),  # a record cannot be decoded
+        (resealed(with_byte(plain(5), 61)), 5),  # a record cannot be decoded
     ],
 )
 def test_one_damaged_batch(
@@ -143,8 +134,7 @@ def test_any_plan_gives_the_same_rows(
             offset = end + chooser.choice([0, 0, 3])
         build.write_segment(log_dir / "t-0", base, content)
         build.write_index(log_dir / "t-0", base, *entries)
-    point = f"0\n1\nt 0 {end}\n"
-    (log_dir / "recovery-point-offset-checkpoint").write_text(point)
+    build.write_checkpoint(log_dir / "t-0", "recovery-point-offset", end)
     whole, *others = ([row for row in rows(log_dir, plan) if row[1]] for plan in PLANS)
     for cut, plan in zip(others, PLANS[1:], strict=True):
         assert cut == whole, plan

@@ -76,10 +76,9 @@ def test_the_offsets_of_a_new_stream_name_all_that_are_read(log_dir: Path) -> No
 @pytest.fixture
 def unreadable(log_dir: Path) -> Path:
     """Return a log directory of which t-1 has a damaged batch, and no other."""
-    content = bytearray(build.batch(0, [b"y"]))
-    content[-1] ^= 1
-    content[3] = 9  # its offset continues nothing either
-    return build.write_segment(log_dir / "t-1", 0, bytes(content))
+    wrong = build.changed(build.batch(0, [b"y"]))
+    wrong = build.changed(wrong, 3, 9)  # its offset continues nothing either
+    return build.write_segment(log_dir / "t-1", 0, wrong)
 
 
 @pytest.mark.parametrize("options", [{}, {"kafka.isolation.level": "read_committed"}])
@@ -121,18 +120,20 @@ def test_offsets_by_partition(log_dir: Path) -> None:
     assert opened.ends() == {("t", 0): 3, ("t", 1): N}
 
 
+@pytest.fixture
+def unstable(log_dir: Path) -> dict[str, str]:
+    """Let t-0 have an open transaction from offset 2 on; return options for what is committed."""
+    plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
+    is_open = build.sent(2, 1, b"x", time=2)
+    build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
+    return {"path": str(log_dir), "subscribe": "t", "kafka.isolation.level": "read_committed"}
+
+
 def test_committed_records_end_at_the_last_stable_offset(
-    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+    unstable: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task does not look for it again."""
-    producer = build.Producer(1, 0, 0)
-    is_open = build.batch(2, [b"x"], producer=producer, attributes=build.TRANSACTIONAL)
-    plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
-    build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
-    options = {
-        "path": str(log_dir), "subscribe": "t", "kafka.isolation.level": "read_committed",
-        "endingOffsets": '{"t":{"0":4,"1":4}}',
-    }  # fmt: skip
+    options = unstable | {"endingOffsets": '{"t":{"0":4,"1":4}}'}
     opened = OffsetReader(parse_read_options(options))
     assert opened.ends() == {("t", 0): 2, ("t", 1): 4}
     by_time = {"endingTimestamp": "3"}
@@ -154,17 +155,6 @@ def test_negative_times_are_those_of_a_broker(log_dir: Path) -> None:
     assert opened.ends() == {("t", 0): 0, ("t", 1): 0}
 
 
-@pytest.fixture
-def unstable(log_dir: Path) -> dict[str, str]:
-    """Let t-0 have an open transaction from offset 2 on; return options for what is committed."""
-    is_open = build.batch(
-        2, [b"x"], producer=build.Producer(1, 0, 0), attributes=build.TRANSACTIONAL, time=2
-    )
-    plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
-    build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
-    return {"path": str(log_dir), "subscribe": "t", "kafka.isolation.level": "read_committed"}
-
-
 @pytest.mark.parametrize(
     "start",
     [
@@ -182,10 +172,8 @@ def test_a_start_time_after_the_last_stable_offset_has_no_record(
     with pytest.raises(OptionError, match=reason):
         OffsetReader(parse_read_options(options)).starts()
     strategy = {"startingOffsetsByTimestampStrategy": "latest"}
-    for parsed in (
-        parse_read_options(options | strategy),
-        parse_stream_options(options | strategy).read,
-    ):
+    given = options | strategy
+    for parsed in (parse_read_options(given), parse_stream_options(given).read):
         opened = OffsetReader(parsed)
         assert opened.starts()[("t", 0)] == opened.stable_starts()[("t", 0)] == 2
     uncommitted = options | {"kafka.isolation.level": "read_uncommitted"} | strategy
@@ -211,17 +199,14 @@ def test_a_query_does_not_begin_after_the_last_stable_offset(
 
 
 def test_a_damaged_marker_that_keeps_committed_records_back_is_an_error(log_dir: Path) -> None:
-    producer = build.Producer(1, 0, 0)
-    is_open = build.batch(0, [b"x"], producer=producer, attributes=build.TRANSACTIONAL)
-    marker = build.marker(1, 1, build.COMMIT)
-    build.write_segment(log_dir / "t-0", 0, is_open, marker[:-1] + b"\x55")
+    is_open, marker = build.sent(0, 1, b"x"), build.marker(1, 1, build.COMMIT)
+    build.write_segment(log_dir / "t-0", 0, is_open, build.changed(marker))
     committed = {"kafka.isolation.level": "read_committed"}
     with pytest.raises(CorruptBatchError, match="may have decided transactions"):
         reader(log_dir, **committed).latest_offsets()
     kept = reader(log_dir, mode="DROPMALFORMED", **committed).latest_offsets()
     assert kept == {("t", 0): 0, ("t", 1): N}
-    other_crc = marker[:17] + bytes([marker[17] ^ 1]) + marker[18:]
-    build.write_segment(log_dir / "t-0", 0, is_open, other_crc)
+    build.write_segment(log_dir / "t-0", 0, is_open, build.changed(marker, 17))  # the CRC
     for options in ({}, {"mode": "PERMISSIVE"}):
         unchecked = reader(log_dir, checkCRC="false", **options, **committed)
         assert unchecked.latest_offsets() == unchecked.ends() == {("t", 0): 2, ("t", 1): N}

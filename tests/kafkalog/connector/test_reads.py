@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark.errors import PySparkException
 
 import kafka_logs as golden
 from connector.engine import Engine, Frame
+from kafka_logs import bytes_of
 
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -34,14 +34,16 @@ def load(
 def expected(name: str, *, only_committed: bool = False) -> list[Row]:
     rows = [
         {
-            "key": _bytes(row["key"]),
-            "value": _bytes(row["value"]),
+            "key": bytes_of(row["key"]),
+            "value": bytes_of(row["value"]),
             "topic": row["topic"],
             "partition": row["partition"],
             "offset": row["offset"],
             "timestamp": EPOCH + timedelta(milliseconds=row["timestamp"]),
             "timestampType": TYPES[row["timestampType"]],
-            "headers": [{"key": header, "value": _bytes(value)} for header, value in row["headers"]]
+            "headers": [
+                {"key": header, "value": bytes_of(value)} for header, value in row["headers"]
+            ]
             or None,
         }
         for records in golden.records(name).values()
@@ -49,10 +51,6 @@ def expected(name: str, *, only_committed: bool = False) -> list[Row]:
         if row["committed"] or not only_committed
     ]
     return sorted(rows, key=_place)
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
 
 
 def _place(row: Row) -> tuple[str, int, int]:
@@ -104,11 +102,8 @@ def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Golden)
     read = load(engine, kafka_store("plain"), subscribe="Plain", minPartitions=9)
     assert len(read.tasks()) == 9
     key = [row for row in expected("plain") if row["topic"] == "Plain"]
-    for schema in (
-        "offset LONG, value BINARY",
-        "topic STRING",
-        "partition INT, timestamp TIMESTAMP",
-    ):
+    columns_of = ("offset LONG, value BINARY", "topic STRING", "partition INT, timestamp TIMESTAMP")
+    for schema in columns_of:
         columns = [column.split()[0] for column in schema.split(", ")]
         wanted = sorted(chosen(key, columns), key=repr)
         assert sorted(read.select(*columns).toArrow().to_pylist(), key=repr) == wanted
@@ -159,6 +154,5 @@ def test_damage(engine: Engine, kafka_store: golden.Golden) -> None:
     assert damaged
     for row in damaged:
         assert re.search(r"\.log, .+: ", row["_corrupt_record"])
-    assert {(row.value, row.timestamp, row.topic is None) for row in damaged} == {
-        (None, None, False)
-    }
+    known = {(row.value, row.timestamp, row.topic is None) for row in damaged}
+    assert known == {(None, None, False)}

@@ -17,16 +17,15 @@ from rmqstore.errors import UnsupportedFeatureError
 
 @pytest.mark.parametrize("time", [9_223_372_036_854_776, 2**63 - 1, -(2**62)])
 def test_a_time_that_spark_cannot_count(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, time: int
+    folder: Path, caplog: pytest.LogCaptureFixture, time: int
 ) -> None:
-    root = build.make_log_dir(tmp_path / "logs")
     far = build.batch(1, [b"far"], time=time)
-    build.write_segment(root / "t-0", 0, build.batch(0, [b"a"]), far, build.batch(2, [b"b"]))
+    build.write_segment(folder, 0, build.batch(0, [b"a"]), far, build.batch(2, [b"b"]))
     split = RangeSplit((OffsetRange("t", 0, 0, 3, 0.0),))
     schema = kafka_schema(include_headers=False)
 
     def values(mode: str, *names: str) -> list[object]:
-        options = parse_read_options({"path": str(root), "mode": mode, "subscribe": "t"})
+        options = parse_read_options({"path": str(folder.parent), "mode": mode, "subscribe": "t"})
         chosen = [schema[name] for name in names]
         reader = RowReader(type(schema)(chosen), options)
         return [row for batch in reader.rows(split) for row in batch.column(0).to_pylist()]
@@ -41,13 +40,12 @@ def test_a_time_that_spark_cannot_count(
 
 
 @pytest.mark.parametrize("headers", [False, True])
-def test_what_is_damaged_is_a_row_with_the_reason(tmp_path: Path, *, headers: bool) -> None:
-    root = build.make_log_dir(tmp_path / "logs")
+def test_what_is_damaged_is_a_row_with_the_reason(folder: Path, *, headers: bool) -> None:
     valid, far = build.batch(0, [b"a"]), build.batch(1, [b"far"], time=2**62)
     wrong = build.batch(2, [b"b"])[:-1] + b"\x55"
-    path = build.write_segment(root / "t-0", 0, valid, far, wrong, build.batch(3, [b"c"]))
+    path = build.write_segment(folder, 0, valid, far, wrong, build.batch(3, [b"c"]))
     given = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "why", "subscribe": "t"}
-    given |= {"path": str(root), "includeHeaders": str(headers).lower()}
+    given |= {"path": str(folder.parent), "includeHeaders": str(headers).lower()}
     options = parse_read_options(given)
     schema = default_schema(options.columns)
     split = RangeSplit((OffsetRange("t", 0, 0, 4, 0.0),))
@@ -68,10 +66,11 @@ def test_what_is_damaged_is_a_row_with_the_reason(tmp_path: Path, *, headers: bo
     assert {(row["topic"], row["partition"]) for row in rows} == {("t", 0)}
 
 
-def test_the_reasons_alone(tmp_path: Path) -> None:
-    root = build.make_log_dir(tmp_path / "logs")
-    build.write_segment(root / "t-0", 0, build.batch(0, [b"a"]), build.batch(1, [b"b"])[:-3])
-    options = parse_read_options({"path": str(root), "mode": "PERMISSIVE", "subscribe": "t"})
+def test_the_reasons_alone(folder: Path) -> None:
+    build.write_segment(folder, 0, build.batch(0, [b"a"]), build.batch(1, [b"b"])[:-3])
+    options = parse_read_options(
+        {"path": str(folder.parent), "mode": "PERMISSIVE", "subscribe": "t"}
+    )
     schema = StructType([StructField("_corrupt_record", StringType())])
     split = RangeSplit((OffsetRange("t", 0, 0, 1, 0.0),))
     (valid, damaged) = RowReader(schema, options).rows(split)

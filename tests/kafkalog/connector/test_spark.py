@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from pyspark.sql import (
 )
 
 import kafka_logs as golden
+from kafka_logs import bytes_of
 from pyspark_rmqstore.schema import kafka_schema
 
 pytestmark = pytest.mark.spark
@@ -33,19 +33,15 @@ def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
     return reader.load(str(path))
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
-
-
 def test_every_record_is_as_a_consumer_got_it(
     spark: SparkSession, kafka_store: golden.Golden
 ) -> None:
     rows = [
         (
-            _bytes(row["key"]), _bytes(row["value"]), row["topic"], row["partition"],
+            bytes_of(row["key"]), bytes_of(row["value"]), row["topic"], row["partition"],
             row["offset"], EPOCH + timedelta(milliseconds=row["timestamp"]),
             TYPES[row["timestampType"]],
-            [(header, _bytes(value)) for header, value in row["headers"]] or None,
+            [(header, bytes_of(value)) for header, value in row["headers"]] or None,
         )
         for (topic, _), records in sorted(golden.records("txn").items())
         for row in records

@@ -68,14 +68,18 @@ def run(engine: Engine, log_dir: Path) -> Run:
     return start
 
 
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
 def values(partition: str, start: int, end: int) -> list[str]:
     return [f"{partition} {offset}" for offset in range(start, end)]
 
 
 def test_a_stream_gives_each_record_once_and_takes_up_new_partitions(
-    run: Run, log_dir: Path, tmp_path: Path
+    run: Run, log_dir: Path, checkpoint: Path
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
     append(log_dir, "a-0", 0)
     assert run(checkpoint, startingOffsets="earliest") == values("a-0", 0, N)
     append(log_dir, "a-0", N)
@@ -84,11 +88,11 @@ def test_a_stream_gives_each_record_once_and_takes_up_new_partitions(
     assert run(checkpoint) == []
 
 
-def test_a_stream_begins_at_the_latest_offsets(run: Run, log_dir: Path, tmp_path: Path) -> None:
+def test_a_stream_begins_at_the_latest_offsets(run: Run, log_dir: Path, checkpoint: Path) -> None:
     append(log_dir, "a-0", 0)
-    assert run(tmp_path / "checkpoint") == []
+    assert run(checkpoint) == []
     append(log_dir, "a-0", N)
-    assert run(tmp_path / "checkpoint") == values("a-0", N, 2 * N)
+    assert run(checkpoint) == values("a-0", N, 2 * N)
 
 
 @pytest.mark.parametrize(
@@ -96,43 +100,38 @@ def test_a_stream_begins_at_the_latest_offsets(run: Run, log_dir: Path, tmp_path
     [{"startingTimestamp": golden.TIME + N}, {"startingOffsets": json.dumps({"a": {"0": N + 1}})}],
 )
 def test_a_start_that_is_not_stable_yet_leaves_no_checkpoint(
-    run: Run, log_dir: Path, tmp_path: Path, start: dict[str, object]
+    run: Run, log_dir: Path, checkpoint: Path, start: dict[str, object]
 ) -> None:
-    producer = golden.Producer(1, 0, 0)
-    is_open = golden.batch(
-        N, [b"open"], producer=producer, attributes=golden.TRANSACTIONAL, time=golden.TIME + N
-    )
     append(log_dir, "a-0", 0)
-    with (log_dir / "a-0" / f"{0:020}.log").open("ab") as file:
-        file.write(is_open + golden.batch(N + 1, [b"plain"], time=golden.TIME + N + 1))
+    path = log_dir / "a-0" / f"{0:020}.log"
+    is_open = golden.sent(N, 1, b"open", time=golden.TIME + N)
+    plain = golden.batch(N + 1, [b"plain"], time=golden.TIME + N + 1)
+    path.write_bytes(path.read_bytes() + is_open + plain)
     options = {"kafka.isolation.level": "read_committed", **start}
-    checkpoint = tmp_path / "checkpoint"
     for _ in range(2):
         with pytest.raises(PySparkException, match="last stable offset"):
             run(checkpoint, **options)
-    with (log_dir / "a-0" / f"{0:020}.log").open("ab") as file:
-        file.write(golden.marker(N + 2, 1, golden.COMMIT))
-    assert run(checkpoint, **options) == (
-        ["plain"] if "startingOffsets" in start else ["open", "plain"]
-    )
+    path.write_bytes(path.read_bytes() + golden.marker(N + 2, 1, golden.COMMIT))
+    expected = ["plain"] if "startingOffsets" in start else ["open", "plain"]
+    assert run(checkpoint, **options) == expected
 
 
-def test_limits_of_triggers(run: Run, log_dir: Path, tmp_path: Path) -> None:
+def test_limits_of_triggers(run: Run, log_dir: Path, checkpoint: Path) -> None:
     for base in range(0, 4 * N, N):
         append(log_dir, "a-0", base)
         append(log_dir, "b-0", base)
-    found = run(tmp_path / "checkpoint", startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    found = run(checkpoint, startingOffsets="earliest", maxOffsetsPerTrigger=10)
     assert found == sorted(values("a-0", 0, 4 * N) + values("b-0", 0, 4 * N))
     counts = [step["numInputRows"] for step in run.progress]  # type: ignore[attr-defined]
     assert [count for count in counts if count] == [10] * 4
 
 
 def test_offsets_have_the_form_of_sparks_kafka_source(
-    run: Run, log_dir: Path, tmp_path: Path
+    run: Run, log_dir: Path, tmp_path: Path, checkpoint: Path
 ) -> None:
     append(log_dir, "a-0", 0)
-    run(tmp_path / "checkpoint", startingOffsets="earliest")
-    (last, *_) = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), reverse=True)
+    run(checkpoint, startingOffsets="earliest")
+    (last, *_) = sorted((checkpoint / "offsets").glob("[0-9]*"), reverse=True)
     stored = json.loads(last.read_text().splitlines()[-1])
     identity = stored.pop("#identity")
     assert stored == {"a": {"0": N}}
@@ -146,9 +145,8 @@ def test_offsets_have_the_form_of_sparks_kafka_source(
 
 
 def test_records_that_are_gone_stop_a_query_or_are_passed_over(
-    run: Run, log_dir: Path, tmp_path: Path
+    run: Run, log_dir: Path, checkpoint: Path
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
     append(log_dir, "a-0", 0)
     run(checkpoint, startingOffsets="earliest")
     (log_dir / "a-0" / f"{0:020}.log").unlink()
@@ -159,8 +157,7 @@ def test_records_that_are_gone_stop_a_query_or_are_passed_over(
     assert run(checkpoint, failOnDataLoss="false") == ["a-0 40"]
 
 
-def test_a_partition_that_is_gone(run: Run, log_dir: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
+def test_a_partition_that_is_gone(run: Run, log_dir: Path, checkpoint: Path) -> None:
     append(log_dir, "a-0", 0)
     append(log_dir, "b-0", 0)
     run(checkpoint, startingOffsets="earliest")
@@ -199,13 +196,12 @@ def made(partition: str, n: int, *, time: int, start: int = 0) -> list[str]:
 def test_a_topic_that_was_made_again_is_data_loss_and_a_new_start(
     run: Run,
     log_dir: Path,
-    tmp_path: Path,
+    checkpoint: Path,
     ids: tuple[str | None, str | None],
     n: int,
     limits: dict[str, int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
     make(log_dir, "a-0", 20, ids[0], time=1)
     make(log_dir, "b-0", 4, IDS[0], time=1)
     assert len(run(checkpoint, startingOffsets="earliest", **limits)) == 24
@@ -221,9 +217,8 @@ def test_a_topic_that_was_made_again_is_data_loss_and_a_new_start(
 
 
 def test_a_topic_that_was_made_again_with_other_partitions(
-    run: Run, log_dir: Path, tmp_path: Path
+    run: Run, log_dir: Path, checkpoint: Path
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
     for number in range(2):
         make(log_dir, f"a-{number}", 10, IDS[0], time=1)
     run(checkpoint, startingOffsets="earliest")
@@ -239,8 +234,7 @@ def test_a_topic_that_was_made_again_with_other_partitions(
     assert run(checkpoint, failOnDataLoss="false") == made("a-0", 4, time=3)
 
 
-def test_a_checkpoint_without_identities_goes_on(run: Run, log_dir: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
+def test_a_checkpoint_without_identities_goes_on(run: Run, log_dir: Path, checkpoint: Path) -> None:
     make(log_dir, "a-0", 20, IDS[0], time=1)
     make(log_dir, "b-0", 20, None, time=1)
     run(checkpoint, startingOffsets="earliest")
@@ -256,8 +250,7 @@ def test_a_checkpoint_without_identities_goes_on(run: Run, log_dir: Path, tmp_pa
         run(checkpoint)
 
 
-def test_a_compaction_and_a_cut_are_no_new_topic(run: Run, log_dir: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
+def test_a_compaction_and_a_cut_are_no_new_topic(run: Run, log_dir: Path, checkpoint: Path) -> None:
     folder = log_dir / "a-0"
     first = golden.batch(0, [b"0", b"1", b"2"], time=golden.TIME)
     golden.write_segment(folder, 0, first, golden.batch(3, [b"3", b"4"], time=golden.TIME + 9))
@@ -323,10 +316,10 @@ def test_a_topic_that_is_made_again_after_a_plan(
     assert sorted(rows) == made("a-0", n, time=2)
 
 
-def test_writing_is_refused(engine: Engine, log_dir: Path, tmp_path: Path) -> None:
+def test_writing_is_refused(engine: Engine, log_dir: Path, checkpoint: Path) -> None:
     append(log_dir, "a-0", 0)
     reader = engine.readStream.format("kafkalog").option("subscribe", "a")
     writer = reader.option("startingOffsets", "earliest").load(str(log_dir)).writeStream
-    writer.format("kafkalog").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.format("kafkalog").option("checkpointLocation", str(checkpoint))
     with pytest.raises(PySparkException, match="kafkalog only reads"):
-        writer.start(str(tmp_path / "sink")).awaitTermination()
+        writer.start(str(checkpoint.with_name("sink"))).awaitTermination()

@@ -59,13 +59,16 @@ def test_random_batches(seed: int) -> None:
     assert both(data) is not None
 
 
+def in_batches(made: list[Row], n: int) -> bytes:
+    """Return the rows in batches of n."""
+    return b"".join(batch(at, made[at : at + n]) for at in range(0, len(made), n))
+
+
 @pytest.mark.parametrize("count", [1, 11, 12, 13, 4095, 4096, 4097])
 def test_records_with_the_same_headers(count: int) -> None:
     names = ((b"trace", b"abc"), (b"", None), ("\N{SNOWMAN}".encode(), b""))
     made = [Row(b"k", b"v" * (number % 70), names) for number in range(count)]
-    parts = [made[at : at + 100] for at in range(0, count, 100)]
-    data = b"".join(batch(number * 100, part) for number, part in enumerate(parts))
-    found = both(data)
+    found = both(in_batches(made, 100))
     assert found is not None
     assert found[-1]["offset"] == count - 1
 
@@ -76,19 +79,18 @@ def test_headers_of_the_same_lengths(odd: str) -> None:
         Row(b"k", b"v", ((b"trace", b"%04d" % number), ("\N{SNOWMAN}".encode(), b"")))
         for number in range(300)
     ]
+    second = ("\N{SNOWMAN}".encode(), b"")
     changed = {
-        "none": ((b"trace", b"abcd"), ("\N{SNOWMAN}".encode(), b"")),
-        "name": ((b"track", b"abcd"), ("\N{SNOWMAN}".encode(), b"")),
-        "value": ((b"trace", b"\xff" * 4), ("\N{SNOWMAN}".encode(), b"")),
-        "length": ((b"trace", b"abc"), ("\N{SNOWMAN}".encode(), b"d")),
-        "null": ((b"trace", b"abcd"), ("\N{SNOWMAN}".encode(), None)),
+        "none": ((b"trace", b"abcd"), second),
+        "name": ((b"track", b"abcd"), second),
+        "value": ((b"trace", b"\xff" * 4), second),
+        "length": ((b"trace", b"abc"), (second[0], b"d")),
+        "null": ((b"trace", b"abcd"), (second[0], None)),
         "count": ((b"trace", b"abcd\x06\xe2\x98\x83\x00"),),
-        "long": ((b"trace", b"a" * 9000), ("\N{SNOWMAN}".encode(), b"")),
+        "long": ((b"trace", b"a" * 9000), second),
     }[odd]
     made[150] = Row(b"k", b"v", changed)
-    parts = [made[at : at + 100] for at in range(0, 300, 100)]
-    data = b"".join(batch(number * 100, part) for number, part in enumerate(parts))
-    assert both(data) is not None
+    assert both(in_batches(made, 100)) is not None
 
 
 @pytest.mark.parametrize("kind", ["short", "equal", "both"])
@@ -100,26 +102,20 @@ def test_values_of_some_lengths(kind: str) -> None:
         for number in range(400)
     ]
     made[7] = Row(None, b"v")
-    parts = [made[at : at + 20] for at in range(0, 400, 20)]
-    data = b"".join(batch(number * 20, part) for number, part in enumerate(parts))
-    assert both(data) is not None
+    assert both(in_batches(made, 20)) is not None
 
 
 def legacy(codec: int, magic: int, base: int) -> bytes:
     """Return messages alone and wrapped; those inside of v1 have gaps."""
     inside = [0, 1, 3, 7] if magic else [base, base + 1, base + 3, base + 7]
     inner = [
-        message(
-            offset, b"k" if offset % 2 else None, b"x" * offset, magic=magic, time=TIME + offset
-        )
-        for offset in inside
+        message(at, b"k" if at % 2 else None, b"x" * at, magic=magic, time=TIME + at)
+        for at in inside
     ]
-    return b"".join(
-        [
-            message(base - 2, None, None, magic=magic),
-            wrapper(base + 7, codec, *inner, magic=magic),
-            message(base + 8, b"", b"", magic=magic),
-        ]
+    return (
+        message(base - 2, None, None, magic=magic)
+        + wrapper(base + 7, codec, *inner, magic=magic)
+        + message(base + 8, b"", b"", magic=magic)
     )
 
 
@@ -142,13 +138,6 @@ def test_the_wrapper_of_v1_decides_about_append_times() -> None:
     ]  # fmt: skip
 
 
-def test_a_wrapper_with_the_offset_0_holds_absolute_offsets() -> None:
-    inner = [message(number, None, b"a") for number in range(3)]
-    found = both(wrapper(0, GZIP, *inner))
-    assert found is not None
-    assert [row["offset"] for row in found] == [0, 1, 2]
-
-
 def test_formats_may_follow_one_another() -> None:
     data = (
         batch(0, [Row(b"a", b"1")])
@@ -164,14 +153,8 @@ def test_formats_may_follow_one_another() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_range_of_offsets(codec: int) -> None:
-    data = b"".join(
-        batch(
-            start,
-            [Row(b"k", b"v%d" % at, [(b"n", b"%d" % at)]) for at in range(10)],
-            attributes=codec,
-        )
-        for start in range(0, 100, 10)
-    )
+    made = [Row(b"k", b"v%d" % at, [(b"n", b"%d" % at)]) for at in range(10)]
+    data = b"".join(batch(start, made, attributes=codec) for start in range(0, 100, 10))
     batch_headers = walk_batches(data)
     every = rows_of(decoded(data, batch_headers))
     for start, end in ((None, 15), (15, None), (33, 57), (57, 33), (200, 300), (0, 100)):
@@ -216,26 +199,8 @@ def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     batch_headers = walk_batches(data)
     pieces = list(decode_chunks(data, batch_headers, columns=["offset", "key"], start_offset=5))
     assert [piece.num_rows for piece in pieces] == [85, 40, 100, 100, 100, 50, 7]
-    whole = pa.Table.from_batches(pieces)
-    assert (
-        whole.to_pylist() == decoded(data, batch_headers, columns=["offset", "key"]).to_pylist()[5:]
-    )
-
-
-def test_a_huge_batch_gives_nothing_if_its_last_record_is_damaged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
-    every = b"".join(record(at, Row()) for at in range(250))
-    valid = batch(0, [Row()])
-    for stored in (every + b"\0", every[:-1] + b"\1", every[:-7]):
-        data = valid + batch(1, [], records=stored, count=250) + valid
-        pieces = decode_chunks(data, walk_batches(data), columns=["offset", "headers"])
-        given = []
-        with pytest.raises(MalformedBytesError) as raised:
-            given.extend(pieces)
-        assert raised.value.position == len(valid)
-        assert sum(piece.num_rows for piece in given) in (0, 1)
+    whole = decoded(data, batch_headers, columns=["offset", "key"]).to_pylist()
+    assert pa.Table.from_batches(pieces).to_pylist() == whole[5:]
 
 
 def inner(count: int, magic: int, *, longest: int = 3) -> list[bytes]:
@@ -268,19 +233,31 @@ def test_compressed_messages_come_in_pieces(
     assert max(piece.num_rows for piece in pieces) <= 101
 
 
-def test_a_huge_compressed_message_gives_nothing_if_its_last_one_is_damaged(
-    monkeypatch: pytest.MonkeyPatch,
+RECORDS = b"".join(record(at, Row()) for at in range(250))
+*MESSAGES, LAST = inner(500, 1)
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        *(batch(1, [], records=stored, count=250)
+          for stored in (RECORDS + b"\0", RECORDS[:-1] + b"\1", RECORDS[:-7])),
+        *(wrapper(500, GZIP, *MESSAGES, last)
+          for last in (LAST[:-1] + b"x", LAST[:-1], bytes(40), LAST + b"1")),
+    ],
+    ids=lambda huge: f"v{huge[16]}, {len(huge)} bytes",
+)  # fmt: skip
+def test_a_huge_batch_gives_nothing_if_its_last_record_is_damaged(
+    monkeypatch: pytest.MonkeyPatch, huge: bytes
 ) -> None:
     monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
-    valid = message(0, None, b"a")
-    messages = inner(500, 1)
-    for last in (messages[-1][:-1] + b"x", messages[-1][:-1], bytes(40), messages[-1] + b"1"):
-        data = valid + wrapper(500, GZIP, *messages[:-1], last) + valid
-        given = []
-        with pytest.raises(MalformedBytesError) as raised:
-            given.extend(decode_chunks(data, walk_batches(data), columns=["offset"]))
-        assert raised.value.position == len(valid)
-        assert sum(piece.num_rows for piece in given) in (0, 1)
+    valid = batch(0, [Row()])
+    data = valid + huge + valid
+    given: list[pa.RecordBatch] = []
+    with pytest.raises(MalformedBytesError) as raised:
+        given.extend(decode_chunks(data, walk_batches(data), columns=["offset", "headers"]))
+    assert raised.value.position == len(valid)
+    assert sum(piece.num_rows for piece in given) in (0, 1)
 
 
 def test_a_window_may_begin_anywhere() -> None:
@@ -288,7 +265,6 @@ def test_a_window_may_begin_anywhere() -> None:
     data = b"x" * 5 + b"".join(parts)
     batch_headers = walk_batches(data, 5, 700)
     assert batch_headers.position.tolist() == [705, 705 + len(parts[0]), 705 + 2 * len(parts[0])]
-    assert batch_headers.stopped_at == 700 + len(data)
     assert batch_headers.check_crcs(data).all()
     found = decoded(data, batch_headers[1:], columns=["key", "offset"])
     assert found.to_pylist() == [{"key": b"k1", "offset": 1}, {"key": b"k2", "offset": 2}]

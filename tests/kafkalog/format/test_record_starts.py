@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import kafka_logs
+from kafka_batches import Row, record
 from kafkalog.format import record_starts as module
 from kafkalog.format.record_fields import Fields, proved_fields, read_fields
 from kafkalog.format.record_starts import SLACK, record_starts, supposed_starts
@@ -19,9 +19,7 @@ Value = Callable[[random.Random, int], bytes | None]
 
 def nested(chance: random.Random, number: int) -> bytes:
     """Return a value that holds records itself."""
-    return b"".join(
-        kafka_logs._record(each, b"k", bytes(chance.randrange(40))) for each in range(number % 7)
-    )
+    return b"".join(record(at, Row(b"k", bytes(chance.randrange(40)))) for at in range(number % 7))
 
 
 VALUES: dict[str, Value] = {
@@ -40,9 +38,7 @@ def joined(value: Value, counts: list[int], seed: int) -> tuple[np.ndarray, ...]
     """Return the records of batches, and where each batch starts, ends and how many it has."""
     chance = random.Random(seed)
     batches = [
-        b"".join(
-            kafka_logs._record(number, b"key", value(chance, number)) for number in range(count)
-        )
+        b"".join(record(at, Row(b"key", value(chance, at), (), at, at)) for at in range(count))
         for count in counts
     ]
     ends = np.cumsum([len(batch) for batch in batches]).astype(np.int64)
