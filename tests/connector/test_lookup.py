@@ -279,7 +279,7 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(name: str, gold
         ({"msgKey": "order-25"}, lambda row: "order-25" in (row["keys"] or "").split(" ")),
         ({"msgTags": "TagA"}, lambda row: row["tags"] == "TagA"),
     ],
-    ids=str,
+    ids=["key", "tag"],
 )
 def test_a_look_up_is_cut_into_tasks(
     golden: Golden, look_up: dict[str, str], is_meant: Callable[[dict[str, Any]], bool]
