@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPICS = {"Orders": 4, "Payments": 2, "Reminders": 1}  # with their numbers of queues
 AT_ONCE = 150  # orders, so that there is something to see
 PAUSE_SECONDS = 0.2
+REGISTERED_SECONDS = 30  # within which a broker registers, or registers again
 SIZES = {
     "mappedFileSizeCommitLog": 8 << 20,
     "mappedFileSizeConsumeQueue": 20 * 20_000,
@@ -259,9 +260,11 @@ class Shop:
     def make_topics(self) -> None:
         admin = self.client(self.rocketmq.tools.admin.DefaultMQAdminExt())
         admin.start()
-        brokers = admin.examineBrokerClusterInfo().getBrokerAddrTable()
-        if brokers.isEmpty():
-            raise OSError(f"the name server {self.name_server} knows no broker")
+        until = time.monotonic() + REGISTERED_SECONDS
+        while (brokers := admin.examineBrokerClusterInfo().getBrokerAddrTable()).isEmpty():
+            if time.monotonic() > until:
+                raise OSError(f"the name server {self.name_server} knows no broker")
+            time.sleep(0.2)  # a broker that just started may not have reached it yet
         for broker in brokers.values():
             for topic, n_queues in TOPICS.items():
                 config = self.rocketmq.common.TopicConfig(topic, n_queues, n_queues)
