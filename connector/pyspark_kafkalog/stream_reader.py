@@ -171,11 +171,13 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept: Mapping[TopicPartition, LogIdentity] | None = None,
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
-        identities = dict(kept or {})
-        partitions = reader.partitions
+        known = kept or {}
+        identities: dict[TopicPartition, LogIdentity] = {}
         for key, offset in offsets.items():
-            if key not in identities:
-                identities[key] = identity_of(partitions[key], offset)
+            identity = known.get(key)
+            if identity is None:
+                identity = identity_of(reader.partitions[key], offset)
+            identities[key] = identity
         return StreamOffset(offsets, identities)
 
     def _starts(
