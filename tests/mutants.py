@@ -66,6 +66,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.Mod: ast.FloorDiv,
 }  # fmt: skip
 TEST_SECONDS = 120
+_JARS = (".rocketmq", ".kafka")  # a gigabyte that no mutant changes
 SURVIVED = "SURVIVED"
 Stages = Iterator[tuple[str, list[str]]]  # what tests are called, and the arguments of pytest
 
@@ -202,8 +203,11 @@ def judged(
     folder = work / str(number)
     # test_mistakes.py fails whenever some line of a module changes.
     others = (".*_cache", "__pycache__", "test_mistakes.py")
-    ignored = shutil.ignore_patterns(".git", ".venv", ".versions", *others)
+    ignored = shutil.ignore_patterns(".git", ".venv", ".versions", *_JARS, *others)
     shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+    for name in _JARS:
+        if (ROOT / name).exists():
+            (folder / name).symlink_to(ROOT / name)
     try:
         path = folder / mutant.path
         text = path.read_text(encoding="utf-8")
