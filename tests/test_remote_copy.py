@@ -75,7 +75,10 @@ class Faults:
 
 
 @pytest.mark.parametrize("name", spread(16, CLOSED))
-def test_the_copy_of_a_closed_store_equals_it(name: str, tmp_path: Path, s3: S3Server) -> None:
+def test_the_copy_of_a_closed_store_equals_it(
+    name: str, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_copier, "_CHUNK_BYTES", 100_001)  # files have several, and a rest
     source, uri = goldens.unpack(name, tmp_path), f"s3://{BUCKET}/copies/{name}"
     copied = copy(source, uri, target_options=s3.options)
     with rmqstore.open(source) as store:
