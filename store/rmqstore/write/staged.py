@@ -251,8 +251,8 @@ def read_batches(part: StagedTask) -> Iterator[StagedBatch]:
 class StagedRecords(Closing):
     """Reads the records of one part after another.
 
-    The file is removed once it is open: it is not needed
-    again, and the store's own files take its place in the page cache.
+    The file is removed once it is open: it is not needed again, and the store's own files take its
+    place in the page cache.
     """
 
     def __init__(self, disk: Disk) -> None:
