@@ -389,7 +389,7 @@ def test_config_with_unquoted_keys_and_its_backup_are_read(tmp_path: Path) -> No
         assert len(read(opened, starting_offsets="group:g")) == 3
 
 
-def test_offsets_of_a_broker_with_light_queues_are_read_from_its_own_file(tmp_path: Path) -> None:
+def test_offsets_of_a_broker_with_lmqs_are_read_from_its_own_file(tmp_path: Path) -> None:
     _write(tmp_path / "s", *[build.Record(topic="A")] * 5)
     build.write_config(tmp_path / "s", topics=["A"])
     path = tmp_path / "s/config/lmqConsumerOffset.json"

@@ -47,7 +47,7 @@ SMOKE = {
     "test_live_store.py::test_max_offsets_are_those_of_the_running_store",
     "test_lookup.py::test_every_key_is_answered_as_the_real_store_does_while_it_appends[1]",
     "test_other_queues.py::test_the_real_store_serves_batch_queues_and_goes_on[rocketmq-append]",
-    "test_other_queues.py::test_the_real_store_serves_light_queues_and_goes_on[rocketmq-rebuild]",
+    "test_other_queues.py::test_the_real_store_serves_lmqs_and_goes_on[rocketmq-rebuild]",
     "test_properties.py::test_damaged_property_strings_are_read_as_rocketmq_reads_them[rocketmq]",
     "test_rebuilt_store.py::test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap",
     "test_selectors.py::test_hash_chooses_as_the_real_selector[3]",

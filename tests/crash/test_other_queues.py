@@ -30,9 +30,9 @@ def config(name: str) -> StoreConfig:
 
 def messages(name: str) -> tuple[pa.RecordBatch, int]:
     """Return rows for a store, and the number of messages that they are in all queues together."""
-    light = ["%LMQ%sub_1", "%LMQ%sub_1,%LMQ%new"] if name == "lmq" else []
-    properties = [[("INNER_MULTI_DISPATCH", light[n % 2])] if light else [] for n in range(40)]
-    topics = ["Parent"] if light else ["BatchA", "BatchB", "Plain"]
+    lmqs = ["%LMQ%sub_1", "%LMQ%sub_1,%LMQ%new"] if name == "lmq" else []
+    properties = [[("INNER_MULTI_DISPATCH", lmqs[n % 2])] if lmqs else [] for n in range(40)]
+    topics = ["Parent"] if lmqs else ["BatchA", "BatchB", "Plain"]
     batch = pa.RecordBatch.from_pydict(
         {
             "topic": [topics[n % len(topics)] for n in range(40)],
@@ -40,7 +40,7 @@ def messages(name: str) -> tuple[pa.RecordBatch, int]:
             "properties": pa.array(properties, pa.map_(pa.string(), pa.string())),
         }
     )
-    return batch, 40 + (60 if light else 0)
+    return batch, 40 + (60 if lmqs else 0)
 
 
 def rows(root: Path) -> list[tuple[object, ...]]:

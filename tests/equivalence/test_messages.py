@@ -210,7 +210,7 @@ def assert_same(found: DispatchRequests, expected: DispatchRequests) -> None:
     """Compare requests; topics may be numbered in another order."""
     for name in ("has_unit", "key_rows", "key_hashes"):
         assert getattr(found, name).tolist() == getattr(expected, name).tolist()
-    assert found.may_name_light_queues >= expected.may_name_light_queues
+    assert found.may_name_lmqs >= expected.may_name_lmqs
     assert_same_units(found.units, expected.units)
 
 

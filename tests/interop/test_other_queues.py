@@ -21,7 +21,7 @@ from rmqstore.write.staged import PartWriter
 pytestmark = pytest.mark.interop
 
 BATCH_TOPICS = ("BatchA", "BatchB", "BatchNew")
-LIGHT_QUEUES = {"enableLmq": True, "enableMultiDispatch": True}
+LMQS = {"enableLmq": True, "enableMultiDispatch": True}
 NAMES = "INNER_MULTI_DISPATCH"
 N = 90
 
@@ -161,12 +161,12 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
         ("rocketmq", "rebuild"), ("rocketmq_55", "staged"),
     ],
 )  # fmt: skip
-def test_the_real_store_serves_light_queues_and_goes_on(
+def test_the_real_store_serves_lmqs_and_goes_on(
     real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
     config, sizes = configured("lmq")
-    sizes |= LIGHT_QUEUES
+    sizes |= LMQS
     names = ("%LMQ%new,%LMQ%sub_1", "%LMQ%sub_2", "%LMQ%new")
     batch = messages(N, "Parent", "Other", names=names)
     with rmqstore.open(root, "a", config=config) as writer:
@@ -207,11 +207,11 @@ def test_the_real_store_serves_light_queues_and_goes_on(
 
 
 @pytest.mark.parametrize("version", ["rocketmq", "rocketmq_55"])
-def test_records_are_in_the_light_queues_that_the_real_store_puts_them_in(
+def test_records_are_in_the_lmqs_that_the_real_store_puts_them_in(
     real_mq: RocketMQ, tmp_path: Path
 ) -> None:
     _, sizes = configured("lmq")
-    sizes |= LIGHT_QUEUES
+    sizes |= LMQS
     root, copied = tmp_path / "s", tmp_path / "copied"
     named = {
         "Parent": [

@@ -22,8 +22,8 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
 
 IN_BOTH = ("v55-combine-cq", "v55-combine-lmq", "v55-cq-separate")
-LIGHT_APART = ("v55-combine-lmq", "v55-cq-separate")
-LIGHT = "%LMQ%"
+LMQS_APART = ("v55-combine-lmq", "v55-cq-separate")
+LMQ_PREFIX = "%LMQ%"
 
 
 @pytest.fixture
@@ -32,9 +32,11 @@ def without_rocksdb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
 
 
-def light_counts(name: str) -> dict[str, int]:
+def lmq_counts(name: str) -> dict[str, int]:
     return Counter(
-        row["topic"] for row in goldens.lines(name, "expected") if row["topic"].startswith(LIGHT)
+        row["topic"]
+        for row in goldens.lines(name, "expected")
+        if row["topic"].startswith(LMQ_PREFIX)
     )
 
 
@@ -50,7 +52,7 @@ def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
     expected = {
         queue: [goldens.asked(row, "b") for row in rows]
         for queue, rows in goldens.queues(name).items()
-        if rows and not queue[0].startswith(LIGHT)
+        if rows and not queue[0].startswith(LMQ_PREFIX)
     }
     with (
         rmqstore.open(golden_store(name), broker_name="b") as store,
@@ -64,11 +66,11 @@ def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
 
 
 @pytest.mark.usefixtures("without_rocksdb")
-@pytest.mark.parametrize("name", LIGHT_APART)
-def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
+@pytest.mark.parametrize("name", LMQS_APART)
+def test_lmqs_that_are_only_in_rocksdb_are_reported_with_numbers(
     golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counts = light_counts(name)
+    counts = lmq_counts(name)
     n_messages = sum(counts.values())
     assert n_messages
     ways: list[Callable[[rmqstore.MessageStore], Any]] = [

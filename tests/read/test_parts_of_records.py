@@ -164,7 +164,7 @@ def test_a_body_that_is_not_read_is_not_inflated(tmp_path: Path) -> None:
     assert as_stored.to_pylist() == [BODY] * N
 
 
-def test_a_message_of_light_queues_lacks_its_body_in_each_of_them(tmp_path: Path) -> None:
+def test_a_message_of_lmqs_lacks_its_body_in_each_of_them(tmp_path: Path) -> None:
     names = ["%LMQ%a", "%LMQ%b"]
     made = build.Store()
     parts: list[dict[str, Any]] = [{}, {"sys_flag": build.COMPRESSED}, {"body_crc": 5}]

@@ -17,15 +17,15 @@ A_FILE, N = 25, 50  # messages of each queue
 WARNING = "T-0: 25 units, the first at queue offset 0, for the record of another unit: "
 
 
-def made(*, with_light: bool = False) -> build.Store:
-    """Return two queues of two files each, and a light one where asked."""
+def made(*, with_lmq: bool = False) -> build.Store:
+    """Return two queues of two files each, and an LMQ where asked."""
     store = build.Store(1 << 15, A_FILE)
     for number in range(N):
         for queue_id in (0, 1):
             store.append(build.Record(queue_id=queue_id, body=b"%d-%d" % (queue_id, number)))
-    if with_light:
+    if with_lmq:
         pairs = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
-        record = build.Record(topic="U", body=b"light", properties=build.properties(pairs))
+        record = build.Record(topic="U", body=b"lmq", properties=build.properties(pairs))
         placed = store.append(record)
         store.queues["%LMQ%a", 0] = [(placed.physical_offset, placed.size, 0)]
     return store
@@ -55,11 +55,11 @@ def queue_findings(root: Path) -> list[tuple[str, str]]:
         return [(one.place, one.text) for one in verify(opened) if one.part == "queue"]
 
 
-@pytest.mark.parametrize("with_light", [False, True])
+@pytest.mark.parametrize("with_lmq", [False, True])
 def test_a_copied_file_is_read_as_it_is_served_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, with_light: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, with_lmq: bool
 ) -> None:
-    root = made(with_light=with_light).write(tmp_path / "s")
+    root = made(with_lmq=with_lmq).write(tmp_path / "s")
     copy_file(root, (0, 1), (0, 0))
     served = [b"0-%d" % number for number in range(A_FILE, N)]
     caplog.set_level(logging.WARNING)

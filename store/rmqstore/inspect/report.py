@@ -36,7 +36,7 @@ from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.times import in_current_zone, zone_name
-from rmqstore.read.queue_ranges import describe_light_queues
+from rmqstore.read.queue_ranges import describe_lmqs
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.queue import total_weight
@@ -66,8 +66,8 @@ def gather(
     """
     store.parts.require("a report")
     notes = store.parts.kind().lines()
-    if apart := store.parts.ranges.light_messages_apart:
-        text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"
+    if apart := store.parts.ranges.lmq_messages_apart:
+        text = f"{describe_lmqs(Counter(apart), apart)} lie in RocksDB alone"
         notes.append(f"{text}: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)

@@ -187,7 +187,7 @@ def _wrong_units_and_keys(
             store.paths.rocksdb_queues,
         )
     if not are_queues_unreadable(store.paths):
-        yield from queues.findings(gaps, store.parts.ranges.light_messages_apart)
+        yield from queues.findings(gaps, store.parts.ranges.lmq_messages_apart)
         if batch_topics:
             yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)

@@ -69,7 +69,7 @@ def _committed(config: BrokerConfig, group: str) -> Mapping[QueueKey, int]:
     return offsets
 
 
-def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]) -> Counter[str]:
+def count_lmq_messages(log: CommitLog, end: int, batch_topics: Collection[str]) -> Counter[str]:
     """Return the number of messages in each LMQ that records before ``end`` name.
 
     Reads the whole log.
@@ -81,13 +81,13 @@ def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]
         for window in walk_forward(log, segment, start, stop):
             for _, headers, whole in window.headers():
                 delivered = headers.take(whole & have_units(headers.column("sys_flag")))
-                light = lmq_headers(window.data, delivered, batch_topics)
-                if len(light):
-                    counts.update(topics(window.data, light).to_pylist())
+                of_lmqs = lmq_headers(window.data, delivered, batch_topics)
+                if len(of_lmqs):
+                    counts.update(topics(window.data, of_lmqs).to_pylist())
     return counts
 
 
-def describe_light_queues(counts: Counter[str], names: Collection[str]) -> str:
+def describe_lmqs(counts: Counter[str], names: Collection[str]) -> str:
     """Describe LMQs in words: how many messages they have, and the first few names."""
     total = sum(counts[name] for name in names)
     listed = sorted(names)[:_MAX_NAMES]
@@ -122,7 +122,7 @@ class QueueRanges:
         self._queues = queues
         self._store_queues = store_queues
         self._ends = ends
-        self._has_warned_of_light_queues = False
+        self._has_warned_of_lmqs = False
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
@@ -141,25 +141,25 @@ class QueueRanges:
                 f"(storeType=defaultRocksDB); {INSTALL_ROCKSDB}, or read the messages by "
                 "log with `scan=commitlog`"
             )
-        if selection is None or not may_choose_light_queues(selection):
+        if selection is None or not may_choose_lmqs(selection):
             return
-        counts = self.light_messages_apart
+        counts = self.lmq_messages_apart
         chosen = choose_topics(selection, sorted(counts))
         if not chosen:
             return
         text = (
-            f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} "
+            f"{describe_lmqs(counts, chosen)} lie in {self._paths.rocksdb_queues} "
             f"alone, a RocksDB database; {INSTALL_ROCKSDB}; `scan=commitlog` has their "
             "records, under the topic that they were sent to"
         )
         if selection.named_topics:
             raise UnsupportedFeatureError(text)
-        if not self._has_warned_of_light_queues:
+        if not self._has_warned_of_lmqs:
             logger.warning("%s", text)
-            self._has_warned_of_light_queues = True
+            self._has_warned_of_lmqs = True
 
     @cached_property
-    def light_messages_apart(self) -> Counter[str]:
+    def lmq_messages_apart(self) -> Counter[str]:
         """The number of messages in each light message queue that only RocksDB holds.
 
         Reads the whole log once.
@@ -168,7 +168,7 @@ class QueueRanges:
             return Counter()
         end = self._ends.of_records()
         end = self._log.max_offset if end is None else end
-        counts = count_light_messages(self._log, end, self._queues.batch_topics())
+        counts = count_lmq_messages(self._log, end, self._queues.batch_topics())
         in_files = set(self._queues.topics())
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 
@@ -438,7 +438,7 @@ class QueueRanges:
         return slices_within(queue, queue_slice, spans, self._log.max_offset)
 
 
-def may_choose_light_queues(selection: Selection) -> bool:
+def may_choose_lmqs(selection: Selection) -> bool:
     """Return whether a selection can include light message queues."""
     if selection.named_topics:
         return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)

@@ -131,10 +131,10 @@ def expand(
         repeated.note(moved, moved.queue_offsets - rank[is_moved])
     if is_lmq.any():
         parents = records.headers.take(record_of[is_lmq])
-        light_units = units.take(is_lmq)
-        names = pa.array(light_units.topics, pa.string()).take(pa.array(light_units.topic_codes))
-        is_named = name_queues(records.data, parents, names, light_units.queue_offsets)
-        is_there[is_lmq] = is_named & (light_units.queue_ids == 0)
+        lmq_units = units.take(is_lmq)
+        names = pa.array(lmq_units.topics, pa.string()).take(pa.array(lmq_units.topic_codes))
+        is_named = name_queues(records.data, parents, names, lmq_units.queue_offsets)
+        is_there[is_lmq] = is_named & (lmq_units.queue_ids == 0)
     absent = np.flatnonzero(~is_there & (is_lmq | is_batch)).tolist()
     reasons = {
         int(row_numbers[row]): records.reason(int(record_of[row]), units.expected(row))

@@ -271,7 +271,7 @@ class Dispatcher:
         else:
             self._put_units_of(units, has_unit)
         self._put_keys(requests)
-        if requests.may_name_light_queues:
+        if requests.may_name_lmqs:
             # The light message queues that records name get units too. Source: LmqDispatch.java.
             with_unit = headers.take(have_units(headers.column("sys_flag")))
             of_queues = lmq_headers(data, with_unit, self._batch_topics)

@@ -36,7 +36,7 @@ from rmqstore.format.columns.buffers import (
 )
 from rmqstore.format.columns.decode import Hosts, hex_rows, offset_ids, pack_host, pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
-from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
+from rmqstore.format.columns.encode import Lmqs, RecordColumns, TopicColumn
 from rmqstore.format.columns.lmq import is_dispatched, offset_strings, require_short
 from rmqstore.format.columns.property_encode import (
     IllegalPropertyError,
@@ -91,9 +91,9 @@ SELECTORS: Final = ("roundRobin", "hash", "random")
 MACHINE_ROOM_SELECTOR: Final = "machineRoom"
 
 
-def find_light_queues(
+def find_lmqs(
     maps: PropertyMaps, overrides: dict[str, pa.StringArray], topics: TopicColumn, refuse: Refuse
-) -> LightQueues | None:
+) -> Lmqs | None:
     """Return the light message queues that rows name, None if no row does.
 
     Rows that name some lose the property INNER_MULTI_QUEUE_OFFSET, which may come from the store
@@ -121,22 +121,22 @@ def find_light_queues(
     # Source: MessageExtBrokerInner.java#needDispatchLMQ.
     is_named = pc.fill_null(pc.match_substring_regex(named, _NOT_BLANK), fill_value=False)
     by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
-    is_light = mask_of(is_named) & by_topic[topics.codes]
-    if not is_light.any():
+    is_lmq = mask_of(is_named) & by_topic[topics.codes]
+    if not is_lmq.any():
         return None
-    rows = np.flatnonzero(is_light)
+    rows = np.flatnonzero(is_lmq)
     lists = pc.split_pattern(named.take(numbers(rows)), ",")
     rows = np.repeat(rows, np.diff(np.from_dlpack(lists.offsets)))
     queues = TopicColumn.of(lists.flatten())
-    _require_light(rows, queues, refuse)
+    _require_lmqs(rows, queues, refuse)
     kept = maps.column(PROPERTY_MULTI_QUEUE_OFFSET)
     if kept is not None:
         absent = pa.nulls(1, pa.string())[0]
-        overrides[PROPERTY_MULTI_QUEUE_OFFSET] = pc.if_else(booleans(is_light), absent, kept)
-    return LightQueues(rows, queues)
+        overrides[PROPERTY_MULTI_QUEUE_OFFSET] = pc.if_else(booleans(is_lmq), absent, kept)
+    return Lmqs(rows, queues)
 
 
-def _require_light(rows: np.ndarray, queues: TopicColumn, refuse: Refuse) -> None:
+def _require_lmqs(rows: np.ndarray, queues: TopicColumn, refuse: Refuse) -> None:
     for code, name in enumerate(queues.names):
         reason = None
         if not name.startswith(LMQ_PREFIX):
@@ -158,16 +158,16 @@ def _require_light(rows: np.ndarray, queues: TopicColumn, refuse: Refuse) -> Non
         refuse(int(rows[again]), "MESSAGE_ILLEGAL", text)
 
 
-def with_light_offsets(
-    columns: RecordColumns, light_queues: LightQueues, offsets: NextOffsets, first_row: int
+def with_lmq_offsets(
+    columns: RecordColumns, lmqs: Lmqs, offsets: NextOffsets, first_row: int
 ) -> RecordColumns:
     """Return rows with the next offset of each light message queue that they name.
 
     Raises:
         IllegalMessageError: the properties of a row become too long.
     """
-    queue_offsets = offsets.assign(light_queues.queues, light_queues.queue_ids)
-    strings = offset_strings(len(columns), light_queues.rows, queue_offsets)
+    queue_offsets = offsets.assign(lmqs.queues, lmqs.queue_ids)
+    strings = offset_strings(len(columns), lmqs.rows, queue_offsets)
     properties = columns.properties.extended(strings)
     require_short(properties.lengths, first_row)
     return columns.with_properties(properties)
@@ -365,7 +365,7 @@ class MessageMaker:
         topics, queue_ids = _delay(
             overrides, maps, topics, queue_ids, columns, self.spec.n_delay_levels
         )
-        light_queues = find_light_queues(maps, overrides, topics, refuse)
+        lmqs = find_lmqs(maps, overrides, topics, refuse)
         # The CRC of a whole record belongs to the record that it was read from.
         maps = maps.without([*overrides, PROPERTY_CRC32])
         properties = self._property_strings(maps, overrides, refuse)
@@ -391,7 +391,7 @@ class MessageMaker:
             store_hosts=Hosts.constant(self.spec.store_host, n),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
             prepared_transaction_offsets=np.broadcast_to(np.int64(0), n),
-            light_queues=light_queues,
+            lmqs=lmqs,
         )
 
     @staticmethod

@@ -32,7 +32,7 @@ from rmqstore.format.columns.dispatch_requests import (
     have_units,
 )
 from rmqstore.format.columns.encode import (
-    LightQueues,
+    Lmqs,
     RecordColumns,
     Records,
     TopicColumn,
@@ -64,7 +64,7 @@ _SIDE = pa.schema(
     ]
 )
 # only in batches with rows that name light message queues
-_LIGHT_QUEUES = pa.field("lightQueues", pa.list_(pa.field("item", pa.string())))
+_LMQS = pa.field("lmqs", pa.list_(pa.field("item", pa.string())))
 
 
 class StagedTask(NamedTuple):
@@ -73,7 +73,7 @@ class StagedTask(NamedTuple):
     path: str
     n_records: int
     n_bytes: int
-    n_light: int = 0  # light message queues that the records name, each once for each record
+    n_lmqs: int = 0  # light message queues that the records name, each once for each record
 
 
 class StagedBatch(NamedTuple):
@@ -82,7 +82,7 @@ class StagedBatch(NamedTuple):
     position: int  # in the file of records
     requests: UnplacedRequests
     sys_flags: NDArray[np.int32]
-    light_queues: LightQueues | None = None  # the records lack their offsets in these
+    lmqs: Lmqs | None = None  # the records lack their offsets in these
 
 
 class PartWriter:
@@ -115,7 +115,7 @@ class PartWriter:
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
         self.n_records = 0
-        self._n_light = 0
+        self._n_lmqs = 0
 
     def __enter__(self) -> Self:
         return self
@@ -171,10 +171,10 @@ class PartWriter:
                 pa.ListArray.from_arrays(numbers(ends), numbers(requests.key_hashes)),
             ]
             schema = _SIDE
-            if part.light_queues is not None:
-                schema = _SIDE.append(_LIGHT_QUEUES)
-                queues = part.light_queues.queues
-                bounds = np.searchsorted(part.light_queues.rows, np.arange(n + 1))
+            if part.lmqs is not None:
+                schema = _SIDE.append(_LMQS)
+                queues = part.lmqs.queues
+                bounds = np.searchsorted(part.lmqs.rows, np.arange(n + 1))
                 names = texts(queues.names).take(numbers(queues.codes))
                 side.append(pa.ListArray.from_arrays(numbers(bounds.astype(np.int32)), names))
             sink = pa.BufferOutputStream()
@@ -184,15 +184,15 @@ class PartWriter:
                 self._records.append(records.data)
                 self._side.append(np.frombuffer(sink.getvalue(), np.uint8))
         self.n_records += len(columns)
-        if columns.light_queues is not None:
-            self._n_light += len(columns.light_queues.rows)
+        if columns.lmqs is not None:
+            self._n_lmqs += len(columns.lmqs.rows)
 
     def part(self) -> StagedTask:
         """Return what was staged, and free the space that was reserved for more."""
         with self._named_os_errors():
             for file in (self._records, self._side):
                 file.end()
-        return StagedTask(str(self._path), self.n_records, self._records.size, self._n_light)
+        return StagedTask(str(self._path), self.n_records, self._records.size, self._n_lmqs)
 
 
 def _side_of(path: Path) -> Path:
@@ -230,12 +230,12 @@ def read_batches(part: StagedTask) -> Iterator[StagedBatch]:
                 np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
                 _array(keys.values),
             )
-            light_queues = None
-            if _LIGHT_QUEUES.name in columns.schema.names:
-                lists = columns.column(_LIGHT_QUEUES.name)
+            lmqs = None
+            if _LMQS.name in columns.schema.names:
+                lists = columns.column(_LMQS.name)
                 rows = np.repeat(np.arange(len(columns)), np.diff(_array(lists.offsets)))
-                light_queues = LightQueues(rows, TopicColumn.of(lists.values))
-            staged = StagedBatch(position, requests, sys_flags, light_queues)
+                lmqs = Lmqs(rows, TopicColumn.of(lists.values))
+            staged = StagedBatch(position, requests, sys_flags, lmqs)
             n_records += len(sys_flags)
             position += int(requests.sizes.sum(dtype=np.int64))
             yield staged
@@ -310,7 +310,7 @@ class PlacedBatch(NamedTuple):
     topics: TopicColumn
     placement: Placement
     fields: PlacedFields
-    light_offsets: pa.BinaryArray | None  # a property string for each record; None without any
+    lmq_offsets: pa.BinaryArray | None  # a property string for each record; None without any
 
     def records(self, staged: StagedRecords, batch_topics: Collection[str]) -> Records:
         """Return the records, as :meth:`StagedRecords.read` does, with their offsets.
@@ -321,9 +321,9 @@ class PlacedBatch(NamedTuple):
             OSError: the file has no such bytes.
         """
         records = staged.read(self.part, self.batch, int(self.placement.physical_offsets[0]))
-        if self.batch.light_queues is not None and self.light_offsets is not None:
-            require_plain_parents(self.topics, self.batch.light_queues, batch_topics)
-            records = extend_properties(records, self.light_offsets)
+        if self.batch.lmqs is not None and self.lmq_offsets is not None:
+            require_plain_parents(self.topics, self.batch.lmqs, batch_topics)
+            records = extend_properties(records, self.lmq_offsets)
         stamp(records, *self.fields)
         return records
 
@@ -384,12 +384,12 @@ class StagedAppend:
         for part in self._parts:
             for batch in read_batches(part):
                 requests = batch.requests
-                light_offsets = None
-                if batch.light_queues is not None:
-                    rows, queues, _ = batch.light_queues
-                    offsets_there = offsets.assign(queues, batch.light_queues.queue_ids)
-                    light_offsets = offset_strings(len(requests.sizes), rows, offsets_there)
-                    sizes = requests.sizes + lengths_of(light_offsets).astype(np.int32)
+                lmq_offsets = None
+                if batch.lmqs is not None:
+                    rows, queues, _ = batch.lmqs
+                    offsets_there = offsets.assign(queues, batch.lmqs.queue_ids)
+                    lmq_offsets = offset_strings(len(requests.sizes), rows, offsets_there)
+                    sizes = requests.sizes + lengths_of(lmq_offsets).astype(np.int32)
                     requests = requests._replace(sizes=sizes)
                 require_room(requests.sizes, self._file_size)
                 placement = place_records(requests.sizes.astype(np.int64), end, self._file_size)
@@ -397,5 +397,5 @@ class StagedAppend:
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
                 fields = PlacedFields(queue_offsets, placement.physical_offsets, times)
-                yield PlacedBatch(part, batch, topics, placement, fields, light_offsets)
+                yield PlacedBatch(part, batch, topics, placement, fields, lmq_offsets)
                 end = placement.end

@@ -14,7 +14,7 @@ from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.buffers import array_bytes, booleans, codes_of, gather_spans
 from rmqstore.format.columns.decode import pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, have_units, topic_names
-from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
+from rmqstore.format.columns.encode import Lmqs, RecordColumns, TopicColumn
 from rmqstore.format.columns.inner_batch import explicit_counts
 from rmqstore.format.columns.lmq import dispatches_of, is_dispatched
 from rmqstore.format.columns.property_decode import parse_entries
@@ -40,7 +40,7 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     data, bounds = array_bytes(strings)
     entries = parse_entries(data, bounds[:-1], np.diff(bounds))
     topics = TopicColumn.of(batch.column("topic"))
-    light_queues: LightQueues | None = None
+    lmqs: Lmqs | None = None
     if PROPERTY_MULTI_DISPATCH in entries.names:
         by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
         dispatches = dispatches_of(entries, by_topic[topics.codes])
@@ -52,9 +52,7 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         is_kept = pc.find_substring(names, "/").to_numpy() < 0
         encoded = names.filter(booleans(is_kept)).dictionary_encode()
         queues = TopicColumn(topic_names(encoded), codes_of(encoded))
-        light_queues = LightQueues(
-            dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept]
-        )
+        lmqs = Lmqs(dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept])
     return RecordColumns(
         topics=topics,
         queue_ids=numbers("queueId"),
@@ -68,7 +66,7 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         store_hosts=pack_hosts(batch.column("storeHost")),
         reconsume_times=numbers("reconsumeTimes"),
         prepared_transaction_offsets=numbers("preparedTransactionOffset"),
-        light_queues=light_queues,
+        lmqs=lmqs,
     )
 
 
@@ -122,12 +120,12 @@ def claim_offsets(
         topics = TopicColumn(columns.topics.names, columns.topics.codes[rows])
         claimed = queue_offsets[rows] + ranks
         offsets.claim(topics, columns.queue_ids[rows], claimed, has_unit[rows], numbers[rows])
-    light = columns.light_queues
-    if light is not None and light.queue_offsets is not None:
-        is_there = has_unit[light.rows] & ~in_batches[light.rows]
-        light_numbers = numbers[light.rows]
-        offsets.claim(light.queues, light.queue_ids, light.queue_offsets, is_there, light_numbers)
-    return light is None and not is_inner.any()
+    lmqs = columns.lmqs
+    if lmqs is not None and lmqs.queue_offsets is not None:
+        is_there = has_unit[lmqs.rows] & ~in_batches[lmqs.rows]
+        lmq_numbers = numbers[lmqs.rows]
+        offsets.claim(lmqs.queues, lmqs.queue_ids, lmqs.queue_offsets, is_there, lmq_numbers)
+    return lmqs is None and not is_inner.any()
 
 
 def millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

@@ -58,7 +58,7 @@ from rmqstore.write.messages import (
     WriteSpec,
     now_ms,
     record_batches,
-    with_light_offsets,
+    with_lmq_offsets,
 )
 from rmqstore.write.repairer import Repairer
 from rmqstore.write.staged import StagedAppend, StagedRecords, StagedTask
@@ -290,12 +290,12 @@ class StoreWriter:
         self._release.require(columns.topics.names, columns.host_bits)
         if SCHEDULE_TOPIC in columns.topics.names:
             self.config.require_delay_levels()
-        light_queues = columns.light_queues
+        lmqs = columns.lmqs
         batch_topics = self._batch_topics
         with self._offsets.undone_on_error():
-            if light_queues is not None and not verbatim:
-                require_plain_parents(columns.topics, light_queues, batch_topics, first_row)
-                columns = with_light_offsets(columns, light_queues, self._offsets, first_row)
+            if lmqs is not None and not verbatim:
+                require_plain_parents(columns.topics, lmqs, batch_topics, first_row)
+                columns = with_lmq_offsets(columns, lmqs, self._offsets, first_row)
             sizes = columns.sizes()
             require_room(sizes, self._file_size, first_row)
             if verbatim:
@@ -306,7 +306,7 @@ class StoreWriter:
             else:
                 times = np.broadcast_to(np.int64(self._now()), len(columns))
                 queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
-                has_one_unit = light_queues is None
+                has_one_unit = lmqs is None
         if not has_one_unit:  # the units of these records are built by reading them back
             self._waiting.stop()
         for rows in row_batches(sizes):
@@ -343,7 +343,7 @@ class StoreWriter:
         """
         self._require_usable()
         run = StagedAppend(parts, self._offsets, self._append.end, self._file_size)
-        if any(part.n_light for part in parts):  # their records become larger
+        if any(part.n_lmqs for part in parts):  # their records become larger
             self._waiting.stop()
         elif are_all and self._append.start == self._append.end:
             self._append.expect(run.n_records, run.n_bytes)

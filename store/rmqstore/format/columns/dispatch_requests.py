@@ -299,7 +299,7 @@ class DispatchRequests(NamedTuple):
     has_unit: Mask  # (n,) False for half messages and rollbacks
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
-    may_name_light_queues: bool = True  # whether a record may be a message of several queues
+    may_name_lmqs: bool = True  # whether a record may be a message of several queues
 
 
 def have_units(sys_flags: NDArray[np.int32]) -> Mask:
@@ -507,7 +507,7 @@ def read_requests(
     """
     entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
     requests = _requests_of(buf, headers, DispatchProperties.of(entries), rules)
-    return requests._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
+    return requests._replace(may_name_lmqs=PROPERTY_MULTI_DISPATCH in entries.names)
 
 
 def read_queue_units(

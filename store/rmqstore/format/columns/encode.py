@@ -103,7 +103,7 @@ class TopicColumn(NamedTuple):
         return np.array(magics, np.int64), fields
 
 
-class LightQueues(NamedTuple):
+class Lmqs(NamedTuple):
     """The m light message queues that n records name, in the order of the records."""
 
     rows: Positions  # (m,), the record of each, never falling
@@ -115,14 +115,14 @@ class LightQueues(NamedTuple):
         """The queue ids, (m,): light message queues are queues 0."""
         return np.zeros(len(self.rows), np.int32)
 
-    def take(self, rows: slice) -> LightQueues | None:
+    def take(self, rows: slice) -> Lmqs | None:
         """Return those of consecutive records, None if they name none."""
         low, high = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
         if low == high:
             return None
         chosen = slice(low, high)
         offsets = None if self.queue_offsets is None else self.queue_offsets[chosen]
-        return LightQueues(self.rows[chosen] - rows.start, self.queues.take(chosen), offsets)
+        return Lmqs(self.rows[chosen] - rows.start, self.queues.take(chosen), offsets)
 
 
 class RecordColumns(NamedTuple):
@@ -140,7 +140,7 @@ class RecordColumns(NamedTuple):
     store_hosts: Hosts
     reconsume_times: NDArray[np.int32]
     prepared_transaction_offsets: NDArray[np.int64]
-    light_queues: LightQueues | None = None  # None if no row names any
+    lmqs: Lmqs | None = None  # None if no row names any
 
     def __len__(self) -> int:
         return len(self.queue_ids)
@@ -160,7 +160,7 @@ class RecordColumns(NamedTuple):
             self.store_hosts.take(rows),
             self.reconsume_times[rows],
             self.prepared_transaction_offsets[rows],
-            None if self.light_queues is None else self.light_queues.take(rows),
+            None if self.lmqs is None else self.lmqs.take(rows),
         )
 
     def with_properties(self, properties: PropertyStrings) -> RecordColumns:

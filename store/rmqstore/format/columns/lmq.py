@@ -25,7 +25,7 @@ from rmqstore.format.columns.buffers import (
     numbers,
 )
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.encode import LightQueues, Records, TopicColumn
+from rmqstore.format.columns.encode import Lmqs, Records, TopicColumn
 from rmqstore.format.columns.property_decode import Entries, parse_entries
 from rmqstore.format.columns.property_encode import one_property
 from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
@@ -263,7 +263,7 @@ def require_short(lengths: NDArray[np.int64], first_row: int = 1) -> None:
 
 def require_plain_parents(
     topics: TopicColumn,
-    light_queues: LightQueues,
+    lmqs: Lmqs,
     batch_topics: Collection[str],
     first_row: int = 1,
 ) -> None:
@@ -274,7 +274,7 @@ def require_plain_parents(
             no unit.
     """
     is_batch = np.array([topic in batch_topics for topic in topics.names], np.bool_)
-    wrong = light_queues.rows[is_batch[topics.codes[light_queues.rows]]]
+    wrong = lmqs.rows[is_batch[topics.codes[lmqs.rows]]]
     if len(wrong):
         row = int(wrong[0])
         raise IllegalRowError(

@@ -40,7 +40,7 @@ _TABLES = {
     "delayOffset.json": ("offsetTable",),
     "consumerFilter.json": ("filterDataByTopic",),
 }
-OFFSETS, _LIGHT_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
+OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
 QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
@@ -233,7 +233,7 @@ def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
         unknown: what the table says.
     """
     path, storage = paths.config / file, paths.storage
-    files = [path, paths.config / _LIGHT_OFFSETS] if file == OFFSETS else [path]
+    files = [path, paths.config / _LMQ_OFFSETS] if file == OFFSETS else [path]
     if not any(_has_table(storage, name) for name in files) and not database_folders(
         paths.config, storage, file
     ):
@@ -347,14 +347,14 @@ class BrokerConfig:
         Source: ConsumerOffsetManager.java, LmqConsumerOffsetManager.java.
         """
         path = self._paths.config / OFFSETS
-        light_path = path.with_name(_LIGHT_OFFSETS)
+        lmq_path = path.with_name(_LMQ_OFFSETS)
         in_rocksdb = database_folders(self._paths.config, self._paths.storage, path.name)
         if not in_rocksdb and not _has_table(self._paths.storage, path):
-            table = load_table(self._paths.storage, light_path)
+            table = load_table(self._paths.storage, lmq_path)
             if table:
-                of_light_groups = part_of(light_path, table, "lmqOffsetTable")
-                offsets = {key: {"0": offset} for key, offset in of_light_groups.items()}
-                return light_path, offsets | part_of(light_path, table, "offsetTable")
+                of_lmq_groups = part_of(lmq_path, table, "lmqOffsetTable")
+                offsets = {key: {"0": offset} for key, offset in of_lmq_groups.items()}
+                return lmq_path, offsets | part_of(lmq_path, table, "offsetTable")
         return (*in_rocksdb, path)[0], self._table(path.name, "offsetTable")
 
     def batch_topics(self) -> list[str]:

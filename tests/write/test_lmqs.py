@@ -26,7 +26,7 @@ def root(copied: Golden) -> Path:
     return copied("lmq")
 
 
-def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
+def lmqs(root: Path) -> dict[str, list[tuple[int, bytes]]]:
     """Return queue offset and body of the messages of each LMQ."""
     found: dict[str, list[tuple[int, bytes]]] = {}
     for row in rows_of(root):
@@ -67,7 +67,7 @@ SOME = ("%LMQ%a", None, "%LMQ%a,%LMQ%b", "%LMQ%b,%LMQ%sub_1", None, "%LMQ%a")
 
 def check_some(root: Path, ends: dict[str, int]) -> None:
     """The rows of SOME are in their LMQs, after what was there."""
-    found = light(root)
+    found = lmqs(root)
     expected = {"%LMQ%a": [0, 2, 5], "%LMQ%b": [2, 3], "%LMQ%sub_1": [3]}
     for name, numbers in expected.items():
         end = ends.get(name, 0)
@@ -76,8 +76,8 @@ def check_some(root: Path, ends: dict[str, int]) -> None:
     require_valid(root)
 
 
-def test_rows_get_units_and_offsets_in_each_light_queue(root: Path) -> None:
-    before = light(root)
+def test_rows_get_units_and_offsets_in_each_lmq(root: Path) -> None:
+    before = lmqs(root)
     ends = {name: len(messages) for name, messages in before.items()}
     append(root, rows(*SOME[:3]), rows(*SOME[3:], first=3))
     check_some(root, ends)
@@ -100,7 +100,7 @@ def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: P
         writer.append(rows("%LMQ%a", first=1))
         writer.abandon()
         writer.append(rows("%LMQ%a", first=2))
-    assert light(root)["%LMQ%a"] == [(0, b"new 0"), (1, b"new 2")]
+    assert lmqs(root)["%LMQ%a"] == [(0, b"new 0"), (1, b"new 2")]
     require_valid(root)
 
 
@@ -114,9 +114,9 @@ def test_offsets_of_the_store_that_rows_were_read_from_are_replaced(root: Path) 
 
 @pytest.mark.parametrize("topic", ["%RETRY%group", "rmq_sys_x"])
 def test_topics_that_a_broker_does_not_dispatch(root: Path, topic: str) -> None:
-    before = light(root)
+    before = lmqs(root)
     append(root, rows("%LMQ%sub_1", topic=topic))
-    assert light(root) == before
+    assert lmqs(root) == before
     require_valid(root)
 
 
@@ -139,10 +139,10 @@ def test_names_that_a_broker_cannot_dispatch_are_refused(
         ):
             writer.append(rows("%LMQ%b", names), first_row=7)
         writer.append(rows("%LMQ%b"))
-    assert light(root)["%LMQ%b"] == [(0, b"new 0")]
+    assert lmqs(root)["%LMQ%b"] == [(0, b"new 0")]
 
 
-def test_a_refused_row_leaves_no_gap_in_any_light_queue(root: Path) -> None:
+def test_a_refused_row_leaves_no_gap_in_any_lmq(root: Path) -> None:
     """The rows before it in its batch name the same queues, which the writer knows already."""
     good = rows("%LMQ%a,%LMQ%b", "%LMQ%sub_1", "%LMQ%new")
 
@@ -177,17 +177,17 @@ def test_a_refused_row_leaves_no_gap_in_any_light_queue(root: Path) -> None:
             except IllegalMessageError as err:
                 told.add("with the offsets in light message queues" in str(err))
         assert told == {False, True}, "too long in itself, and by the offset that it gets"
-    ends = {name: len(messages) for name, messages in light(root).items()}
+    ends = {name: len(messages) for name, messages in lmqs(root).items()}
     n = 1 + len(refused)
     for name in ("%LMQ%a", "%LMQ%b", "%LMQ%sub_1", "%LMQ%new"):
-        offsets = [queue_offset for queue_offset, _ in light(root)[name]]
+        offsets = [queue_offset for queue_offset, _ in lmqs(root)[name]]
         assert offsets == [*range(ends[name])]
         assert ends[name] >= n
     require_valid(root)
 
 
-def test_a_staged_job_gives_offsets_in_light_queues(root: Path) -> None:
-    ends = {name: len(messages) for name, messages in light(root).items()}
+def test_a_staged_job_gives_offsets_in_lmqs(root: Path) -> None:
+    ends = {name: len(messages) for name, messages in lmqs(root).items()}
     batches = rows(*SOME[:3]), rows(*SOME[3:], first=3), rows(None, first=6)
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append_staged(stage(root, *batches))
@@ -214,7 +214,7 @@ def test_copies_keep_their_offsets(root: Path, tmp_path: Path) -> None:
         table = store.scan(scan="commitlog", verbatim=True).read_all()
     with rmqstore.create(copy, config=CONFIG) as writer:
         writer.append(table, verbatim=True)
-    assert light(copy) == light(root)
+    assert lmqs(copy) == lmqs(root)
     assert files_of(copy, "consumequeue") == files_of(root, "consumequeue")
     with (
         rmqstore.open(copy, "a", config=CONFIG) as writer,
@@ -223,7 +223,7 @@ def test_copies_keep_their_offsets(root: Path, tmp_path: Path) -> None:
         writer.append(table, verbatim=True)
 
 
-def test_a_copy_with_another_offset_in_a_light_queue_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_copy_with_another_offset_in_a_lmq_is_refused(root: Path, tmp_path: Path) -> None:
     with rmqstore.open(root) as store:
         table = store.scan(scan="commitlog", verbatim=True).read_all()
     strings = [bytes(value) for value in table.column("properties").to_pylist()]
@@ -237,10 +237,10 @@ def test_a_copy_with_another_offset_in_a_light_queue_is_refused(root: Path, tmp_
         with pytest.raises(IllegalMessageError, match=f"row {row + 1}: queue offset .* of %LMQ%"):
             writer.append(table.combine_chunks().to_batches()[0], verbatim=True)
         writer.append(rows("%LMQ%sub_1"))
-    assert light(copy) == {"%LMQ%sub_1": [(0, b"new 0")]}
+    assert lmqs(copy) == {"%LMQ%sub_1": [(0, b"new 0")]}
 
 
-def test_messages_of_batch_topics_name_no_light_queue(copied: Golden) -> None:
+def test_messages_of_batch_topics_name_no_lmq(copied: Golden) -> None:
     root = copied("batch-cq")
     conf = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
     batch = rows("%LMQ%a", topic="BatchA")
@@ -250,4 +250,4 @@ def test_messages_of_batch_topics_name_no_light_queue(copied: Golden) -> None:
         with pytest.raises(IllegalMessageError, match="BatchA has BatchConsumeQueues"):
             writer.append_staged(stage(root, batch))
         writer.append(rows("%LMQ%a", topic="Plain"))
-    assert light(root) == {"%LMQ%a": [(0, b"new 0")]}
+    assert lmqs(root) == {"%LMQ%a": [(0, b"new 0")]}
