@@ -253,7 +253,7 @@ def test_a_refusal_names_the_path_and_what_was_found_and_expected(
         read_small(LOCAL, tmp_path / "x", 9)
     assert str(caught.value).startswith(f"{tmp_path}/x is ")
     assert "is expected" in str(caught.value)
-    assert "file" in caught.value.wanted
+    assert "file" in caught.value.expected
 
 
 def test_a_small_file_is_read_whole_and_of_a_large_one_what_is_wanted(tmp_path: Path) -> None:

@@ -28,15 +28,15 @@ def as_typed(text: str) -> str:
     return text.replace("`", _TYPED_TICK)
 
 
-def rename_arguments(text: str, spell: Callable[[str, str | None], str]) -> str:
+def rename_arguments(text: str, render: Callable[[str, str | None], str]) -> str:
     """Return a text with other names for the arguments that it marks.
 
     Args:
         text: a text in which backticks mark arguments.
-        spell: returns what stands for an argument, given its name and its value. That is None if
+        render: returns what stands for an argument, given its name and its value. That is None if
             the text gives none, and "" if the reader has to choose it, as in ```tiered=```.
     """
-    return _MARKED.sub(lambda found: spell(found[1], found[2]), text)
+    return _MARKED.sub(lambda found: render(found[1], found[2]), text)
 
 
 def _python_names(text: str) -> str:
@@ -50,7 +50,7 @@ _renaming: ContextVar[Callable[[str], str]] = ContextVar("_renaming", default=_p
 def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
     """Rename arguments in errors that leave the block, and where errors are shown within it.
 
-    So do warnings that are logged within it, whose texts go through :func:`spelled`. For use as a
+    So do warnings that are logged within it, whose texts go through :func:`rendered`. For use as a
     context manager or decorator. Other threads keep their own names.
 
     Args:
@@ -69,12 +69,12 @@ def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
         _renaming.set(before)  # not by a token: a generator may end in another context
 
 
-def number_of(count: int, one: str, many: str = "") -> str:
+def number_of(count: int, singular: str, plural: str = "") -> str:
     """Return a count with what it counts, in the singular or plural, by default with an s."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
+    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
-def spelled(text: str) -> str:
+def rendered(text: str) -> str:
     """Return a text for a log, with arguments named as :func:`argument_names` says around it."""
     return _renaming.get()(text).replace(_TYPED_TICK, "`")
 
@@ -99,7 +99,7 @@ class RmqStoreError(Exception):
         return super().__str__()
 
     def __str__(self) -> str:
-        return spelled(self.text)
+        return rendered(self.text)
 
     def renamed(self, rename: Callable[[str], str]) -> Self:
         """Return the same error with other names of arguments in its texts.
@@ -185,16 +185,16 @@ class CorruptConfigError(_DamageAtError):
 class UnreadableFileError(StoreFormatError):
     """A path of the store is something else than the file or folder that belongs there.
 
-    Fields: path, found, wanted.
+    Fields: path, found, expected.
     """
 
-    def __init__(self, path: str, found: str, wanted: str) -> None:
-        super().__init__(path, found, wanted)
-        self.path, self.found, self.wanted = path, found, wanted
+    def __init__(self, path: str, found: str, expected: str) -> None:
+        super().__init__(path, found, expected)
+        self.path, self.found, self.expected = path, found, expected
 
     @property
     def text(self) -> str:
-        return f"{self.path} is {self.found}; {self.wanted} is expected"
+        return f"{self.path} is {self.found}; {self.expected} is expected"
 
 
 NOT_PERMITTED: Final = "may not be read by this user"

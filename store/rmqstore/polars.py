@@ -119,8 +119,8 @@ def scan(
     def read(
         names: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted = schema.names if names is None else names
-        needed = {*wanted, *(() if predicate is None else predicate.meta.root_names())}
+        selected = schema.names if names is None else names
+        needed = {*selected, *(() if predicate is None else predicate.meta.root_names())}
         chosen = pa.schema([field for field in schema if field.name in needed])
         # Polars wants the first rows of all, of which those are left that meet the predicate. So
         # with a number of rows no condition may leave any out before they are counted.
@@ -136,7 +136,7 @@ def scan(
                     left -= frame.height
                 if predicate is not None:
                     frame = frame.filter(predicate)
-                yield frame.select(wanted)
+                yield frame.select(selected)
                 if left == 0:
                     return
 
@@ -194,17 +194,17 @@ def _compared(predicate: pl.Expr, columns: pa.Schema) -> str | None:
     match literals, values:
         case [literal], [[first, *_] as several]:
             if column.is_in(literal).meta.eq(predicate):
-                return f"{name} IN ({', '.join(map(_spelled, several))})"
+                return f"{name} IN ({', '.join(map(_sql_literal, several))})"
             if column.str.starts_with(literal).meta.eq(predicate):
                 pattern = re.sub(r"([%_\\])", r"\\\1", first) + "%"
-                return f"{name} LIKE {_spelled(pattern)}"
+                return f"{name} LIKE {_sql_literal(pattern)}"
             for symbol, compare in _OPERATORS.items():
                 if compare(column, literal).meta.eq(predicate):
-                    return f"{name} {symbol} {_spelled(first)}"
+                    return f"{name} {symbol} {_sql_literal(first)}"
         case [high, low], [[highest], [lowest]]:
             for closed, above, below in _CLOSED:
                 if column.is_between(low, high, closed=closed).meta.eq(predicate):
-                    lower, upper = _spelled(lowest), _spelled(highest)
+                    lower, upper = _sql_literal(lowest), _sql_literal(highest)
                     return f"({name} {above} {lower} AND {name} {below} {upper})"
     return None
 
@@ -235,7 +235,7 @@ def _values(literal: pl.Expr, kind: pa.DataType) -> list[Any]:
     return series.to_list() if is_alike and not series.null_count() else []
 
 
-def _spelled(value: str | int | datetime) -> str:
+def _sql_literal(value: str | int | datetime) -> str:
     """Return a value as it stands in the text of a condition."""
     if isinstance(value, int):
         return str(value)

@@ -77,13 +77,13 @@ def test_doubles_that_arrow_parses_are_exactly_those_that_the_plain_parser_gives
     """The suffix keeps the other side of each comparison from Arrow."""
     rng = random.Random(5)
     forms = ("{!r}", "{:.24f}", "{:.17e}", "{:.0f}", "{:.20e}")
-    spelled = [
+    literals = [
         rng.choice(forms).format(rng.uniform(-1, 1) * 10 ** rng.randrange(18))
         for _ in range(20_000)
     ]
     tails = ("", ".0", ".0000000000000001")  # at, and a little above, the middle of two doubles
     halves = [f"{2**53 + 2 * rng.randrange(2**40) + 1}{rng.choice(tails)}" for _ in range(5_000)]
-    rows = [{"a": text, "b": f"{float(text)!r}d"} for text in spelled + halves]
+    rows = [{"a": text, "b": f"{float(text)!r}d"} for text in literals + halves]
     kept = compile_filter("a >= b AND a <= b").keep(columns_of(rows, ("a", "b")), len(rows))
     assert kept.all(), [rows[at] for at in np.flatnonzero(~kept)[:5]]
 

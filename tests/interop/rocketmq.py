@@ -137,10 +137,10 @@ class RocketMQ:
             hosts.append(message.getBornHost().toString().lstrip("/"))
             for forget in (message.setBornHost, message.setStoreHost):
                 forget(loopback)  # as JSON others would be looked up in the DNS
-        spelled = json.loads(self.json_class().toJSONString(messages))
+        as_json = json.loads(self.json_class().toJSONString(messages))
         return [
             message | {"body": _bytes(message.get("body")), "bornHost": host}
-            for message, host in zip(spelled, hosts, strict=True)
+            for message, host in zip(as_json, hosts, strict=True)
         ]
 
 
@@ -420,8 +420,8 @@ def _field(owner: Any, name: str) -> Any:
     return field.get(owner)
 
 
-def _bytes(spelled: str | list[int] | None) -> bytes:
+def _bytes(value: str | list[int] | None) -> bytes:
     """Return a body, which one JSON library spells in base64 and the other as signed numbers."""
-    if isinstance(spelled, str):
-        return base64.b64decode(spelled)
-    return bytes(number & 0xFF for number in spelled or ())
+    if isinstance(value, str):
+        return base64.b64decode(value)
+    return bytes(number & 0xFF for number in value or ())

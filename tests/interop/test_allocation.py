@@ -38,11 +38,11 @@ class Java:
 
     def shares(self, strategy: object, queues: list[MessageQueue], clients: list[str]) -> Shares:
         json_class, sort = self.real.json_class(), self.real.java.util.Collections.sort
-        spelled = [
+        as_json = [
             {"topic": one.topic, "brokerName": one.broker_name, "queueId": one.queue_id}
             for one in queues
         ]
-        every = json_class.parseArray(json.dumps(spelled), self._queue_class)
+        every = json_class.parseArray(json.dumps(as_json), self._queue_class)
         names = json_class.parseArray(json.dumps(clients))
         sort(every)
         sort(names)

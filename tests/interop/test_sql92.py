@@ -235,7 +235,7 @@ def test_every_value_is_the_number_that_java_says(real: RealFilters) -> None:
 def test_random_strings_are_the_doubles_that_java_says(real: RealFilters) -> None:
     rng = random.Random(7)
 
-    def spelled() -> str:
+    def literal() -> str:
         if rng.random() < 0.5:
             return "".join(
                 rng.choice("0123456789..eE+-fdxXpPaF ") for _ in range(rng.randrange(1, 9))
@@ -244,7 +244,7 @@ def test_random_strings_are_the_doubles_that_java_says(real: RealFilters) -> Non
             rng.uniform(-3, 3) * 10 ** rng.randrange(-30, 30)
         )
 
-    values = [spelled() for _ in range(4000)] + [
+    values = [literal() for _ in range(4000)] + [
         float(rng.uniform(-1e3, 1e3)).hex() for _ in range(500)
     ]
     rows = [

@@ -192,7 +192,7 @@ PLAIN: dict[str, Callable[[Any, Any], bool]] = {
 Judge = Callable[[dict[str, Any]], bool | None]
 
 
-def spelled(value: Any) -> str:
+def literal(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -228,7 +228,7 @@ def random_comparison(chance: random.Random) -> tuple[str, Judge]:
     if symbol in ("IS NULL", "IS NOT NULL"):
         return f"{name} {symbol}", lambda row: (row[name] is None) == (symbol == "IS NULL")
     some = chance.choices(values, k=2)
-    words = [spelled(value) for value in some]
+    words = [literal(value) for value in some]
     if symbol in PLAIN:
         return (
             f"{name} {symbol} {words[0]}",

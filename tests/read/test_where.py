@@ -38,7 +38,7 @@ def scanned(store: MessageStore, by: str, **options: Any) -> pa.Table:
     ).read_all()
 
 
-def spelled(value: Any) -> str:
+def literal(value: Any) -> str:
     if isinstance(value, datetime):
         return f"'{value.isoformat()}'"
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
@@ -73,14 +73,14 @@ def random_comparison(chance: random.Random, table: pa.Table) -> tuple[str, pc.E
         prefix = some[0][:3].replace("%", "\\%").replace("_", "\\_")
         return f"topic LIKE '{prefix}%'", pc.starts_with(field, some[0][:3])
     if symbol in ORDERS:
-        return f"{name} {symbol} {spelled(some[0])}", ORDERS[symbol](field, some[0])
+        return f"{name} {symbol} {literal(some[0])}", ORDERS[symbol](field, some[0])
     if symbol in ("=", "<>"):
-        return f"{name} {symbol} {spelled(some[0])}", field == some[
+        return f"{name} {symbol} {literal(some[0])}", field == some[
             0
         ] if symbol == "=" else field != some[0]
     # An expression's isin is false for null, a text's IN unknown: the two would differ under NOT.
     equal = reduce(operator.or_, [field == value for value in some])
-    return f"{name} IN ({', '.join(map(spelled, some))})", equal
+    return f"{name} IN ({', '.join(map(literal, some))})", equal
 
 
 @pytest.mark.parametrize("by", ["queue", "commitlog"])

@@ -123,8 +123,8 @@ def walk_segment(
             if position < limit:
                 # Arrow keeps the memory of windows that are done with. numpy returns it to the
                 # system, which takes a third as long as reading to clear it again.
-                n_wanted = min(n_bytes, limit - position)
-                data = np.frombuffer(pa.allocate_buffer(n_wanted), np.uint8)
+                n_needed = min(n_bytes, limit - position)
+                data = np.frombuffer(pa.allocate_buffer(n_needed), np.uint8)
                 data = data[: file.read_into(data, position)]
             limit = min(limit, position + len(data)) if len(data) < n_bytes else limit
             headers = walk_batches(data, 0, position)

@@ -51,7 +51,7 @@ class Flag:
 
     def __init__(
         self,
-        spellings: str,
+        declarations: str,
         doc: str = "",
         *,
         more: str = "",
@@ -61,13 +61,13 @@ class Flag:
         """Describe an option.
 
         Args:
-            spellings: how it is typed, such as ``-t --topic``.
+            declarations: how it is typed, such as ``-t --topic``.
             doc: what it is, if it does not stand for an option of the core.
             more: what its help adds.
             argument: the argument of Python that it stands for, if that has another name.
             settings: what click has to know besides.
         """
-        self._spellings = spellings.split()
+        self._declarations = declarations.split()
         self._doc = doc
         self._more = more
         self._argument = argument
@@ -96,7 +96,7 @@ class Flag:
         text = "; ".join(filter(None, (doc, more)))
         text = text.replace("`path`", "PATH").replace("`", "")
         return click.option(
-            *self._spellings,
+            *self._declarations,
             name,
             cls=Named,
             argument=argument,

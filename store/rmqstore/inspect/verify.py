@@ -22,7 +22,7 @@ from rmqstore.errors import (
     NotPermittedError,
     OffsetOutOfRangeError,
     number_of,
-    spelled,
+    rendered,
 )
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
@@ -59,7 +59,7 @@ from rmqstore.read.store_parts import StoreParts, messages_elsewhere
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.broker.store_config import spell_levels
+from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
@@ -222,8 +222,8 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
             "broker's file says which is right (%s)",
             store.paths.root,
             SCHEDULE_TOPIC,
-            spell_levels(levels.delays),
-            spelled("`conf=`"),
+            format_levels(levels.delays),
+            rendered("`conf=`"),
         )
     return levels.delays
 

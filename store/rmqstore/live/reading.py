@@ -16,7 +16,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     StoreFormatError,
     UnsupportedFeatureError,
-    spelled,
+    rendered,
 )
 from rmqstore.format.columns.buffers import GATHER_SLACK, windows
 from rmqstore.format.columns.inner_batch import count_messages
@@ -304,7 +304,7 @@ class LiveScan:
         text = f"{self._broker}: {offsets}: {why}"
         if self._spec.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-        logger.warning("data loss: %s", spelled(text))
+        logger.warning("data loss: %s", rendered(text))
 
 
 def _name(queue_slice: QueueSlice) -> str:

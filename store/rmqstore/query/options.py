@@ -77,14 +77,14 @@ class GivenOptions:
     ) -> None:
         self._known = {option.name: option for option in (*PATH_OPTIONS, *table)}
         self._texts: dict[str, str] = {}  # as they were given
-        spellings = {name.lower(): name for name in self._known}
+        names = {name.lower(): name for name in self._known}
         for key, value in given.items():
-            name = spellings.get(key.lower())
+            name = names.get(key.lower())
             if name is not None:
                 self._texts[name] = value
             elif key.lower() not in ignored:
-                close = get_close_matches(key.lower(), spellings, n=1)
-                suggestion = f", did you mean {spellings[close[0]]}?" if close else ";"
+                close = get_close_matches(key.lower(), names, n=1)
+                suggestion = f", did you mean {names[close[0]]}?" if close else ";"
                 every = ", ".join(sorted(self._known))
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 

@@ -313,7 +313,7 @@ class _Evaluator:
             return self._nowhere, self._everywhere if is_string else self._nowhere
         if isinstance(right, Truth):
             if isinstance(left, _Texts | str):
-                return self._spells_true(left) == right.true, self._nowhere
+                return self._is_true(left) == right.true, self._nowhere
             return self._nowhere, self._nowhere
         if isinstance(left, _Texts | str) and isinstance(right, _Texts | str):
             return self._same_text(left, right), self._nowhere
@@ -327,7 +327,7 @@ class _Evaluator:
         right_values = right.values if isinstance(right, _Texts) else right
         return _as_mask(pc.equal(left_values, right_values))
 
-    def _spells_true(self, text: _Texts | str) -> Mask:
+    def _is_true(self, text: _Texts | str) -> Mask:
         """Return where a string is "true" in any case. Source: Boolean.java#valueOf of the JDK."""
         if isinstance(text, str):
             return self._everywhere if text.lower() == "true" else self._nowhere

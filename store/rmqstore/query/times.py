@@ -99,8 +99,8 @@ def _named_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(text)
     except (ValueError, OSError, KeyError) as err:  # of no such name, or of none at all
-        wanted = "must be a name such as Asia/Shanghai, an offset such as +08:00, UTC or local"
-        raise OptionError(f"`time_zone` {name!r}: {wanted}") from err
+        rule = "must be a name such as Asia/Shanghai, an offset such as +08:00, UTC or local"
+        raise OptionError(f"`time_zone` {name!r}: {rule}") from err
 
 
 def _local_zone() -> tzinfo:

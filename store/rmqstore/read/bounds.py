@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, spelled
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, rendered
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection
 from rmqstore.spans import QueueKey
@@ -297,5 +297,5 @@ class BoundResolver:
         )
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; `fail_on_data_loss=False` reads what is left")
-        logger.warning("data loss: %s; reading what is left", spelled(text))
+        logger.warning("data loss: %s; reading what is left", rendered(text))
         return min(max(queue_offset, low), high)

@@ -48,7 +48,7 @@ def warn_of_empty_window(store: StoreParts, selection: Selection, pruning: Pruni
         logger.warning(
             "%s: no message was stored in the window of time that is asked for; those of %s were "
             "stored from %s to %s",
-            store.paths.root, named, _spelled(min(times)), _spelled(max(times)),
+            store.paths.root, named, _time_text(min(times)), _time_text(max(times)),
         )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _is_of_time(bound: Bound) -> bool:
     return bound.timestamp is not None or bool(bound.by_timestamp)
 
 
-def _spelled(millis: int) -> str:
+def _time_text(millis: int) -> str:
     try:
         time = in_current_zone(datetime.fromtimestamp(millis / 1000, UTC))
     except (ValueError, OverflowError):

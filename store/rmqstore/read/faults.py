@@ -15,7 +15,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OffsetOutOfRangeError,
     number_of,
-    spelled,
+    rendered,
 )
 from rmqstore.format.columns.buffers import booleans
 from rmqstore.format.layout import Bytes, Positions
@@ -171,7 +171,7 @@ def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.Recor
             text = f"{span.path}: the log from {span.start} to {span.end} is gone: {span.reason}"
             if spec.fail_on_data_loss:
                 raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without it")
-            logger.warning("data loss: %s", spelled(text))
+            logger.warning("data loss: %s", rendered(text))
             continue
         text = f"{span.reason}; {span.end - span.start} bytes up to the next record"
         if spec.mode == FAILFAST:

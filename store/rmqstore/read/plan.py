@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from rmqstore.errors import spelled
+from rmqstore.errors import rendered
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
@@ -72,7 +72,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         logger.warning(
             "%s has a CommitLog but no queues in %s: "
             "a read by queue finds nothing, use %s",
-            store.paths.root, store.paths.consumequeue, spelled(BY_LOG),
+            store.paths.root, store.paths.consumequeue, rendered(BY_LOG),
         )  # fmt: skip
     store.warn_of_messages_elsewhere()
     spec, pruning = request.spec(store.broker_name), request.pruning

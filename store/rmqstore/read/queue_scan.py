@@ -16,7 +16,7 @@ from rmqstore.errors import (
     FileDeletedError,
     OffsetOutOfRangeError,
     RmqStoreError,
-    spelled,
+    rendered,
 )
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
@@ -185,7 +185,7 @@ class QueueScan:
             if self._spec.fail_on_data_loss:
                 advice = f"{READS_ON} reads on without them"
                 raise OffsetOutOfRangeError(f"{text}; {advice}") from err
-            logger.warning("data loss: %s", spelled(text))
+            logger.warning("data loss: %s", rendered(text))
             return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: UnitRows, prefetch: Prefetch) -> Iterator[pa.RecordBatch]:
@@ -295,7 +295,7 @@ class QueueScan:
         )
         if self._spec.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-        logger.warning("data loss: %s", spelled(text))
+        logger.warning("data loss: %s", rendered(text))
 
     def _refuse_units(self, part: UnitRows, reason: str | None = None) -> Iterator[pa.RecordBatch]:
         """Handle damaged units as the mode says."""

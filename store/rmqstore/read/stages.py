@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OffsetOutOfRangeError, number_of, spelled
+from rmqstore.errors import OffsetOutOfRangeError, number_of, rendered
 from rmqstore.format.columns.buffers import in_calendar, mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, valid_crcs, valid_topics
 from rmqstore.format.columns.decode import (
@@ -206,7 +206,7 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
     )
     if spec.fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-    logger.warning("data loss: %s", spelled(text))
+    logger.warning("data loss: %s", rendered(text))
     return rows.narrow(np.flatnonzero(~is_newer))
 
 

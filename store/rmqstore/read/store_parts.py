@@ -23,7 +23,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
     marked,
-    spelled,
+    rendered,
 )
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.lookup import Lookup
@@ -327,7 +327,7 @@ class StoreParts(Closing):
         for text in texts:
             if self.is_tiered or str(text) not in self._logged:
                 self._logged.add(str(text))
-                logger.warning("%s: not read: %s", self.paths.root, spelled(text))
+                logger.warning("%s: not read: %s", self.paths.root, rendered(text))
 
     def kind(self) -> StoreKind:
         """Return the kind of the store, by the files that it has."""

@@ -15,7 +15,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     OptionError,
     StoreFormatError,
-    spelled,
+    rendered,
 )
 from rmqstore.format.record import from_millis
 from rmqstore.notebook import MAX_ROWS, table
@@ -312,7 +312,7 @@ class StoreQueues:
                 )
                 if spec.fail_on_data_loss:
                     raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-                logger.warning("data loss: %s", spelled(text))
+                logger.warning("data loss: %s", rendered(text))
             start = max(start, following.start)
         if start < end:
             slices += parts[-1].slices(key, start, end, tolerant=tolerant)

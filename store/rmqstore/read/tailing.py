@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
+from rmqstore.errors import OffsetOutOfRangeError, OptionError, rendered
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.message_scan import MessageScan
@@ -248,4 +248,4 @@ class TailingScan:
         text = f"{key[0]}-{key[1]}: {text}"
         if self._request.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
-        logger.warning("data loss: %s", spelled(text))
+        logger.warning("data loss: %s", rendered(text))

@@ -15,7 +15,7 @@ from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.store_config import StoreConfig, spell_levels
+from rmqstore.storage.broker.store_config import StoreConfig, format_levels
 from rmqstore.write.messages import WriteSpec
 from written import require_valid
 
@@ -59,7 +59,7 @@ def test_a_table_is_read_as_the_broker_reads_it() -> None:
     doubled = StoreConfig().updated({"messageDelayLevel": DOUBLED}).delay_levels
     assert doubled == tuple(2 * delay for delay in DELAY_LEVELS_MS)
     usual = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    assert spell_levels(DELAY_LEVELS_MS) == usual
+    assert format_levels(DELAY_LEVELS_MS) == usual
 
 
 @pytest.mark.parametrize("text", ["", "1s  5s", "1", "s", "-1s", "1w", "1s,5s", "9" * 30 + "d"])

@@ -286,11 +286,11 @@ def host_column(buf: Bytes, headers: RecordHeaders, host: Host) -> pa.Array:
     Few hosts are distinct, so each is formatted once.
     """
     if not headers.has_v6_hosts:
-        return _spell_hosts(headers.hosts_v4(host.field))
+        return _format_hosts(headers.hosts_v4(host.field))
     bits = headers.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
     wide = np.flatnonzero(bits & np.int32(host.wide))
     if not len(wide):
-        return _spell_hosts(headers.hosts_v4(host.field))
+        return _format_hosts(headers.hosts_v4(host.field))
     hosts_v6 = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
     for flags in FIXED_PART:
         same = np.flatnonzero(bits[wide] == flags)
@@ -310,12 +310,12 @@ def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArra
     return windows(buf, kind.itemsize)[starts + field_offset]
 
 
-def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
+def _format_hosts(hosts: NDArray[Any]) -> pa.Array:
     n = len(hosts)
     packed = hosts.tobytes()
     first = packed[: hosts.dtype.itemsize]
     if packed == first * n:
-        return repeat_text(_spell(first), n)
+        return repeat_text(_format_host(first), n)
     distinct, codes = _distinct_hosts(hosts)
     return texts(distinct).take(numbers(codes))
 
@@ -329,11 +329,11 @@ def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
     encoded = pa.Array.from_buffers(kind, len(hosts), [None, data]).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
     codes = codes_of(encoded).copy()  # the caller writes into it
-    return [_spell(host.tobytes()) for host in distinct], codes
+    return [_format_host(host.tobytes()) for host in distinct], codes
 
 
 @lru_cache(maxsize=65536)
-def _spell(host: bytes) -> str:
+def _format_host(host: bytes) -> str:
     port_bytes = 4
     return address_text(host[:-port_bytes], int.from_bytes(host[-port_bytes:], signed=True))
 

@@ -124,8 +124,8 @@ def dispatches_of(entries: Entries, are_dispatched: Mask) -> Dispatches:
     number_bytes = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary())
     has_prefix = pc.starts_with(name_bytes, LMQ_PREFIX.encode()).to_numpy(zero_copy_only=False)
     is_dispatched = are_dispatched[names.rows]
-    spells_number = pc.match_substring_regex(number_bytes, _NUMBER)
-    is_valid = spells_number.to_numpy(zero_copy_only=False) & has_prefix & is_dispatched
+    is_number = pc.match_substring_regex(number_bytes, _NUMBER)
+    is_valid = is_number.to_numpy(zero_copy_only=False) & has_prefix & is_dispatched
     valid_numbers = number_bytes.view(pa.string()).filter(pa.array(is_valid))
     queue_offsets = valid_numbers.cast(pa.int64()).to_numpy()
     return Dispatches(

@@ -221,9 +221,9 @@ class Entries(NamedTuple):
         value_lengths: (m,).
         names: distinct names.
         codes: (m,), the index of each name in ``names``. None if every record has exactly these
-            names in this order; then ``rows`` and ``spelled`` are None too.
+            names in this order; then ``rows`` and ``entry_names`` are None too.
         rows: (m,), the record of each entry.
-        spelled: the name of each entry, string (m,).
+        entry_names: the name of each entry, string (m,).
     """
 
     data: Bytes
@@ -233,7 +233,7 @@ class Entries(NamedTuple):
     names: list[str]
     codes: NDArray[np.int32] | None
     rows: Positions | None
-    spelled: pa.Array | None
+    entry_names: pa.Array | None
 
 
 def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
@@ -272,12 +272,12 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
         splits = splits[is_entry]
         stops = stops[is_entry]
         rows = rows[is_entry]
-    spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
-    encoded = spelled.dictionary_encode()
+    entry_names = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
+    encoded = entry_names.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     codes = codes_of(encoded)
     return _without_repeated(
-        Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, spelled)
+        Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, entry_names)
     )
 
 
@@ -307,7 +307,7 @@ def _parse_by_template(
         return None
     offsets = np.arange(0, n * width + 1, width)
     values = value_starts.ravel(), value_lengths.ravel()
-    return Entries(data, offsets, *values, names, codes=None, rows=None, spelled=None)
+    return Entries(data, offsets, *values, names, codes=None, rows=None, entry_names=None)
 
 
 def _without_repeated(entries: Entries) -> Entries:
@@ -319,7 +319,7 @@ def _without_repeated(entries: Entries) -> Entries:
     codes = entries.codes
     assert codes is not None
     assert entries.rows is not None
-    assert entries.spelled is not None
+    assert entries.entry_names is not None
     filled = offsets[:-1][offsets[1:] > offsets[:-1]]
     if not len(filled):
         return entries
@@ -340,13 +340,13 @@ def _without_repeated(entries: Entries) -> Entries:
         value_lengths=entries.value_lengths[last],
         codes=codes[last],
         rows=entries.rows[last],
-        spelled=entries.spelled.filter(booleans(last)),
+        entry_names=entries.entry_names.filter(booleans(last)),
     )
 
 
 def property_map(entries: Entries) -> pa.MapArray:
     """Return all properties, map<string, string> (n,)."""
-    names = entries.spelled
+    names = entries.entry_names
     if names is None:  # the same of each record: their bytes are copied
         n = len(entries.offsets) - 1
         encoded = [name.encode() for name in entries.names]

@@ -94,7 +94,7 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
     except NotPermittedError as err:
         raise CorruptConfigError(err.path, 0, f"{NOT_PERMITTED} ({err.found})") from err
     except UnreadableFileError as err:
-        reason = f"this is {err.found}; {err.wanted} is expected"
+        reason = f"this is {err.found}; {err.expected} is expected"
         raise CorruptConfigError(err.path, 0, reason) from err
     if not text.strip():
         return None

@@ -264,14 +264,14 @@ def _parse_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def spell_levels(delays: Iterable[int]) -> str:
+def format_levels(delays: Iterable[int]) -> str:
     """Return delays, ms, as a ``messageDelayLevel``; each is a number of whole seconds."""
     largest_first = sorted(_MS.items(), key=lambda unit: -unit[1])
-    spelled = []
+    levels = []
     for delay in delays:
         unit, length = next((unit for unit in largest_first if delay % unit[1] == 0), ("s", 1000))
-        spelled.append(f"{delay // length}{unit}")
-    return " ".join(spelled)
+        levels.append(f"{delay // length}{unit}")
+    return " ".join(levels)
 
 
 def read_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[str, str]:

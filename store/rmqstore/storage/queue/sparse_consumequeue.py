@@ -252,7 +252,7 @@ def _in_a_row(folders: Sequence[str], storage: Storage) -> list[Segment]:
                 continue  # a compaction deleted the file during the listing
             except UnreadableFileError as err:
                 raise CorruptQueueError(
-                    file, 0, f"the path is {err.found}; {err.wanted} is expected"
+                    file, 0, f"the path is {err.found}; {err.expected} is expected"
                 ) from err
             start = segments[-1].end
     return segments

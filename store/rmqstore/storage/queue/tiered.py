@@ -433,7 +433,7 @@ class SegmentLister:
                 self.mismatches.append(Mismatch(file, 0, f"the path is {A_DANGLING_LINK}"))
             return None  # retention deleted the file during the listing
         except UnreadableFileError as err:
-            reason = f"the path is {err.found}; {err.wanted} is expected"
+            reason = f"the path is {err.found}; {err.expected} is expected"
             self.mismatches.append(Mismatch(file, 0, reason))
             return None
         if size % self._unit:

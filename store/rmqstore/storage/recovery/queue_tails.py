@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of, spelled
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of, rendered
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
@@ -279,7 +279,7 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
         "%s: queues have every record before physical offset %d and none after it; "
         "%d bytes that follow are taken for what a recovery cut (%s); "
         "%s looks at them",
-        log.folders, end, written - end, reason or "never written", spelled(_BY_LOG),
+        log.folders, end, written - end, reason or "never written", rendered(_BY_LOG),
     )  # fmt: skip
 
 
@@ -520,13 +520,13 @@ class _Recovery:
                 logger.warning(
                     "%s-%d: %d records have queue offsets that do not follow on those before; "
                     "they are in no queue: compare %s",
-                    topic, queue_id, tail.n_repeated, spelled(_BY_LOG),
+                    topic, queue_id, tail.n_repeated, rendered(_BY_LOG),
                 )  # fmt: skip
             if tail.begun_at >= 0:
                 logger.warning(
                     "%s-%d: the topic was deleted and made again before physical offset %d; "
                     "messages of the earlier one are in no queue: %s has them",
-                    topic, queue_id, tail.begun_at, spelled(_BY_LOG),
+                    topic, queue_id, tail.begun_at, rendered(_BY_LOG),
                 )  # fmt: skip
             if tail.lacks_units:
                 tails[topic, queue_id] = tail.recovered()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError, spelled
+from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError, rendered
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
@@ -142,7 +142,7 @@ class StoreEnds:
                 "%s: the store was not closed; its log ends at physical offset %d: %s. "
                 "%d records of %d bytes follow, which a broker that starts drops; %s",
                 end.path, end.physical_offset, end.reason or "nothing was written there",
-                *self.after_end, spelled(READS_AFTER_END),
+                *self.after_end, rendered(READS_AFTER_END),
             )  # fmt: skip
         elif end.reason:
             logger.warning(
