@@ -79,14 +79,14 @@ MISTAKES: Final = (
     Mistake(
         "store/rmqstore/write/writer.py",
         """            if txn is not None:
-                self._ledger.intend(*txn, self._log, *self._append.marks())
+                self._ledger.intend(*txn, self._log, *self._append.first_and_last())
             if start != end:
                 self._append.commit()
 """,
         """            if start != end:
                 self._append.commit()
             if txn is not None:
-                self._ledger.intend(*txn, self._log, *self._append.marks())
+                self._ledger.intend(*txn, self._log, *self._append.first_and_last())
             if start != end:
 """,
         "a job that is repeated after a kill is appended twice",

@@ -213,7 +213,7 @@ class OffsetReader:
     def _range(self, key: TopicPartition, start: int, end: int) -> OffsetRange:
         partition = self._known[key]
         n_bytes = partition.answer(lambda log: log.bytes_between(start, end))
-        return OffsetRange(*key, start, end, n_bytes, partition.mark)
+        return OffsetRange(*key, start, end, n_bytes, partition.recovered_end)
 
     def unreadable_ends(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -223,7 +223,7 @@ class OffsetReader:
         Without a task, nobody would meet the damage.
         """
         return [
-            OffsetRange(*key, start, start, 0, self._known[key].mark)
+            OffsetRange(*key, start, start, 0, self._known[key].recovered_end)
             for key, start in starts.items()
             if start == ends[key] and self._damage_at_end(key, start) is not None
         ]

@@ -40,8 +40,8 @@ class StreamOffset:
         """Return the offset as Spark stores it; equal offsets give equal text."""
         stored = nested((*key, offset) for key, offset in self.offsets.items())
         known = [(key, self.identities.get(key, LogIdentity())) for key in sorted(self.offsets)]
-        topic_ids = nested((*key, each.topic_id) for key, each in known if each.topic_id)
-        batches = nested((*key, [*each.batch]) for key, each in known if each.batch)
+        topic_ids = nested((*key, state.topic_id) for key, state in known if state.topic_id)
+        batches = nested((*key, [*state.batch]) for key, state in known if state.batch)
         if topic_ids or batches:
             stored[IDENTITY] = {"version": _VERSION, "topicIds": topic_ids, "batches": batches}
         return stored

@@ -540,10 +540,10 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:
     paths = tuple(store_path(path) for path in user_paths(given, _MISSING_PATH))
-    to_reach = given["storageOptions"]
-    require_reachable(paths, to_reach)
+    storage_options = given["storageOptions"]
+    require_reachable(paths, storage_options)
     return ReadOptions(
-        log_dirs=LogDirsRef(paths, tuple(to_reach.items())),
+        log_dirs=LogDirsRef(paths, tuple(storage_options.items())),
         columns=_column_options(given),
         choice=parse_choice(given),
         start=parse_limit(given, "starting", default_start),

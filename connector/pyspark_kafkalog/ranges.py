@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
-from kafkalog.storage.recovery import Mark
+from kafkalog.storage.recovery import RecoveredEnd
 from pyspark_rmqstore.packing import Pack, SizedSplit
 from rmqstore.errors import OptionError
 from rmqstore.read.split import Limits
@@ -32,7 +32,8 @@ class OffsetRange(NamedTuple):
         start: the first offset.
         end: the offset after the last.
         n_bytes: of its batches, estimated.
-        mark: where planning found the end of the partition, so that a task need not look for it.
+        recovered_end: where planning found the end of the partition, which a task need not
+            look for then.
         follows: whether another task has the range before, which reports damage that begins there.
         identity: the log that was planned to be read, by what lay before ``noted_at``.
         noted_at: the offset at which all that is read of the partition ends.
@@ -43,7 +44,7 @@ class OffsetRange(NamedTuple):
     start: int
     end: int
     n_bytes: float
-    mark: Mark | None = None
+    recovered_end: RecoveredEnd | None = None
     follows: bool = False
     identity: LogIdentity = LogIdentity()
     noted_at: int = 0

@@ -24,7 +24,7 @@ from pyspark_rmqstore.opened_stores import naming_this_host
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class RowReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task."""
-        settle_worker()
+        tune_worker()
         for split in splits_of(partition, RangeSplit):
             with option_names():
                 yield from self.rows(split)
@@ -144,7 +144,7 @@ class RowReader:
                 if partition is None:
                     self._spec.lose(f"{offset_range.topic_partition} is gone")
                     continue
-                partition.resume(offset_range.mark)
+                partition.resume(offset_range.recovered_end)
                 if began_again(partition, offset_range.identity, offset_range.noted_at):
                     self._spec.lose(
                         f"{offset_range.topic_partition} is another log than the one that was "

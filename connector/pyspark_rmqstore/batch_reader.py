@@ -19,7 +19,7 @@ from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.schema import MADE_OF, as_asked, request_of
 from pyspark_rmqstore.tasks import Task
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -47,7 +47,7 @@ class RmqStoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        settle_worker()
+        tune_worker()
         for task in splits_of(partition, Task):  # type: ignore[type-abstract]  # not called
             with option_names():
                 yield from as_asked(task.read(self._request), self._kafka_names)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _STORES_AT_ONCE = 8  # while they are planned
 
-_CURE = "mount the store under the same path on every host, or run Spark where it lies"
+_REMEDY = "mount the store under the same path on every host, or run Spark where it lies"
 
 
 def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Iterator[T]:
@@ -120,7 +120,7 @@ def naming_this_host() -> Iterator[None]:
     except NotAStoreError as err:
         raise NotAStoreError(
             f"{err}. This is what a task sees on host {this_host()}, where an executor runs; the "
-            f"driver found the store. To cure it, {_CURE}, or read a URI"
+            f"driver found the store. To repair it, {_REMEDY}, or read a URI"
         ) from err
 
 
@@ -133,7 +133,7 @@ def require_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise StoreStateError(
             f"{folder}: the driver has made this folder, and a task on host {this_host()} does not "
-            f"see it. Nothing was written; {_CURE}"
+            f"see it. Nothing was written; {_REMEDY}"
         )
 
 
@@ -146,7 +146,7 @@ def require_staged(path: str, host: str) -> None:
     if not Path(path).is_file():
         raise StoreStateError(
             f"{path}: a task on host {host} has staged rows in this file, and the driver on host "
-            f"{this_host()} does not see it. Nothing was written; {_CURE}"
+            f"{this_host()} does not see it. Nothing was written; {_REMEDY}"
         )
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import require_folder, require_staged, this_host
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError, StoreStateError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
@@ -293,7 +293,7 @@ class StoreSink:
     @option_names()
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
         """Encode the rows of one task into a file of its own. Runs in a task."""
-        settle_worker()
+        tune_worker()
         require_folder(folder)
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"

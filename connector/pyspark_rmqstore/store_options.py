@@ -226,14 +226,14 @@ class StoreRef:
 
 def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
     """Return the stores that the options name."""
-    to_reach = given["storageOptions"]
+    storage_options = given["storageOptions"]
     conf = given_conf(given)
     if "brokers" in given:
-        names = _named_stores(given, to_reach)
+        names = _named_stores(given, storage_options)
         paths = [*names]
     else:
         patterns = paths_or_root(given, conf, _NO_PATH)
-        paths = [path for pattern in patterns for path in _expand(pattern, to_reach)]
+        paths = [path for pattern in patterns for path in _expand(pattern, storage_options)]
         names = _broker_names(given["brokerName"], paths)
     if len(set(paths)) < len(paths):
         raise OptionError(f"path names a store twice: {paths}")
@@ -257,11 +257,11 @@ def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
             ignore_log_end=given["ignoreLogEnd"],
             storage_options=tuple(taken.items()),
         )
-        for path, taken in options_by_path(paths, to_reach).items()
+        for path, taken in options_by_path(paths, storage_options).items()
     )
 
 
-def _named_stores(given: GivenOptions, to_reach: Mapping[str, str]) -> dict[str, str]:
+def _named_stores(given: GivenOptions, storage_options: Mapping[str, str]) -> dict[str, str]:
     """Return the broker's name for the path of each store that option ``brokers`` names."""
     others = [name for name in ("path", "paths", "brokerName") if name in given]
     if others:
@@ -270,7 +270,7 @@ def _named_stores(given: GivenOptions, to_reach: Mapping[str, str]) -> dict[str,
         )
     return names_by_path(
         {
-            name: tuple(path for pattern in patterns for path in _expand(pattern, to_reach))
+            name: tuple(path for pattern in patterns for path in _expand(pattern, storage_options))
             for name, patterns in brokers(given["brokers"]).items()
         }
     )
@@ -287,13 +287,13 @@ def _folders(text: str | None) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
+def _expand(pattern: str, storage_options: Mapping[str, str]) -> list[str]:
     absolute = store_path(pattern)
     is_pattern = glob.has_magic(absolute)
     if is_uri(absolute):
         matches = [absolute]
         if is_pattern:
-            matches = matching(absolute, taken_by(absolute, to_reach))
+            matches = matching(absolute, taken_by(absolute, storage_options))
     elif is_pattern:
         matches = sorted(glob.glob(absolute))  # noqa: PTH207 - it is absolute
     else:  # a part of a store is found here, and not in every task

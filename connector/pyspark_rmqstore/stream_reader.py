@@ -21,7 +21,7 @@ from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import as_asked, request_of
 from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot, report
 from pyspark_rmqstore.tasks import Task
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        settle_worker()
+        tune_worker()
         for task in splits_of(partition, Task):  # type: ignore[type-abstract]  # not called
             with option_names():
                 yield from as_asked(task.read_planned(self._request), self._kafka_names)

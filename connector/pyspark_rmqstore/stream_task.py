@@ -69,7 +69,7 @@ class _StreamTask:
             part.last_record is None or part.last_record.is_in(store.log)
         )
         if is_valid and store.paths.has_abort:
-            is_valid = all(store.ranges.stands(queue_slice) for queue_slice in part.slices)
+            is_valid = all(store.ranges.still_holds(queue_slice) for queue_slice in part.slices)
         if not is_valid:
             part = self._plan_again(store)
         batches = part.read(store, self._request)

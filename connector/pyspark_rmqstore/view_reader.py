@@ -17,7 +17,7 @@ from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import StoreRef, parse_stores, zone_of
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
@@ -207,7 +207,7 @@ class RmqStoreViewReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
-        settle_worker()
+        tune_worker()
         if isinstance(partition, ClusterSplit):
             with option_names(), ExitStack() as stack:
                 opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]

@@ -17,7 +17,7 @@ _KEPT_BYTES = 128 << 20
 
 
 @cache
-def settle_worker() -> None:
+def tune_worker() -> None:
     """Let this process keep freed memory and loaded modules for its next tasks; once is enough.
 
     By default the C library returns large blocks to the system, and getting them again costs a page

@@ -23,7 +23,7 @@ from kafkalog.storage.log_dirs import (
 )
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
-from kafkalog.storage.recovery import Cut, Mark
+from kafkalog.storage.recovery import Cut, RecoveredEnd
 from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
 from rmqstore.errors import FileDeletedError, OptionError
@@ -209,7 +209,7 @@ class Partition:
         self.is_clean = folder.is_clean
         self.high_watermark = folder.high_watermark
         self.cleaner_offset = folder.cleaner_offset
-        self._mark = None if before is None else before.mark
+        self._recovered_end = None if before is None else before.recovered_end
         # Open transactions, by whether CRCs are compared: before, and of the log as it is held.
         self._open_before = {} if before is None else before.open_transactions
         self._log: PartitionLog | None = None
@@ -279,12 +279,12 @@ class Partition:
         return self.log().cut
 
     @property
-    def mark(self) -> Mark | None:
+    def recovered_end(self) -> RecoveredEnd | None:
         """The newest end of the log that a recovery found; None if there was none.
 
         A later search for the end continues from there, also in another process that is given it.
         """
-        return self._mark if self._log is None else self._log.mark
+        return self._recovered_end if self._log is None else self._log.recovered_end
 
     @property
     def open_transactions(self) -> dict[bool, OpenTransactions]:
@@ -294,14 +294,14 @@ class Partition:
         """
         return self._open_before | self._open
 
-    def resume(self, mark: Mark | None) -> None:
-        """Look for the end of the log from a mark on, unless it was found already."""
-        if mark is not None and self._log is None:
-            self._mark = mark
+    def resume(self, recovered_end: RecoveredEnd | None) -> None:
+        """Continue from the end that a recovery found, unless the end is known already."""
+        if recovered_end is not None and self._log is None:
+            self._recovered_end = recovered_end
 
     def refresh(self) -> None:
         """Forget the bounds, so that they are looked up again."""
-        self._mark = self.mark
+        self._recovered_end = self.recovered_end
         self._open_before = self.open_transactions
         self._log = None
         self._open = {}
@@ -313,7 +313,9 @@ class Partition:
             UnreadableFileError: the folder or a segment cannot be read.
         """
         if self._log is None:
-            self._log = read_partition_log(self._storage, self.folder, mark=self._mark)
+            self._log = read_partition_log(
+                self._storage, self.folder, recovered_end=self._recovered_end
+            )
         return self._log
 
     def offset_for_time(self, timestamp: int) -> int | None:
@@ -495,7 +497,7 @@ class Partition:
         """List the segments again; without a known log, look for the end of the log as well."""
         if known is None:
             self.refresh()
-        self._log = read_partition_log(self._storage, self.folder, known, self._mark)
+        self._log = read_partition_log(self._storage, self.folder, known, self._recovered_end)
         return self._log
 
     def answer(self, ask: Callable[[PartitionLog], T]) -> T:
@@ -533,7 +535,9 @@ def lost_end(partition: Partition) -> Loss | None:
     if claim is None or claim.offset <= _end_of(log):
         return None
     if not partition.is_clean:  # a running broker may have written it since the end was looked for
-        log = read_partition_log(partition.log().storage, partition.folder, mark=partition.mark)
+        log = read_partition_log(
+            partition.log().storage, partition.folder, recovered_end=partition.recovered_end
+        )
     if claim.offset <= _end_of(log):
         return None
     return Loss(_end_of(log), *claim)

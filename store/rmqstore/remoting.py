@@ -230,7 +230,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else " " if one.isspace() else ascii(one)[1:-1] for one in text
+        char if char.isprintable() else " " if char.isspace() else ascii(char)[1:-1]
+        for char in text
     )
 
 

@@ -307,14 +307,14 @@ def test_errors(logs: Path) -> None:
 
 def test_log_directories_in_object_storage(s3: S3Server, logs: Path) -> None:
     uri = s3.upload(logs, "kafka-cli")
-    to_reach = [
+    storage_options = [
         word for key, value in s3.options.items() for word in ("--storage-option", f"{key}={value}")
     ]
     for verb, *others in (("stat", "-p", 0), ("dump", "-t", "G", "-n", 3), ("groups",)):
-        there, here = rows(verb, uri, *others, *to_reach), rows(verb, logs, *others)
+        there, here = rows(verb, uri, *others, *storage_options), rows(verb, logs, *others)
         assert [row | {"path": ""} for row in there] == [row | {"path": ""} for row in here]
-    assert rows("get", uri, "G-0", 17, *to_reach) == rows("get", logs, "G-0", 17)
-    success("verify", uri, *to_reach)
+    assert rows("get", uri, "G-0", 17, *storage_options) == rows("get", logs, "G-0", 17)
+    success("verify", uri, *storage_options)
     assert "hidden" not in run("stat", uri, "--storage-option", "secret_key=hidden").output
 
 

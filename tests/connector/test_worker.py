@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 
 
 def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once(
@@ -17,18 +17,18 @@ def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once(
         other: Node
 
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    settle_worker.cache_clear()
+    tune_worker.cache_clear()
     try:
-        settle_worker()
+        tune_worker()
         frozen = gc.get_freeze_count()
         node = Node()
         node.other = node
         gone = weakref.ref(node)
-        settle_worker()  # by the next task
+        tune_worker()  # by the next task
         assert gc.get_freeze_count() == frozen > len(gc.get_objects())
         del node
         gc.collect()
         assert gone() is None
     finally:
         gc.unfreeze()
-        settle_worker.cache_clear()
+        tune_worker.cache_clear()

@@ -178,11 +178,11 @@ def test_another_process_takes_the_mark(killed: Path) -> None:
     first = opened(killed)
     assert first.end_offset == 4
     other = opened(killed)
-    other.resume(pickle.loads(pickle.dumps(first.mark)))
+    other.resume(pickle.loads(pickle.dumps(first.recovered_end)))
     assert other.log() == first.log()
     (killed / f"{3:020}.log").unlink()
     gone = opened(killed)
-    gone.resume(first.mark)
+    gone.resume(first.recovered_end)
     assert gone.end_offset == 3
 
 
@@ -194,7 +194,7 @@ def test_a_broker_that_starts_again_after_a_clean_stop(folder: Path) -> None:
     log_dirs = kafkalog.open(folder.parent)
     partition = log_dirs.partition("t", 0)
     assert (partition.end_offset, partition.offset_for_time(late)) == (2, 0)
-    assert partition.mark is None
+    assert partition.recovered_end is None
     (folder.parent / ".kafka_cleanshutdown").unlink()
     build.write_segment(folder, 0, first, build.batch(2, [b"c"], time=early))
     log_dirs.refresh()

@@ -155,7 +155,7 @@ def test_a_segment_that_a_copy_lacked_ends_the_log_if_it_is_damaged(killed: Path
     log_dirs = kafkalog.open(killed.parent)
     assert log_dirs.partition("t", 0).end_offset == 15
     other = kafkalog.open(killed.parent).partition("t", 0)
-    other.resume(log_dirs.partition("t", 0).mark)
+    other.resume(log_dirs.partition("t", 0).recovered_end)
     path = build.write_segment(killed, 5, plain(5)[:-1] + b"\x55")
     log_dirs.refresh()
     partition = log_dirs.partition("t", 0)

@@ -119,7 +119,7 @@ def test_records_that_end_after_a_window_are_whole(
     storage = _small(tmp_path, damaged_size=0)
     expected = _records(storage)
     monkeypatch.setattr(walks, "WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(walks, "_REACH_BYTES", FRAME_HEAD.itemsize + reach)
+    monkeypatch.setattr(walks, "_OVERHANG_BYTES", FRAME_HEAD.itemsize + reach)
     assert len(expected) == 12
     assert _records(storage) == expected
 
@@ -134,7 +134,7 @@ def test_records_that_a_damaged_size_hides_are_found_over_windows(
     monkeypatch.setattr(walks, "WINDOW_BYTES", window_bytes)
     with rmqstore.open(tmp_path / "store") as store:
         expected = read(store, scan="commitlog", mode="DROPMALFORMED")
-    monkeypatch.setattr(walks, "_REACH_BYTES", FRAME_HEAD.itemsize)
+    monkeypatch.setattr(walks, "_OVERHANG_BYTES", FRAME_HEAD.itemsize)
     with rmqstore.open(storage.root, storage=storage) as store:
         assert read(store, scan="commitlog", mode="DROPMALFORMED") == expected
     assert len(expected) >= 10

@@ -147,7 +147,7 @@ def test_times_and_offsets_tell_where_a_stream_starts(broker: TieringBroker) -> 
         assert parts.sampler.rows_within(whole, 1 << 30) == 80
         assert parts.sampler.rows_within(whole, n_bytes // 2) in range(30, 50)
         assert parts.sampler.rows_within(whole, 10) == 0
-        assert parts.ranges.stands(whole)
+        assert parts.ranges.still_holds(whole)
 
 
 def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker) -> None:

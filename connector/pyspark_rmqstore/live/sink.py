@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.sink import require_columns
-from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
 from rmqstore.format.schema import ASSIGNED
 from rmqstore.live.location import LiveLocation
@@ -98,7 +98,7 @@ class LiveSink:
             batches: the rows.
             job: what these rows are of: the same in each attempt of the job.
         """
-        settle_worker()
+        tune_worker()
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
         partition = context.partitionId()

@@ -193,9 +193,9 @@ class FollowedBroker(NamedTuple):
             return True
         broker = self.tail.broker
         spans = self.tail.spans
-        stands = still_has(broker, spans, record)
-        if stands is not None:
-            return stands
+        is_there = still_has(broker, spans, record)
+        if is_there is not None:
+            return is_there
         # The record may be in a queue that is not followed any more, so that it is not found proves
         # nothing. But a message that was delivered and is newer has replaced another one.
         last = [
@@ -262,7 +262,7 @@ class FollowedBrokers:
 
     def _initial(self) -> StreamOffset:
         request = self._request
-        self.poll(looks_beyond=True)
+        self.poll(ask_for_removed=True)
         withdrawn = {
             (name, *key): start
             for name, tail in self._tails.items()
@@ -292,11 +292,11 @@ class FollowedBrokers:
                 initial[name, *key] = resolver.start(*key, there, times)
         return StreamOffset(initial, snapshot.last_records)
 
-    def poll(self, *, looks_beyond: bool = False) -> StreamSnapshot:
+    def poll(self, *, ask_for_removed: bool = False) -> StreamSnapshot:
         """Look at all queues of all brokers.
 
         Args:
-            looks_beyond: whether to look for queues that topics do not have any more.
+            ask_for_removed: whether to look for queues that topics do not have any more.
 
         Raises:
             BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
@@ -307,7 +307,7 @@ class FollowedBrokers:
         found = self._brokers.spans(
             selection,
             must_exist=False,
-            looks_beyond=looks_beyond,
+            ask_for_removed=ask_for_removed,
             fail_on_data_loss=self._request.fail_on_data_loss,
         )
         present = {(spans.broker.name, topic) for spans in found for topic, _ in spans.spans}

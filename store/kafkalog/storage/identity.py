@@ -83,7 +83,7 @@ def note_before(log: PartitionLog, offset: int) -> BatchNote | None:
 
     Where a recovery has walked to the offset, it kept the header of that batch.
     """
-    end = None if log.mark is None else log.mark.end
+    end = None if log.recovered_end is None else log.recovered_end.end
     if end is not None and end.last is not None and end.offset == offset == log.end_offset:
         content = end.last.header
         if len(content) == BATCH_HEAD.itemsize and content[MAGIC_AT] == _MAGIC:

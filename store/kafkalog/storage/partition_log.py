@@ -15,7 +15,7 @@ from kafkalog.storage.indexes import read_offset_index
 from kafkalog.storage.log_dirs import PartitionFolder
 from kafkalog.storage.recovery import (
     Cut,
-    Mark,
+    RecoveredEnd,
     batches_in_order,
     begins_valid,
     clean_end,
@@ -48,7 +48,7 @@ class PartitionLog:
         end_position: end of the log in the last segment; what is written later lies after it.
         largest_timestamps: of each recovered segment by its base offset, ms; -1 if it has none.
         cut: what a recovery takes away; None if it takes nothing.
-        mark: the end, from which a later recovery continues; None if there was none.
+        recovered_end: the end, from which a later recovery continues; None if there was none.
         ended_at: where the segments end, if that is before the start: a broker deletes them all.
     """
 
@@ -60,7 +60,7 @@ class PartitionLog:
     end_position: int = 0
     largest_timestamps: dict[int, int] = field(default_factory=dict)
     cut: Cut | None = None
-    mark: Mark | None = None
+    recovered_end: RecoveredEnd | None = None
     ended_at: int | None = None
 
     def is_recovered(self, number: int) -> bool:
@@ -186,7 +186,7 @@ def read_partition_log(
     storage: Storage,
     folder: PartitionFolder,
     known: PartitionLog | None = None,
-    mark: Mark | None = None,
+    recovered_end: RecoveredEnd | None = None,
 ) -> PartitionLog:
     """Return the log of a partition, as a broker would find it that starts now.
 
@@ -195,7 +195,7 @@ def read_partition_log(
         folder: the partition folder.
         known: the log as it was. If its last segment is still there, the log ends where it did, and
             only the segments before are looked up again: some may be deleted or compacted.
-        mark: an earlier end of the log, from which a recovery continues.
+        recovered_end: an earlier end of the log, from which a recovery continues.
 
     Raises:
         FileDeletedError: files vanish again and again while they are listed.
@@ -203,7 +203,7 @@ def read_partition_log(
     """
     for _ in range(_MAX_LISTINGS):
         try:
-            return _read(storage, folder, known, mark)
+            return _read(storage, folder, known, recovered_end)
         except FileNotFoundError as err:
             vanished = str(err.filename or err)
             logger.info("%s was deleted; listing the segments again", vanished)
@@ -211,7 +211,10 @@ def read_partition_log(
 
 
 def _read(
-    storage: Storage, folder: PartitionFolder, known: PartitionLog | None, mark: Mark | None
+    storage: Storage,
+    folder: PartitionFolder,
+    known: PartitionLog | None,
+    recovered_end: RecoveredEnd | None,
 ) -> PartitionLog:
     start = folder.log_start_offset
     segments = list_segments(storage, folder.path, lambda swap: next_offset(storage, swap))
@@ -224,7 +227,7 @@ def _read(
     if folder.is_clean:
         end = clean_end(storage, segments, folder.recovery_point)
     else:
-        end = recover(storage, segments, folder.recovery_point, mark)
+        end = recover(storage, segments, folder.recovery_point, recovered_end)
     start = max(start or 0, segments[0].base_offset)
     if end.offset < start:  # the broker then deletes all segments and begins at the start
         logger.warning("%s ends at %d, before its start at %d", folder.path, end.offset, start)
@@ -239,7 +242,7 @@ def _read(
         end.position,
         end.largest_timestamps,
         end.cut,
-        end.mark,
+        end.recovered_end,
     )
 
 

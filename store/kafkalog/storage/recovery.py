@@ -211,7 +211,7 @@ class Cut(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
-class Mark(NamedTuple):
+class RecoveredEnd(NamedTuple):
     """An end of a log that a recovery found, from which a later one continues.
 
     Attributes:
@@ -232,7 +232,7 @@ class LogEnd(NamedTuple):
         position: end of the log in the last segment; what is written later lies after it.
         largest_timestamps: of each recovered segment by its base offset, ms; -1 if it has none.
         cut: what a recovery takes away; None if it takes nothing.
-        mark: the end, for a later recovery; None if the log was closed cleanly.
+        recovered_end: the end, for a later recovery; None if the log was closed cleanly.
     """
 
     offset: int
@@ -240,7 +240,7 @@ class LogEnd(NamedTuple):
     position: int
     largest_timestamps: dict[int, int]
     cut: Cut | None = None
-    mark: Mark | None = None
+    recovered_end: RecoveredEnd | None = None
 
 
 class _Tail(NamedTuple):
@@ -405,7 +405,10 @@ def begins_valid(window: Window, segment: Segment) -> bool:
 
 
 def recover(
-    storage: Storage, segments: list[Segment], recovery_point: int, mark: Mark | None = None
+    storage: Storage,
+    segments: list[Segment],
+    recovery_point: int,
+    recovered_end: RecoveredEnd | None = None,
 ) -> LogEnd:
     """Return the end of a log whose broker was not stopped, or is running.
 
@@ -416,8 +419,8 @@ def recover(
         storage: the storage to read from.
         segments: at least one, by base offset.
         recovery_point: the first offset that may not have been flushed.
-        mark: an earlier end of the log. What lies before it is not walked again, unless the log was
-            cut before it and written again, or its segments were other ones.
+        recovered_end: an earlier end of the log. What lies before it is not walked again, unless
+            the log was cut before it and written again, or its segments were other ones.
 
     Raises:
         FileNotFoundError: a segment was deleted.
@@ -430,9 +433,11 @@ def recover(
     sizes = segment_sizes(storage, segments[first:])
     end = WalkEnd(bases[first], 0, bases[first], {}, None)
     largest: dict[int, int] = {}
-    if mark is not None and mark.end.still_holds(storage, segments, sizes):
-        end = mark.end
-        largest = {base: time for base, time in mark.largest_timestamps.items() if base in sizes}
+    if recovered_end is not None and recovered_end.end.still_holds(storage, segments, sizes):
+        end = recovered_end.end
+        largest = {
+            base: time for base, time in recovered_end.largest_timestamps.items() if base in sizes
+        }
         first = bases.index(end.base_offset)
     for number, segment in enumerate(segments[first:], first):
         base = segment.base_offset
@@ -472,5 +477,5 @@ def _log_end(
     cut: Cut | None = None,
 ) -> LogEnd:
     end = end._replace(sizes=sizes_before(sizes, end.base_offset))
-    mark = Mark(end, dict(largest))
-    return LogEnd(end.offset, tuple(segments), end.position, largest, cut, mark)
+    recovered_end = RecoveredEnd(end, dict(largest))
+    return LogEnd(end.offset, tuple(segments), end.position, largest, cut, recovered_end)

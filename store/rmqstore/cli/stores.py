@@ -253,7 +253,7 @@ def open_stores(
     if len(to_open) > 1 and given.for_one_store:
         raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
     named = [path for path, _, _ in to_open if path is not None]
-    to_reach = options_by_path(named, given.storage_options)
+    options_of_path = options_by_path(named, given.storage_options)
     with ExitStack() as stack:
         opened = []
         for path, name, conf in to_open:
@@ -262,7 +262,7 @@ def open_stores(
                 broker_name=name,
                 ignore_log_end=ignore_log_end,
                 conf=conf,
-                storage_options=None if path is None else to_reach[path],
+                storage_options=None if path is None else options_of_path[path],
             )
             opened.append(stack.enter_context(store))
         yield opened

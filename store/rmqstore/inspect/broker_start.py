@@ -27,7 +27,7 @@ from rmqstore.storage.files.paths import StorePaths, name_to_offset, segment_fil
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import kept_end
-from rmqstore.storage.queue.queue import reach
+from rmqstore.storage.queue.queue import records_end
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_log_end
@@ -61,7 +61,7 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     units_end = -1
     for key in paths.queue_folders.queues():
         with closing(open_files(paths, *key)) as queue:
-            units_end = max(units_end, reach(queue, kept_end(queue, FOREVER)))
+            units_end = max(units_end, records_end(queue, kept_end(queue, FOREVER)))
     start = log.min_offset
     for segment in log.segments:
         if segment.start <= max(units_end, 0):

@@ -84,7 +84,7 @@ def record_in_queues(broker: LiveBroker, physical_offset: int, spans: Spans) -> 
         search.begin_at(search.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
     left = [QueueSlice(*search.key, search.found, spans[search.key][1]) for search in searches]
-    for record in first_records(broker, [each for each in left if each.start < each.end]):
+    for record in first_records(broker, [span for span in left if span.start < span.end]):
         if record is not None and record.physical_offset == physical_offset:
             return record
     return None

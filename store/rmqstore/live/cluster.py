@@ -395,7 +395,7 @@ class LiveBrokers(Closing):
         pruning: Pruning = NO_PRUNING,
         *,
         must_exist: bool = True,
-        looks_beyond: bool = True,
+        ask_for_removed: bool = True,
         fail_on_data_loss: bool = False,
     ) -> list[BrokerSpans]:
         """Return where the chosen queues of each broker begin and end, by the broker's name.
@@ -404,7 +404,7 @@ class LiveBrokers(Closing):
             selection: topics and queues.
             pruning: conditions on topics, queues and brokers; it may have others.
             must_exist: whether topics and queues that are named must exist.
-            looks_beyond: whether brokers are asked for queues that a topic does not have any more.
+            ask_for_removed: whether brokers are asked for queues that a topic had once.
             fail_on_data_loss: whether it is an error, and no warning, if no name server knows a
                 broker that is known to have queues of a topic.
 
@@ -432,7 +432,7 @@ class LiveBrokers(Closing):
             if are_listed:
                 queues = self._readable(broker, chosen, selection.named_topics)
             spans = broker.spans(queues.served)
-            beyond = queues.beyond if looks_beyond else []
+            beyond = queues.beyond if ask_for_removed else []
             withdrawn = self._withdrawn(broker, queues.unserved, beyond)
             found.append(BrokerSpans(broker, spans, withdrawn))
         return found

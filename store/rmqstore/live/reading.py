@@ -126,8 +126,8 @@ class LiveScan:
         pulled = window[-1]
         at = pulled.start
         if walked.counts[-1]:
-            queue_offsets, n_held = self._queue_offsets(slices, walked)
-            at = int(queue_offsets[-1] + n_held[-1])
+            queue_offsets, n_messages = self._queue_offsets(slices, walked)
+            at = int(queue_offsets[-1] + n_messages[-1])
         queue_slice = slices[pulled.number]
         if not pulled.is_filtered:  # else only a read without a filter shows which record it is
             yield from self._refuse(queue_slice, at)
@@ -141,10 +141,10 @@ class LiveScan:
     def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
         """Yield the messages of records."""
         window = walked.window
-        queue_offsets, n_held = self._queue_offsets(slices, walked)
+        queue_offsets, n_messages = self._queue_offsets(slices, walked)
         # A record of several messages has a row for each of them.
-        rows = np.repeat(np.arange(len(walked.starts)), n_held)
-        first_rows = np.cumsum(n_held) - n_held
+        rows = np.repeat(np.arange(len(walked.starts)), n_messages)
+        first_rows = np.cumsum(n_messages) - n_messages
         offsets = queue_offsets[rows] + np.arange(len(rows)) - first_rows[rows]
         answer_of = walked.answers[rows]
         within = offsets >= np.array([pulled.start for pulled in window])[answer_of]
@@ -189,10 +189,10 @@ class LiveScan:
         window = walked.window
         counts = walked.counts
         inner = walked.inner
-        n_held = np.ones(len(walked.starts), np.int64)
+        n_messages = np.ones(len(walked.starts), np.int64)
         if len(inner):
             headers, _ = read_headers(walked.buffer, walked.starts[inner])
-            n_held[inner] = np.maximum(count_messages(walked.buffer, headers), 1)
+            n_messages[inner] = np.maximum(count_messages(walked.buffer, headers), 1)
         first_offsets = np.array([pulled.start for pulled in window], np.int64)
         covered = np.array([pulled.following for pulled in window], np.int64) - first_offsets
         firsts = np.cumsum(counts) - counts
@@ -200,22 +200,24 @@ class LiveScan:
         is_counted = (counts == covered) | ~walked.is_valid
         is_counted[walked.answers[inner]] = False
         if is_counted.all():
-            return by_number, n_held
+            return by_number, n_messages
         queue_offsets = np.where(
             is_counted[walked.answers], by_number, walked.column("queue_offset")
         )
         for number in np.flatnonzero(~is_counted).tolist():
             mine = slice(int(firsts[number]), int(firsts[number] + counts[number]))
             pulled = window[number]
-            self._require_complete(slices[pulled.number], pulled, queue_offsets[mine], n_held[mine])
-        return queue_offsets, n_held
+            self._require_complete(
+                slices[pulled.number], pulled, queue_offsets[mine], n_messages[mine]
+            )
+        return queue_offsets, n_messages
 
     def _require_complete(
         self,
         queue_slice: QueueSlice,
         pulled: Pulled,
         queue_offsets: NDArray[np.int64],
-        n_held: NDArray[np.int64],
+        n_messages: NDArray[np.int64],
     ) -> None:
         """Report the queue offsets of an answer that no record has.
 
@@ -223,7 +225,7 @@ class LiveScan:
             OffsetOutOfRangeError: there are some, and data loss is to fail.
             StoreFormatError: the records do not say where they lie.
         """
-        ends = queue_offsets + n_held
+        ends = queue_offsets + n_messages
         is_rising = bool((queue_offsets[1:] >= ends[:-1]).all())
         if not is_rising:
             raise StoreFormatError(

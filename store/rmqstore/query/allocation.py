@@ -69,8 +69,8 @@ def consistent_hash(queues: Sequence[MessageQueue], clients: Sequence[str]) -> S
     ring = sorted(owners)
     shares: Shares = {client: [] for client in clients}
     for queue in queues:
-        place = bisect_left(ring, _hash(str(queue)))
-        shares[owners[ring[place % len(ring)]]].append(queue)
+        position = bisect_left(ring, _hash(str(queue)))
+        shares[owners[ring[position % len(ring)]]].append(queue)
     return shares
 
 

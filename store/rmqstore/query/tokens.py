@@ -81,9 +81,9 @@ class Tokens(ABC):
         return self._refused(self._token.start, f"expected {expected}, found {actual}")
 
     def _refused(self, start: int, reason: str) -> OptionError:
-        return OptionError(f"{self._place(start)}: {reason}")
+        return OptionError(f"{self._position(start)}: {reason}")
 
-    def _place(self, start: int) -> str:
+    def _position(self, start: int) -> str:
         """Return the text and a position in it, as errors name them."""
         return f"{self._SUBJECT} {_quoted(self._text, start)}, character {start + 1}"
 

@@ -303,7 +303,7 @@ class _Parser(Tokens):
     def _comparison(self) -> Condition:
         column = self._expect("name", 'a column, NOT or "("')
         name = column.text
-        require_column(name, self._columns.names, self._place(column.start))
+        require_column(name, self._columns.names, self._position(column.start))
         if self._accept("IS"):
             if self._accept("NOT"):
                 self._expect("NULL", "NULL")

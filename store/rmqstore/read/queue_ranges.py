@@ -387,7 +387,7 @@ class QueueRanges:
                 return False
         return True
 
-    def stands(self, queue_slice: QueueSlice) -> bool:
+    def still_holds(self, queue_slice: QueueSlice) -> bool:
         """Return whether the queue files and the last record of a planned range still exist."""
         for part in self._store_queues.divide([queue_slice])[-1]:
             key = (part.topic, part.queue_id)

@@ -18,7 +18,7 @@ PHYSICAL_OFFSET = "commitLogOffset"
 
 
 def merge_by_physical_offset(
-    one: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch]
+    left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of two streams in the order of the log, one batch of each in memory.
 
@@ -26,7 +26,7 @@ def merge_by_physical_offset(
         one: batches with ``commitLogOffset``, which rises and is never null.
         other: likewise; its rows come after those of the first at the same place.
     """
-    streams = [iter(one), iter(other)]
+    streams = [iter(left), iter(right)]
     headers = [_next(stream) for stream in streams]
     while (first := headers[0]) is not None and (second := headers[1]) is not None:
         limit = min(

@@ -235,8 +235,8 @@ def choose(rows: Rows, spec: ReadSpec, chosen: LogFilter | None) -> Rows:
     return rows if mask is None or mask.all() else rows.narrow(np.flatnonzero(mask))
 
 
-def _both(one: Mask | None, other: Mask) -> Mask:
-    return other if one is None else one & other
+def _both(left: Mask | None, right: Mask) -> Mask:
+    return right if left is None else left & right
 
 
 def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False) -> Rows:

@@ -24,7 +24,7 @@ from rmqstore.read.read_spec import READS_ON, ReadSpec
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import reach
+from rmqstore.storage.queue.queue import records_end
 from rmqstore.storage.queue.queue_source import QueuePart, QueueSource, join_parts
 from rmqstore.storage.queue.tiered import TieredQueue, TieredQueues
 from rmqstore.storage.recovery.queues import Queues
@@ -241,7 +241,7 @@ class StoreQueues:
         ends = [-1]
         for key in self.prefetched(key for key in self._queues.plain() if key not in but):
             queue = self._queues.open(*key)
-            ends.append(reach(queue, queue.end()))
+            ends.append(records_end(queue, queue.end()))
         return max(ends)
 
     def proved_end(self) -> int:

@@ -43,7 +43,7 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
     offset = bounds.high if start == "last-file" else int(start)
     if not is_new:
         offset = min(max(offset, bounds.low), bounds.high)
-    if not bounds.reach(offset):
+    if not bounds.contains(offset):
         raise OptionError(
             f"`start` {offset}: the log of the broker is from {bounds.low} to {bounds.high}"
         )

@@ -161,7 +161,7 @@ class LogBounds(NamedTuple):
     low: int
     high: int
 
-    def reach(self, physical_offset: int) -> bool:
+    def contains(self, physical_offset: int) -> bool:
         """Return whether the log has a physical offset, or ends there."""
         return self.low <= physical_offset <= self.high
 

@@ -489,7 +489,7 @@ class FollowMetrics:
         add(GaugeMetricFamily, "up", text, followed)
         for kind, known in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (field, text) in known.items():
-                values = {broker: float(getattr(each, field)) for broker, each in copies.items()}
+                values = {broker: float(getattr(copy, field)) for broker, copy in copies.items()}
                 add(kind, name, text, values)
         text = "When the broker reported the end of its log the last time, epoch seconds."
         times = {broker: progress.source_at / 1000 for broker, progress in copies.items()}

@@ -134,7 +134,7 @@ def _planned(state: ReplicaState, handshake: Handshake | None) -> Decision:
     if handshake is not None:
         bounds = served_bounds(bounds, handshake.epochs, handshake.end, source.file_size)
     state = state.with_link(served=bounds, handshake=handshake)
-    if copy.confirmed_end == saved.begin and not bounds.reach(saved.begin):
+    if copy.confirmed_end == saved.begin and not bounds.contains(saved.begin):
         first = begin_at(settings.start, bounds, source.file_size, is_new=False)
         reason = "the broker does not have it"
         cut = Cutting(saved.begin, saved.begin, reason, state.epoch_ms, begins_at=first)

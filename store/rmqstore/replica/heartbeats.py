@@ -79,7 +79,7 @@ def on_bounds(state: ReplicaState, event: events.BoundsReported, question: Quest
         return lose(state, link.pending)
     if link.position != position:  # more has come since
         return state, []
-    if not bounds.reach(position):  # the next connection begins with these
+    if not bounds.contains(position):  # the next connection begins with these
         text = (
             f"the broker continues at {position}, and its log is now from {bounds.low} "
             f"to {bounds.high}"

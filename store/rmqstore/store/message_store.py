@@ -181,7 +181,7 @@ class MessageStore(Closing):
             candidates = dict.fromkeys(groups, -1)
         return matched_groups(queues.open_ext(topic, queue_id), code, topic, candidates)
 
-    def get(self, place: int | str) -> Message:
+    def get(self, offset_or_id: int | str) -> Message:
         """Return the message at a physical offset or with an offset message id.
 
         Such an id has 32 or 56 hex digits. Its host is ignored, so it is valid for a copy too.
@@ -192,17 +192,21 @@ class MessageStore(Closing):
             OffsetOutOfRangeError: no file holds the offset.
         """
         self.parts.require("get")
-        return self.parts.retry(lambda: self._get(place))
+        return self.parts.retry(lambda: self._get(offset_or_id))
 
-    def _get(self, place: int | str) -> Message:
+    def _get(self, offset_or_id: int | str) -> Message:
         log = self.parts.log
-        physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
-        if isinstance(place, str) and not log.min_offset <= physical_offset < log.max_offset:
-            raise OffsetOutOfRangeError(
-                f"{place} would be the offset message id of physical offset {physical_offset}; "
-                f"the log of {self.paths.root} reaches from {log.min_offset} to {log.max_offset}. "
-                "Look up an id of a client (column msgId): scan(msg_id=...), rmqstore query -m"
-            )
+        if isinstance(offset_or_id, str):
+            _, physical_offset = parse_message_id(offset_or_id)
+            if not log.min_offset <= physical_offset < log.max_offset:
+                raise OffsetOutOfRangeError(
+                    f"{offset_or_id} would be the offset message id of physical offset "
+                    f"{physical_offset}; the log of {self.paths.root} reaches from "
+                    f"{log.min_offset} to {log.max_offset}. "
+                    "Look up an id of a client (column msgId): scan(msg_id=...), rmqstore query -m"
+                )
+        else:
+            physical_offset = offset_or_id
         end = self.parts.ends.of_records()
         text = "the log ends at {}: nothing is stored at physical offset {}"
         if end is not None and physical_offset >= end:

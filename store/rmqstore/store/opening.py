@@ -355,7 +355,7 @@ def open_cluster(
     files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
     if not names and not files:
         raise OptionError("`brokers`: name at least one store")
-    to_reach = options_by_path(names, storage_options)
+    options_of_path = options_by_path(names, storage_options)
     with ExitStack() as stack:
         opened = [
             stack.enter_context(
@@ -363,7 +363,7 @@ def open_cluster(
                     path,
                     broker_name=name,
                     ignore_log_end=ignore_log_end,
-                    storage_options=to_reach[path],
+                    storage_options=options_of_path[path],
                 )
             )
             for path, name in names.items()

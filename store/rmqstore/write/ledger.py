@@ -15,7 +15,7 @@ from urllib.parse import quote
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import read_small
-from rmqstore.storage.log.appender import RecordMark
+from rmqstore.storage.log.appender import RecordId
 from rmqstore.storage.log.commitlog import CommitLog
 
 _FOLDER = "ledger"
@@ -27,8 +27,8 @@ class LedgerEntry:
     """The newest write of one application."""
 
     version: int
-    first: RecordMark | None  # None for a write without rows
-    last: RecordMark | None
+    first: RecordId | None  # None for a write without rows
+    last: RecordId | None
     is_done: bool
     previous: int | None = None  # the version that was done before this one
 
@@ -73,8 +73,8 @@ class Ledger:
         app_id: str,
         version: int,
         log: CommitLog,
-        first: RecordMark | None,
-        last: RecordMark | None,
+        first: RecordId | None,
+        last: RecordId | None,
     ) -> None:
         """Note durably what is about to be committed to the log."""
         self._disk.make_folder(self._folder)
@@ -96,7 +96,7 @@ class Ledger:
         try:
             fields = json.loads(read_small(LOCAL, path, _MAX_BYTES))
             first, last = (
-                None if fields[name] is None else RecordMark(**fields[name])
+                None if fields[name] is None else RecordId(**fields[name])
                 for name in ("first", "last")
             )
             entry = LedgerEntry(
@@ -122,4 +122,4 @@ class Ledger:
 
 def _is_in_log(entry: LedgerEntry, log: CommitLog) -> bool:
     records = (entry.first, entry.last)
-    return all(record is None or record.stands(log) for record in records)
+    return all(record is None or record.is_in(log) for record in records)

@@ -25,7 +25,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import chunks, reach
+from rmqstore.storage.queue.queue import chunks, records_end
 from rmqstore.write.truncation import cut_queue
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class QueueFiles:
         ends = [-1]
         for files in self._all():
             with closing(files) as queue:
-                ends.append(reach(queue, queue.end()))
+                ends.append(records_end(queue, queue.end()))
         return max(ends)
 
     def check_when_opened(self, log_end: int) -> None:
@@ -182,7 +182,7 @@ class QueueFiles:
         for files in self._all():
             with closing(files) as queue:
                 end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
-                queues_end = max(queues_end, reach(queue, end))
+                queues_end = max(queues_end, records_end(queue, end))
                 n_queues += n_removed > 0
                 n_units += n_removed
         if n_units:
@@ -200,7 +200,6 @@ class QueueFiles:
             else:
                 end, _ = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
             start = queue.begin
-            records_end = reach(queue, end)
             if queue.is_batch:
                 return BatchQueueAppender(
                     self._disk,
@@ -208,7 +207,7 @@ class QueueFiles:
                     self._config.mapper_file_size_batch_consume_queue,
                     start=start,
                     end=end,
-                    records_end=records_end,
+                    records_end=records_end(queue, end),
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
                 )
@@ -218,7 +217,7 @@ class QueueFiles:
                 self._config.mapped_file_size_consume_queue,
                 start=start,
                 end=end,
-                records_end=records_end,
+                records_end=records_end(queue, end),
                 is_new=not queue.segments,
             )
 

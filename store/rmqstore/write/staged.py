@@ -352,7 +352,7 @@ class StagedAppend:
         self._start = start
         self._file_size = file_size
         self._times: list[int] = []  # the store time of each batch, ms
-        offsets.mark()
+        offsets.save()
 
     def place(self, now: Callable[[], int]) -> Iterator[PlacedBatch]:
         """Yield all batches with their offsets; this advances the queue offsets.

@@ -418,7 +418,7 @@ class StoreWriter:
         end = self._append.end
         with self._all_or_nothing():
             if txn is not None:
-                self._ledger.intend(*txn, self._log, *self._append.marks())
+                self._ledger.intend(*txn, self._log, *self._append.first_and_last())
             if start != end:
                 self._append.commit()
                 self._complete(start, end)
@@ -491,7 +491,7 @@ class StoreWriter:
         dispatcher.flush()
         self._waiting.clear()
         self._topics.register()
-        _, last = self._append.marks()
+        _, last = self._append.first_and_last()
         assert last is not None, "what was committed has a last record"
         self._checkpoint.set_dispatched(last.physical_offset)
         self._checkpoint.save(built=self._last_store_timestamp)

@@ -15,7 +15,7 @@ from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.queue_ranges import estimate_physical_offset, trim
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, reach, total_weight, whole_end
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end, total_weight, whole_end
 from rmqstore.storage.queue.queue_set import RecoveredQueue, open_files
 
 KEY = ("T", 0)
@@ -84,7 +84,7 @@ def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
         "weights": [int(queue.weights(*span).sum()) for span in spans],
         "lengths": [len(queue.weights(*span)) for span in spans],
         "counts": [queue.count_units(*span, place) for span in spans for place in places],
-        "reach": [reach(queue, bound) for bound in bounds],
+        "records_end": [records_end(queue, bound) for bound in bounds],
         "whole": [whole_end(queue, *span) for span in spans],
         "total": [total_weight(queue, *span) for span in spans],
         "estimates": [

@@ -43,7 +43,7 @@ from rmqstore.format.layout import (
 )
 
 _SEPARATOR: Final = ord(",")  # Source: MixAll.java#MULTI_DISPATCH_QUEUE_SPLITTER
-_MARK: Final = PROPERTY_MULTI_DISPATCH.encode() + bytes([NAME_VALUE_SEPARATOR])
+_NAME: Final = PROPERTY_MULTI_DISPATCH.encode() + bytes([NAME_VALUE_SEPARATOR])
 _SEARCHED_BYTES: Final = 64 << 20
 _NUMBER: Final = r"^[0-9]{1,18}$"
 # Records in these topics are copies, which still name the queues that only the original is in.
@@ -87,7 +87,7 @@ def find_dispatches(
         return _NONE
     low = int(headers.property_starts.min())
     high = int((headers.property_starts + headers.property_lengths).max())
-    if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
+    if high - low <= _SEARCHED_BYTES and _NAME not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
     entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
     topic_column = topics(buf, headers).view(pa.binary()).dictionary_encode()

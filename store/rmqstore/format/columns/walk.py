@@ -346,8 +346,8 @@ def _follow_singly(buf: Bytes, chains: _Chains, framing: Framing) -> tuple[_Phas
 
 def _middle(values: NDArray[np.integer[Any]]) -> int:
     """Return the upper median, much faster than numpy's."""
-    place = len(values) // 2
-    return int(np.partition(values, place)[place])
+    middle = len(values) // 2
+    return int(np.partition(values, middle)[middle])
 
 
 def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:

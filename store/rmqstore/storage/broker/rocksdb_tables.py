@@ -31,7 +31,7 @@ _COUNTERS = struct.Struct(">qqq")  # state version, timestamp and counter of a t
 _VERSION_NAME = b"data_version"
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Where a table lies in each kind of database."""
 
     folder: str  # of its own database
@@ -39,10 +39,10 @@ class _Place(NamedTuple):
     number: int  # in that of the second form. Source: TableId.java
 
 
-PLACES: Final = {
-    "topics.json": _Place("topics", "topic", 3),
-    "subscriptionGroup.json": _Place("subscriptionGroups", "subscriptionGroup", 4),
-    "consumerOffset.json": _Place("consumerOffsets", "consumerOffset", 1),
+LOCATIONS: Final = {
+    "topics.json": _Location("topics", "topic", 3),
+    "subscriptionGroup.json": _Location("subscriptionGroups", "subscriptionGroup", 4),
+    "consumerOffset.json": _Location("consumerOffsets", "consumerOffset", 1),
 }
 
 
@@ -70,7 +70,7 @@ def database_folders(config: Path, storage: Storage, name: str | None = None) ->
         storage: the storage that has it.
         name: the file that the broker would keep the table in without RocksDB; None for all.
     """
-    names = [location.folder for file, location in PLACES.items() if name in (None, file)]
+    names = [location.folder for file, location in LOCATIONS.items() if name in (None, file)]
     folders = [config / folder for folder in (_SECOND_FORM, _SHARED, *names)] if names else []
     return [folder for folder in folders if storage.exists(folder / "CURRENT")]
 
@@ -89,12 +89,12 @@ def stored_tables(config: Path, storage: Storage, name: str) -> list[StoredTable
     """
     tables = []
     for folder in database_folders(config, storage, name):
-        database, place = open_rocksdb(folder, storage), PLACES[name]
+        database, location = open_rocksdb(folder, storage), LOCATIONS[name]
         if folder.name == _SECOND_FORM:
-            return [_second_form(database, name, place)]
+            return [_second_form(database, name, location)]
         is_shared = folder.name == _SHARED
-        family = place.family if is_shared else "default"
-        version = f"{place.family}Version" if is_shared else _VERSION_FAMILY
+        family = location.family if is_shared else "default"
+        version = f"{location.family}Version" if is_shared else _VERSION_FAMILY
         items = _bounded(database, database.items(family, *_EVERYTHING))
         entries = {_text(key): value for key, value in items}
         stored = database.get(version, _VERSION_KEY)
@@ -125,9 +125,9 @@ def _text(key: bytes) -> str:
     return key.decode(errors="replace")
 
 
-def _second_form(database: RocksDb, name: str, place: _Place) -> StoredTable:
-    prefix = struct.pack(">BhB", 1, place.number, _DATA)
-    stop = struct.pack(">BhB", 1, place.number, _DATA + 1)
+def _second_form(database: RocksDb, name: str, location: _Location) -> StoredTable:
+    prefix = struct.pack(">BhB", 1, location.number, _DATA)
+    stop = struct.pack(">BhB", 1, location.number, _DATA + 1)
     items = _bounded(database, database.items("default", prefix, stop))
     try:
         if name == "consumerOffset.json":
@@ -137,7 +137,7 @@ def _second_form(database: RocksDb, name: str, place: _Place) -> StoredTable:
     except (struct.error, ValueError) as err:
         raise CorruptDatabaseError(str(database.folder), f"a key of {name}: {err}") from err
     version = database.get(
-        "default", struct.pack(">BhB", 1, place.number, _DATA_VERSION) + _VERSION_NAME
+        "default", struct.pack(">BhB", 1, location.number, _DATA_VERSION) + _VERSION_NAME
     )
     is_version = version is not None and len(version) == _COUNTERS.size
     counter = _COUNTERS.unpack(version)[2] if version is not None and is_version else 0

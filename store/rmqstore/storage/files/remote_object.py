@@ -117,7 +117,7 @@ class BlockCache:
             False: OrderedDict(),
             True: OrderedDict(),
         }
-        self._places: dict[tuple[int, int], tuple[bool, int]] = {}  # of the range with a block
+        self._range_ids: dict[tuple[int, int], tuple[bool, int]] = {}  # by block
         self._ids = count()
         self._guard = threading.Lock()
 
@@ -133,10 +133,10 @@ class BlockCache:
             The bytes, None if the first block is not held.
         """
         with self._guard:
-            place = self._places.get((number, block))
-            if place is None:
+            range_id = self._range_ids.get((number, block))
+            if range_id is None:
                 return None
-            is_passing, number_of_range = place
+            is_passing, number_of_range = range_id
             ranges = self._ranges[is_passing]
             if not is_passing:  # those that were read are dropped before those still to be read
                 ranges.move_to_end(number_of_range)
@@ -146,7 +146,7 @@ class BlockCache:
 
     def holds(self, number: int, block: int) -> bool:
         """Return whether a block of an object is held."""
-        return (number, block) in self._places
+        return (number, block) in self._range_ids
 
     def put(
         self, number: int, start: int, data: NDArray[np.uint8], *, is_passing: bool = False
@@ -160,18 +160,18 @@ class BlockCache:
             is_passing: whether they will be read once, soon.
         """
         new = _Range(number, start // BLOCK_BYTES, data, is_passing)
-        place = is_passing, next(self._ids)
+        range_id = is_passing, next(self._ids)
         ranges = self._ranges[is_passing]
         with self._guard:
-            ranges[place[1]] = new
-            self._places.update(dict.fromkeys(new.blocks(), place))
+            ranges[range_id[1]] = new
+            self._range_ids.update(dict.fromkeys(new.blocks(), range_id))
             self._n_bytes[is_passing] += len(data)
             while self._n_bytes[is_passing] > self._limits[is_passing] and len(ranges) > 1:
                 oldest, dropped = ranges.popitem(last=False)
                 self._n_bytes[is_passing] -= len(dropped.data)
                 for block in dropped.blocks():
-                    if self._places.get(block) == (is_passing, oldest):
-                        del self._places[block]
+                    if self._range_ids.get(block) == (is_passing, oldest):
+                        del self._range_ids[block]
 
 
 class Prefetched:
@@ -255,7 +255,7 @@ class Prefetched:
 class RemoteObject:
     """The bytes of one version of an object, fetched in blocks.
 
-    If another content takes its place, every later fetch fails: bytes of two versions never come
+    If another content takes its range_id, every later fetch fails: bytes of two versions never come
     together. An answer does not name its version, so it is asked for afterwards, but not after a
     first request for one range alone, which cannot mix two.
 

@@ -48,7 +48,7 @@ class Version(NamedTuple):
     """What distinguishes contents of an object: its length, and its ETag or time."""
 
     size: int
-    mark: str
+    tag: str
 
 
 class Range(NamedTuple):
@@ -133,9 +133,9 @@ class RemoteRequests:
             file = self.filesystem.open_input_file(key)
             size = file.size()
             metadata = file.metadata() or {}
-            mark = metadata.get("ETag") or metadata.get(b"ETag")
-            if mark:
-                return file, Version(size, mark.decode() if isinstance(mark, bytes) else mark)
+            etag = metadata.get("ETag") or metadata.get(b"ETag")
+            if etag:
+                return file, Version(size, etag.decode() if isinstance(etag, bytes) else etag)
             info = self.filesystem.get_file_info(key)
             return file, Version(size, str(info.mtime_ns))
 

@@ -32,7 +32,7 @@ _LARGE_BYTES = 1 << 20  # from here on, writing is left to a thread and goes rou
 
 
 @dataclass(frozen=True, slots=True)
-class RecordMark:
+class RecordId:
     """The physical offset of a record, its size and the digest of its bytes."""
 
     physical_offset: int
@@ -40,17 +40,17 @@ class RecordMark:
     sha256: str
 
     @classmethod
-    def of(cls, physical_offset: int, record: bytes) -> RecordMark:
-        """Return the mark of a record."""
+    def of(cls, physical_offset: int, record: bytes) -> RecordId:
+        """Return the id of a record."""
         return cls(physical_offset, len(record), hashlib.sha256(record).hexdigest())
 
-    def stands(self, log: CommitLog) -> bool:
-        """Return whether this very record stands at the physical offset."""
+    def is_in(self, log: CommitLog) -> bool:
+        """Return whether the log has this very record at its physical offset."""
         try:
             stored = log.read(*log.locate(self.physical_offset), self.size)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return False
-        return RecordMark.of(self.physical_offset, stored.tobytes()) == self
+        return RecordId.of(self.physical_offset, stored.tobytes()) == self
 
 
 class LogFiles(NamedTuple):
@@ -376,7 +376,7 @@ class LogAppend:
         self._commit: OneWriteCommit | None = None
         self._created: list[Path] = []
         self._touched: dict[Path, None] = {}
-        self._marks: list[RecordMark] = []  # of the first record and the last
+        self._ids: list[RecordId] = []  # of the first record and the last
 
     @property
     def is_committed(self) -> bool:
@@ -414,8 +414,8 @@ class LogAppend:
                 self._commit = WithheldHeads(self._files, self.start)
         for row in (0, -1):
             record = records.data[records.starts[:-1][row] : records.starts[1:][row]].tobytes()
-            self._marks.append(RecordMark.of(int(placement.physical_offsets[row]), record))
-        del self._marks[1:-1]
+            self._ids.append(RecordId.of(int(placement.physical_offsets[row]), record))
+        del self._ids[1:-1]
         files = placement.physical_offsets // self._files.file_size
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for low, high in pairwise(cuts):
@@ -448,9 +448,9 @@ class LogAppend:
         else:
             self._disk.write(path, position, data)
 
-    def marks(self) -> tuple[RecordMark | None, RecordMark | None]:
-        """Return the marks of the first and the last record that were written."""
-        return (self._marks[0], self._marks[-1]) if self._marks else (None, None)
+    def first_and_last(self) -> tuple[RecordId | None, RecordId | None]:
+        """Return the ids of the first and the last record that were written."""
+        return (self._ids[0], self._ids[-1]) if self._ids else (None, None)
 
     def commit(self) -> None:
         """Make all written records readable at once."""

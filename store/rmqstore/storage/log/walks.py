@@ -52,7 +52,7 @@ _NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
 _GROWTH: Final = 8
 _LONG_HOLE: Final = 1 << 20  # bytes; shorter ones may be parts of records that hold zeros
 _HOLE_BYTES: Final = 1 << 12  # of a hole, enough to see that no record follows
-_REACH_BYTES: Final = 1 << 16  # read after a window, where its last record may end
+_OVERHANG_BYTES: Final = 1 << 16  # read after a window, where its last record may end
 _WINDOWS_AHEAD: Final = 3  # that a remote storage fetches while one is walked
 
 
@@ -297,9 +297,9 @@ def window_at(
     limit = end - base
     if size is not None:
         limit = next_hole(log, segment, first, min(first + size, limit))
-    data = _read(log, segment, first, limit - first + _REACH_BYTES)
+    data = _read(log, segment, first, limit - first + _OVERHANG_BYTES)
     records = walk(data, first, limit, base, log.framing(segment), after)
-    if records.position > limit + _REACH_BYTES:
+    if records.position > limit + _OVERHANG_BYTES:
         data = _read(log, segment, first, records.position - first)
     return Window(log, segment, data, records, end)
 
@@ -372,7 +372,7 @@ def walk_forward(
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
     """Begin to fetch what is written in a range of positions; return where it ends."""
     for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
-        n_bytes = high - low + _REACH_BYTES
+        n_bytes = high - low + _OVERHANG_BYTES
         log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([n_bytes], np.int64))
         start = low + n_bytes
     return start

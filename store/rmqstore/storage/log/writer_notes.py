@@ -199,7 +199,7 @@ def note_commit(
         append: what was committed.
         txn: the id of the application and the version of the write, if it named them.
     """
-    first, _ = append.marks()
+    first, _ = append.first_and_last()
     file = paths.own.commits
     try:
         oldest, newest, size = _numbers(file)

@@ -38,7 +38,7 @@ class NextOffsets:
         self._queues = np.empty(0, np.int64)  # topic number and queue id in one, rising
         self._first = np.empty(0, np.int64)  # of each queue, when it was met
         self._next = np.empty(0, np.int64)  # of each queue
-        self._marked = np.empty(0, np.int64)  # the same at the mark, or when the queue was met
+        self._saved = np.empty(0, np.int64)  # the same at the mark, or when the queue was met
 
     def assign(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the next offsets of n rows, (n,), which are not negative."""
@@ -119,7 +119,7 @@ class NextOffsets:
             self._queues = np.insert(self._queues, indices, new[by_queue])
             self._first = np.insert(self._first, indices, np.maximum(offsets[by_queue], 0))
             self._next = np.insert(self._next, indices, offsets[by_queue])
-            self._marked = np.insert(self._marked, indices, offsets[by_queue])
+            self._saved = np.insert(self._saved, indices, offsets[by_queue])
             indices = np.searchsorted(self._queues, queues)
         return order, starts, indices
 
@@ -134,23 +134,23 @@ class NextOffsets:
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Take back what was assigned and claimed if the block raises an error."""
-        self.mark()
+        self.save()
         try:
             yield
         except BaseException:  # an interrupt, too, must not leave offsets claimed
             self.rewind()
             raise
 
-    def mark(self) -> None:
+    def save(self) -> None:
         """Remember the next offsets, for :meth:`rewound`."""
-        self._marked = self._next.copy()
+        self._saved = self._next.copy()
 
     def rewound(self) -> NextOffsets:
-        """Return the same queues at the mark; those met since are as they were met."""
+        """Return the same queues at the saved offsets; those met since are as they were met."""
         offsets = copy(self)
         offsets.rewind()
         return offsets
 
     def rewind(self) -> None:
-        """Go back to the mark."""
-        self._next = self._marked.copy()
+        """Go back to the saved offsets."""
+        self._next = self._saved.copy()

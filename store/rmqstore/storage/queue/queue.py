@@ -123,7 +123,7 @@ def total_weight(queue: Queue, start: int, end: int) -> int:
     return sum(int(queue.weights(*chunk).sum()) for chunk in chunks(queue, start, end))
 
 
-def reach(queue: Queue, end: int) -> int:
+def records_end(queue: Queue, end: int) -> int:
     """Return the physical offset after the record of the last unit before ``end``.
 
     -1 if that unit has no record.

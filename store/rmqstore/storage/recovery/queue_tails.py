@@ -50,7 +50,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
 from rmqstore.storage.queue.appender import begins_again_at
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, reach, whole_end
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end, whole_end
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
 
@@ -109,7 +109,9 @@ class TailBuilder:
         # physical offsets after the records of the last unit in the files, and of the last one
         # built so far; -1 without any
         has_units = not is_new and self.end > queue.begin
-        self.files_reach = self.reach = reach(queue, self.end) if has_units else -1
+        self.files_records_end = self.records_end = (
+            records_end(queue, self.end) if has_units else -1
+        )
         # by how much the queue offsets in its records exceed the places of their units
         self.shift = 0
         if has_units and not queue.is_batch and not key[0].startswith(LMQ_PREFIX):
@@ -146,11 +148,11 @@ class TailBuilder:
         """Append units, QUEUE_UNIT (n,); the record of the last one ends at ``record_end``."""
         self.parts.append(units)
         self.end += len(units)
-        self.reach = record_end
+        self.records_end = record_end
 
     def pass_over(self, n_records: int) -> None:
         """Note records that get no unit, because others before them have their queue offsets."""
-        if self.reach >= 0:
+        if self.records_end >= 0:
             self.n_repeated += n_records
 
     def of_newest_topic(self, headers: RecordHeaders, *, has_older: bool) -> RecordHeaders:
@@ -165,7 +167,7 @@ class TailBuilder:
             return headers
         self.start = self.end = self.shift = 0
         self.begun_at = int(headers.column("physical_offset")[row])
-        self.reach = -1
+        self.records_end = -1
         self.parts.clear()
         return headers.take(slice(row, None))
 
@@ -398,7 +400,7 @@ class _Recovery:
             tail = self._tail(key, physical_offsets[rows], queue_offsets[rows])
             if tail is None or tail.is_short:
                 continue
-            is_lacking = (ends[rows] > tail.reach) & (physical_offsets[rows] >= tail.since)
+            is_lacking = (ends[rows] > tail.records_end) & (physical_offsets[rows] >= tail.since)
             lacking = headers.take(rows[is_lacking])
             valid = window.without_torn(data, lacking, np.ones(len(lacking), np.bool_))
             if not valid.all():
@@ -490,8 +492,8 @@ class _Recovery:
             have room for the missing records.
         """
         before = self._lost[: bisect_left(self._lost, physical_offset, key=_start_of)]
-        after_tail = before[bisect_left(before, tail.reach, key=_start_of) :]
-        gaps = after_tail or [gap for gap in before[-1:] if gap.end > tail.reach]
+        after_tail = before[bisect_left(before, tail.records_end, key=_start_of) :]
+        gaps = after_tail or [gap for gap in before[-1:] if gap.end > tail.records_end]
         n_missing = first - tail.end
         n_bytes = sum(gap.end - gap.start for gap in gaps)
         min_message_bytes = 1 if tail.is_batch else MIN_RECORD_BYTES
@@ -544,7 +546,7 @@ class _Recovery:
             )  # fmt: skip
         # The spans that may have held the messages that queues lack. Units in files point at
         # the earlier spans, so a read finds those by itself.
-        lacking = (tail.files_reach for tail in self._open_tails() if tail.lacks_units)
+        lacking = (tail.files_records_end for tail in self._open_tails() if tail.lacks_units)
         since = min(lacking, default=self._log.max_offset) if self._tails else -1
         lost = (span for span in self._lost if span.start >= since)
         return RecoveredQueues(tails, tuple(sorted(lost, key=_start_of)))

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from rmqstore.storage.broker.retry import Deletions, retry
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import committed_since, read_intent
-from rmqstore.storage.queue.queue import RecoveredUnits, reach
+from rmqstore.storage.queue.queue import RecoveredUnits, records_end
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues, are_queues_unreadable
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
@@ -305,7 +306,7 @@ class StoreEnds:
             with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
                 end = queue.end()
                 last = max(
-                    last, (queue.unit(end - 1)[0], reach(queue, end)), key=lambda one: one[1]
+                    last, (queue.unit(end - 1)[0], records_end(queue, end)), key=itemgetter(1)
                 )
         return last
 
