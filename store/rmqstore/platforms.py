@@ -432,8 +432,8 @@ def least_round_trip(connection: socket.socket) -> float:
     if not hasattr(socket, "TCP_INFO"):
         return 0.0
     with suppress(OSError, struct.error):
-        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        (microseconds,) = struct.unpack_from("=I", told, _MIN_RTT_AT)
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
         return float(microseconds / 1e6)
     return 0.0
 

@@ -114,7 +114,7 @@ class LiveLocation:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether servers are told who asks."""
+        """Whether requests are signed with an access key."""
         return "access_key" in self._given
 
     @property

@@ -60,7 +60,7 @@ class LiveScan:
     Args:
         broker: the broker.
         spec: how records are read. Where it names tags, the broker leaves out messages with
-            others, which are not told apart then from messages that are lost.
+            others, which look like lost messages then.
     """
 
     def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
