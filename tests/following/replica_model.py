@@ -6,7 +6,7 @@ restart and switch; a follower may be killed, with or without the power, or stop
 
 The performer is modelled too. Orders for the two threads are performed only when the explorer says
 so, and their answers may come later than that. Questions are answered at the next wait, late, not
-at all, or twice. Each order and each change of the disk may fail, and an interrupt may come before
+at all, or twice. Each action and each change of the disk may fail, and an interrupt may come before
 any action: then both threads end what they do, and no answer is taken any more. What is abandoned
 is flushed, and its state is written, unless a flush has failed.
 """

@@ -1,7 +1,7 @@
 """The store that a copy is: its lock, its log, its queues and its state, and two threads.
 
 The loop writes the log. One thread brings it to the disk, and then the state; another one builds
-queues and index, and writes tables. Each receives orders, which are values, and returns events;
+queues and index, and writes tables. Each receives actions, which are values, and returns events;
 each has its own disk, and nothing of what it works with is changed by anybody else meanwhile.
 """
 
@@ -218,17 +218,17 @@ def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
 
 
 class Worker:
-    """A thread that performs orders, one after the other, and returns an event for each.
+    """A thread that performs actions, one after the other, and returns an event for each.
 
     An error ends it, and is an event too.
 
     Args:
         name: of the thread.
-        perform: performs an order; returns the event.
+        perform: performs an action; returns the event.
         put: takes the event.
 
     Attributes:
-        failed: the order that ended it, and its error; None as long as it runs.
+        failed: the action that ended it, and its error; None as long as it runs.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Worker:
     ) -> None:
         self._perform = perform
         self._put = put
-        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.failed: tuple[Any, BaseException] | None = None
         # An interrupt of join() makes a thread look ended.
         self._has_ended = threading.Event()
@@ -246,35 +246,35 @@ class Worker:
         """Let it begin. Whoever has to end it knows it before."""
         self._thread.start()
 
-    def give(self, order: Any) -> None:  # noqa: ANN401 - whatever is performed
-        """Give it an order."""
-        self._orders.put(order)
+    def give(self, action: Any) -> None:  # noqa: ANN401 - whatever is performed
+        """Give it an action."""
+        self._actions.put(action)
 
     def _run(self) -> None:
         try:
-            while self.failed is None and (order := self._orders.get()) is not None:
-                if isinstance(order, threading.Event):  # all orders before are performed
-                    order.set()
+            while self.failed is None and (action := self._actions.get()) is not None:
+                if isinstance(action, threading.Event):  # all actions before are performed
+                    action.set()
                     continue
                 try:
-                    event = self._perform(order)
+                    event = self._perform(action)
                 except BaseException as err:  # noqa: BLE001 - raised by the loop
-                    self.failed = order, err
+                    self.failed = action, err
                     event = events.Failed(err, is_consistent=False)
                 self._put(event)
         finally:
             self._has_ended.set()
 
     def finish(self) -> None:
-        """Wait until it has performed all orders."""
+        """Wait until it has performed all actions."""
         is_done = threading.Event()
-        self._orders.put(is_done)
+        self._actions.put(is_done)
         while self._is_running and not is_done.wait(_POLL_SECONDS):
             pass
 
     def end(self) -> None:
-        """End it, once it has performed all orders."""
-        self._orders.put(None)
+        """End it, once it has performed all actions."""
+        self._actions.put(None)
         while self._is_running:
             self._has_ended.wait(_POLL_SECONDS)
 
@@ -283,8 +283,8 @@ class Worker:
         return self._thread.ident is not None and not self._has_ended.is_set()
 
 
-class _LogOrder(NamedTuple):
-    """An order about the log or the state, and how many times files of the log were deleted."""
+class _LogAction(NamedTuple):
+    """An action on the log or the state, and how many times files of the log were deleted."""
 
     action: LogFlush | events.WriteState
     n_removals: int
@@ -299,14 +299,14 @@ class _LogKeeper:
         self._epochs = epochs
         self._n_removals = 0
 
-    def perform(self, order: _LogOrder) -> Event:
+    def perform(self, to_do: _LogAction) -> Event:
         began = time.monotonic()
         # What is open may be deleted: a flush of it says nothing of a new file with its name, and
         # it takes space.
-        if order.n_removals != self._n_removals:
+        if to_do.n_removals != self._n_removals:
             self._disk.close()
-            self._n_removals = order.n_removals
-        action = order.action
+            self._n_removals = to_do.n_removals
+        action = to_do.action
         if isinstance(action, LogFlush):
             action.perform(self._disk)
             return events.Flushed(action.end, action.number, time.monotonic() - began)
@@ -325,8 +325,8 @@ class _QueueKeeper:
         self._paths = paths
         self._builder = builder
 
-    def perform(self, order: tuple[events.Action, RecordStarts]) -> Event:
-        action, starts = order
+    def perform(self, to_do: tuple[events.Action, RecordStarts]) -> Event:
+        action, starts = to_do
         builder = self._builder
         began = time.monotonic()
         match action:
@@ -484,13 +484,13 @@ class CopyStore:
         return events.Opened(saved, end, log.last_store_timestamp, tuple(epochs))
 
     def _give(self, action: Action) -> None:
-        """Give an order to the thread that it is for."""
+        """Give an action to the thread that performs it."""
         flushes, builds = self._workers
         n_removals = self.log.unflushed.n_removals
         if isinstance(action, events.Flush):
-            flushes.give(_LogOrder(self.log.begin_flush(action.end), n_removals))
+            flushes.give(_LogAction(self.log.begin_flush(action.end), n_removals))
         elif isinstance(action, events.WriteState):
-            flushes.give(_LogOrder(action, n_removals))
+            flushes.give(_LogAction(action, n_removals))
         elif isinstance(action, events.Build):
             builds.give((action, self.log.starts.until(action.end)))
         else:
@@ -517,7 +517,7 @@ class CopyStore:
                 self._aside = None
 
     def failure(self, error: BaseException) -> events.Failed:
-        """Return an error as an event, after the threads have performed all orders."""
+        """Return an error as an event, after the threads have performed all actions."""
         for worker in self._workers:
             worker.finish()
         is_consistent = all(worker.failed is None for worker in self._workers)
@@ -601,9 +601,9 @@ class CopyStore:
                 if self._log is not None and self._workers and not has_lost_bytes:
                     self._disk.delete(self._spare)
                     self._log.begin_flush(self._log.end).perform(self._disk)
-                    order = state_of(self._log.end)
-                    if order is not None:
-                        write_state(self._disk, self.paths, order.saved)
+                    last_write = state_of(self._log.end)
+                    if last_write is not None:
+                        write_state(self._disk, self.paths, last_write.saved)
         finally:
             self.release()
 

@@ -329,20 +329,20 @@ class ForgetBegun(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """Bring the log to the disk: an order for the thread that flushes."""
+    """Bring the log to the disk, by the thread that flushes."""
 
     end: int
 
 
 class WriteState(NamedTuple):
-    """Write the epochs, then the state: an order for the thread that flushes."""
+    """Write the epochs, then the state, by the thread that flushes."""
 
     saved: FollowState
     epochs: tuple[Epoch, ...]
 
 
 class Build(NamedTuple):
-    """Build queues and index up to a physical offset: an order for the thread that builds."""
+    """Build queues and index up to a physical offset, by the thread that builds."""
 
     end: int
     is_far: bool
@@ -350,13 +350,13 @@ class Build(NamedTuple):
 
 
 class TakeTables(NamedTuple):
-    """Write the tables of the broker: an order for the thread that builds."""
+    """Write the tables of the broker, by the thread that builds."""
 
     facts: Facts
 
 
 class PlanCut(NamedTuple):
-    """Find from where on queues and index have to be built again: an order for that thread."""
+    """Find from where on queues and index have to be built again, by that thread."""
 
     end: int
 
@@ -372,7 +372,7 @@ class Cut(NamedTuple):
 
 
 class CutQueues(NamedTuple):
-    """Cut queues and index as the log was cut: an order for the thread that builds."""
+    """Cut queues and index as the log was cut, by the thread that builds."""
 
     end: int
     is_new: bool
@@ -393,7 +393,7 @@ class DeleteOldFiles(NamedTuple):
 
 
 class DeleteOldQueues(NamedTuple):
-    """Delete the files of queues and index before it: an order for the thread that builds."""
+    """Delete the files of queues and index before it, by the thread that builds."""
 
     begin: int
 

@@ -416,8 +416,8 @@ class Follower:
 
     def _leave(self, end: int) -> events.WriteState | None:
         """Return what the state file has to say of a log that ends somewhere."""
-        self.state, order = state_to_leave(self.state, end)
-        return order
+        self.state, last_write = state_to_leave(self.state, end)
+        return last_write
 
     def _request(self, action: events.Request) -> events.Lost | None:
         position, handshake, has_zero = action

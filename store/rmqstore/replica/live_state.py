@@ -190,7 +190,7 @@ class Work(NamedTuple):
     change: Change | None = None
     is_stopping: bool = False
     stop_error: BaseException | None = None  # why it is
-    ordered_at: float = LONG_AGO  # when the thread that flushes was given its last order
+    ordered_at: float = LONG_AGO  # when the thread that flushes was given its last action
     flush_seconds: float = 0.0  # that the last flush took, with the state after it
     synced_at: float = LONG_AGO
     written: int = 0  # up to where queues are built, which the disk may not have
