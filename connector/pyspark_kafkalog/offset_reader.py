@@ -55,7 +55,7 @@ class OffsetReader:
         return {key: self._known[key] for key in self._chosen}
 
     def require_named(self) -> None:
-        """Refuse options that name what does not exist, or not all that they must name.
+        """Refuse options with unknown partitions, or without some that they must have.
 
         Raises:
             OptionError: a topic or partition does not exist, or offsets or times by partition do
@@ -243,7 +243,7 @@ class OffsetReader:
             logger.warning("no record of %s can be read: %s", key, damage)
 
     def _damage_at_end(self, key: TopicPartition, start: int) -> CorruptBatchError | None:
-        """Return what is damaged from an offset on, if that is the end of a log.
+        """Return the damage from an offset on, if the log ends with it.
 
         Where a recovery would cut the damage off, it is not part of the log.
         """
@@ -279,7 +279,7 @@ class OffsetReader:
     def warn_of_losses(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
-        """Warn of records that are gone from the ends of the partitions that are read.
+        """Warn of records that have gone from the ends of the read partitions.
 
         A partition without a folder that the checkpoints name is gone as well.
         """

@@ -187,7 +187,7 @@ def _error(pattern: str, text: str) -> OptionError:
 
 
 def _refusal(pattern: str, at: int) -> OptionError:
-    """Return the error that names what stands there, and what to write instead."""
+    """Return the error that names the refused text, and its replacement."""
     for begin, what, instead in _REFUSED:
         found = re.compile(begin).match(pattern, at)
         if found is not None:
@@ -253,7 +253,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class OffsetLimit:
-    """Where partitions start, or end. The first of timestamp, times and offsets that holds decides.
+    """The starts or ends of partitions; the first given one of timestamp, times and offsets counts.
 
     Attributes:
         default: LATEST or EARLIEST, for all partitions if no other attribute is set.
@@ -274,7 +274,7 @@ class OffsetLimit:
         return None if self.times is None else self.times[key]
 
     def offset_of(self, key: TopicPartition) -> int:
-        """Return the offset that decides for a partition, which may be LATEST or EARLIEST."""
+        """Return the offset of a partition, which may be LATEST or EARLIEST."""
         return self.default if self.offsets is None else self.offsets[key]
 
     @property
@@ -454,7 +454,7 @@ class LogDirsRef:
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """The columns that rows have beside those that they always have.
+    """The optional columns of rows.
 
     Attributes:
         include_headers: whether there is one of headers.
@@ -501,7 +501,7 @@ class StreamOptions:
 
 
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
-    """Parse the options that decide which columns there are; raises as the others do."""
+    """Parse the options of columns; raises as the others do."""
     return _column_options(_known(options))
 
 

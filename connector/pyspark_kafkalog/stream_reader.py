@@ -1,4 +1,4 @@
-"""The micro-batch source: follows log directories that a broker writes to, or that are copied.
+"""The micro-batch source: follows log directories while a broker, or a copy, writes them.
 
 Each query has one reader, on the driver. Source: KafkaMicroBatchStream,
 KafkaSourceOffset and JsonUtils of Spark.
@@ -144,7 +144,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reader.splits(ranges)
 
     def _planned_ends(self, reader: OffsetReader, until: StreamOffset) -> Offsets:
-        """Return where a micro-batch ends, without partitions that were made again since then."""
+        """Return the end of a micro-batch, without partitions that were made again since then."""
         present = reader.partitions
         ends = {key: offset for key, offset in until.offsets.items() if key in present}
         for key in self._began_again(reader, until):
@@ -155,7 +155,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _began_again(self, reader: OffsetReader, noted: StreamOffset) -> set[TopicPartition]:
-        """Return the partitions that are other logs than those that were noted."""
+        """Return the partitions whose logs are not the noted ones."""
         return {
             key
             for key, partition in reader.partitions.items()
@@ -183,7 +183,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _starts(
         self, reader: OffsetReader, since: StreamOffset, ends: Offsets, again: set[TopicPartition]
     ) -> Offsets:
-        """Return where a micro-batch starts: a partition that is new, at its first record."""
+        """Return the start of a micro-batch; a new partition starts at its first record."""
         starts = {}
         for key in ends:
             first = reader.earliest(key)

@@ -1,4 +1,4 @@
-"""Where a stream continues after an offset, and what was lost before that."""
+"""The continuation of a stream after an offset, and the losses before it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Continuation:
         ]
 
     def starts(self, ends: Mapping[Key, int]) -> tuple[dict[Key, int], list[Loss]]:
-        """Return where each queue continues, and what was lost before that.
+        """Return the offset at which each queue continues, and the losses before it.
 
         This is after what was delivered, unless that was cut off or deleted. Queues that the offset
         does not have start at their first message.

@@ -70,7 +70,7 @@ class FollowedStore(NamedTuple):
     def task_of(
         self, slices: list[QueueSlice], limits: Limits, last_record: LastRecord | None
     ) -> StoreTask:
-        """Return what is read of ranges of queues up to a record, which is split within limits."""
+        """Return the parts of queues' ranges up to a record, split within limits."""
         return StoreTask(queues_part(self.store, slices, limits, last_record), self.ref)
 
 
@@ -180,7 +180,7 @@ class FollowedStores:
         logger.warning("%s; continuing without it", text)
 
     def report_gone(self, queues: Mapping[Key, int]) -> None:
-        """Report queues that were deleted, given the offsets up to which they were delivered.
+        """Report deleted queues, given the offsets up to which they were delivered.
 
         Raises:
             OffsetOutOfRangeError: there is one, and data loss is to fail.

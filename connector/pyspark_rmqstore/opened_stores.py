@@ -114,7 +114,7 @@ def this_host() -> str:
 
 @contextmanager
 def naming_this_host() -> Iterator[None]:
-    """Let the error of a store that a task does not see name the host that the task runs on."""
+    """Add the host of a task to the error of a store that it does not see."""
     try:
         yield
     except NotAStoreError as err:

@@ -43,7 +43,7 @@ def option_names() -> Iterator[None]:
 
 
 def without_kafka_own(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options without those that only a job that reads Kafka needs, if it reads as that one.
+    """Return options without those for Kafka alone, if the read has the columns of Kafka.
 
     With ``columns=kafka`` a job need not change its options. They may hold secrets.
     """

@@ -176,7 +176,7 @@ class RmqStoreStreamWriter:
         self._sweep(messages, batchId)
 
     def _sweep(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
-        """Remove what the tasks of this micro-batch staged, and what is left of earlier ones.
+        """Remove the staged files of this micro-batch, and those left by earlier ones.
 
         An attempt that begins after the end of its micro-batch makes the folder again.
         """

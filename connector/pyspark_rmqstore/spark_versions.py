@@ -83,7 +83,7 @@ if TYPE_CHECKING or HAS_ARROW_STREAM_WRITERS:
 class OlderStreamWriter(  # type: ignore[misc]
     RmqStoreStreamWriter, datasource.DataSourceArrowWriter, datasource.DataSourceStreamWriter
 ):
-    """A stream writer that takes Arrow batches from PySpark 4.0, whose class for them takes rows.
+    """A stream writer for Arrow batches in PySpark 4.0, whose own class takes rows.
 
     Rows would need a loop, and their times are local times, which are ambiguous for an hour of each
     autumn. But PySpark 4.0 recognises its class of Arrow writers in streams too, and passes batches

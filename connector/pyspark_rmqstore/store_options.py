@@ -1,4 +1,4 @@
-"""Options that name stores: paths, brokers, and the parts of a store that lie elsewhere.
+"""Options that name stores: paths, brokers, and the parts of a store outside its folder.
 
 Spark passes them to ``schema()`` when a table is created, and never again. But it keeps the schema
 and gives it to every reader, so the options are stored in the metadata of a column. Only reads
@@ -63,7 +63,7 @@ def creates_table(options: Mapping[str, str]) -> bool:
 
 
 def user_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a user gave, without what else Spark passes when a table is created.
+    """Return the user's options, without those that Spark adds when a table is created.
 
     Spark also passes the owner, location, comment, TBLPROPERTIES and so on. It passes what OPTIONS
     holds twice, with a prefix and without.
@@ -159,7 +159,7 @@ def user_paths(given: GivenOptions, remedy: str) -> list[str]:
 
 
 def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str) -> list[str]:
-    """Return the paths that the options name, or else the root that a broker's file names.
+    """Return the paths in the options, or else the root in a broker's file.
 
     Raises as :func:`user_paths` does.
     """
@@ -190,7 +190,7 @@ def brokers(value: str) -> dict[str, tuple[str, ...]]:
 
 
 def zone_of(name: str | None) -> AbstractContextManager[None]:
-    """Return a context in which times without a zone are in that of option ``timeZone``, if any."""
+    """Return a context in which times without a zone have that of option ``timeZone``."""
     return nullcontext() if name is None else time_zone(name)
 
 
@@ -277,7 +277,7 @@ def _named_stores(given: GivenOptions, storage_options: Mapping[str, str]) -> di
 
 
 def given_conf(given: GivenOptions) -> BrokerSettings | None:
-    """Return what the broker's properties file says that option ``conf`` names, if it is given."""
+    """Return the broker's properties file of option ``conf``; None without it."""
     return read_conf(absolute_path(given["conf"])) if "conf" in given else None
 
 

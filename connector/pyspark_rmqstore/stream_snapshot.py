@@ -1,4 +1,4 @@
-"""What a stream follows, and what one poll of it finds."""
+"""The followed source of a stream, and the result of one poll."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MAX_LISTINGS: Final = 10  # without a batch in between
 
 
 class DamagedBatch(NamedTuple):
-    """A batch that is damaged, or a place where no batch is readable.
+    """A damaged batch, or a position without a readable batch.
 
     Attributes:
         path: of the segment.

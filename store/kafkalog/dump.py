@@ -328,7 +328,7 @@ def timestamp_types(headers: BatchHeaders) -> NDArray[np.int8]:
 
 
 def _known(values: NDArray[np.int64] | NDArray[np.int32]) -> list[int | None]:
-    """Return numbers of which negative ones mean that there is none."""
+    """Return numbers, None in place of negative ones."""
     return [None if value < 0 else value for value in values.tolist()]
 
 

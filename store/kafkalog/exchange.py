@@ -211,7 +211,7 @@ class _Headers:
 
 
 def _fits(values: pa.BinaryArray) -> Mask:
-    """Return which values are text that a property can hold, (n,)."""
+    """Return a mask (n,) of the values that a property can hold as text."""
     fits: Mask = mask_of(values.is_valid())
     data, bounds = array_bytes(values)
     fits &= np.diff(bounds) > 0

@@ -345,7 +345,7 @@ class LogDirs(Closing):
     def _choose(
         self, selection: Selection, partitions: Iterable[int] | None
     ) -> dict[TopicPartition, Partition]:
-        """Return the partitions that a selection chooses; refuses names that are not there."""
+        """Return the partitions of a selection; refuses unknown names."""
         if partitions is not None and selection.assign is not None:
             raise OptionError("`partitions`: assign has numbers of partitions already")
         self._require_topics(selection)
@@ -489,7 +489,7 @@ def open_log_dirs(
 def names_in_storage(
     paths: Sequence[str], storage_options: Mapping[str, object] | None = None
 ) -> tuple[list[str], Storage]:
-    """Return the names that paths have in the storage that has them, and the storage.
+    """Return the storage of paths, and their names in it.
 
     Raises as :func:`require_reachable` does.
     """
@@ -501,7 +501,7 @@ def names_in_storage(
 def require_reachable(
     log_dirs: Sequence[str], storage_options: Mapping[str, object] | None = None
 ) -> None:
-    """Refuse log directories that do not lie in one storage that is known; reaches none of them.
+    """Refuse log directories of several storages, or of an unknown one; reaches none of them.
 
     Raises:
         OptionError: not all are local, or URIs of one scheme and host; a URI has credentials in

@@ -513,7 +513,7 @@ class Partition:
 
 
 def lost_start(partition: Partition) -> Loss | None:
-    """Where the log began before its first segments went; None if nothing says that they did.
+    """Where the log began before its first segments went; None if no file shows that any did.
 
     Only what a clean stop wrote says so, as retention deletes segments.
     """
@@ -564,7 +564,7 @@ def warn_of_losses(partition: Partition, start: int | None = None, end: int | No
 
 
 def identity_of(partition: Partition, offset: int) -> LogIdentity:
-    """Return what distinguishes this log at an offset from another one that takes its name."""
+    """Return the identity of this log at an offset, for a later comparison with its namesake."""
     return LogIdentity(partition.topic_id, partition.answer(lambda log: note_before(log, offset)))
 
 
@@ -583,7 +583,7 @@ def began_again(partition: Partition, noted: LogIdentity, offset: int) -> bool:
 
 
 def _end_of(log: PartitionLog) -> int:
-    """Return where the segments of a log end, which a broker deletes if it begins later."""
+    """Return the end of a log's segments; a broker deletes them if its log begins later."""
     return log.end_offset if log.ended_at is None else log.ended_at
 
 

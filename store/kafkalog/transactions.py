@@ -134,7 +134,7 @@ def find_open_transactions(
 def _begin(
     log: PartitionLog, known: OpenTransactions | None
 ) -> tuple[OpenTransactions, dict[int, int]]:
-    """Return what a walk continues from, and the sizes of the segments that matter to it.
+    """Return the state in which a walk continues, and the sizes of its segments.
 
     A broker writes a snapshot whenever it begins a segment. A walk that takes it up compares the
     segments before it no longer.

@@ -195,7 +195,7 @@ class SegmentFacts:
 
 
 def compare_snapshots(log: PartitionLog) -> Iterator[Finding]:
-    """Yield what is wrong in the producer snapshots of a log that was closed cleanly."""
+    """Yield the damage of the producer snapshots of a cleanly closed log."""
     for offset, path in sorted(snapshot_offsets(log.storage, log.folder).items()):
         try:
             entries = read_snapshot(log.storage, path)
@@ -212,7 +212,7 @@ def compare_snapshots(log: PartitionLog) -> Iterator[Finding]:
 
 
 def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
-    """Yield what is wrong in partitions: damage, and what a recovery would take from their ends.
+    """Yield the damage of partitions, and the ends that a recovery would cut.
 
     Every batch is read: its header, its CRC, its records, and that its offsets follow those before
     it. The entries of offset indexes must point to batches of their offsets, those of time indexes
@@ -243,7 +243,7 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
 
 
 def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
-    """Yield what is wrong in the segments of a log and in their indexes, and what lacks between."""
+    """Yield the damage of a log's segments and indexes, and the gaps between segments."""
     gone: list[Gap] = []
     facts = SegmentFacts(log)
     previous: Segment | None = None
@@ -270,7 +270,7 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
 
 
 def _lost_files(partition: Partition) -> Iterator[Finding]:
-    """Yield what is gone from the ends of a log, and indexes whose log file is gone."""
+    """Yield missing parts at the ends of a log, and indexes without their log file."""
     lost = lost_start(partition)
     if lost is not None:
         text = (
@@ -292,7 +292,7 @@ def _lost_files(partition: Partition) -> Iterator[Finding]:
 
 
 def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
-    """Yield what is wrong in one file of a log: CRCs, records, and where its batches end.
+    """Yield the damage of one file of a log: CRCs, records, and the end of its batches.
 
     Args:
         storage: the storage to read from.

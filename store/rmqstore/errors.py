@@ -1,4 +1,4 @@
-"""What can go wrong with a store: one class for each thing that a caller can act on, and findings.
+"""Errors of stores, a class for each that a caller can act on; and findings.
 
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
 the driver. An argument of this package that a text names stands in backticks, with its value if it
@@ -24,7 +24,7 @@ def marked(names: Iterable[str]) -> str:
 
 
 def as_typed(text: str) -> str:
-    """Return what a user typed as a part of a text, in which its backticks mark no argument."""
+    """Return a user's input as part of an error text; its backticks mark no argument."""
     return text.replace("`", _TYPED_TICK)
 
 
@@ -48,7 +48,7 @@ _renaming: ContextVar[Callable[[str], str]] = ContextVar("_renaming", default=_p
 
 @contextmanager
 def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
-    """Rename arguments in errors that leave the block, and where errors are shown within it.
+    """Rename arguments in errors that leave the block or are shown within it.
 
     So do warnings that are logged within it, whose texts go through :func:`rendered`. For use as a
     context manager or decorator. Other threads keep their own names.
@@ -80,7 +80,7 @@ def rendered(text: str) -> str:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs what an extra of this package brings."""
+    """Return the command that installs an extra of this package."""
     return f"pip install 'pyspark-rmqstore[{extra}]'"
 
 

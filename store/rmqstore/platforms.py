@@ -1,4 +1,4 @@
-"""What operating systems differ in: calls that only some of them have, and a slower way for each.
+"""Differences of operating systems: calls that some lack, each with a slower substitute.
 
 This package was made for Linux, where each function here makes the one call that it is named for.
 macOS reads, and appends by plain writes. Windows reads. No other module asks which system this is,
@@ -35,7 +35,7 @@ CAN_READ_ROCKSDB: Final = NAME != WINDOWS
 
 
 def require_writes() -> None:
-    """Refuse to change files where their locks, and what a power cut leaves, are not known.
+    """Refuse to change files on a system with unknown locks and unknown effects of a power cut.
 
     Raises:
         UnsupportedFeatureError: this is Windows.
@@ -146,12 +146,12 @@ def will_read_few(mapped: mmap.mmap) -> None:
 
 
 def allocated_bytes(status: os.stat_result) -> int:
-    """Return how many bytes of the disk a file takes; its length where that is not known."""
+    """Return the bytes of the disk that a file takes; its length if they are unknown."""
     return status.st_size if NAME == WINDOWS else status.st_blocks * _SECTOR_BYTES
 
 
 def next_data(descriptor: int, position: int) -> int:
-    """Return where the next bytes lie that are not in a hole of a sparse file.
+    """Return the start of the next bytes outside the holes of a sparse file.
 
     macOS is not asked: APFS can report a hole where bytes were written that are not on the disk
     yet, and messages would be passed over.
@@ -230,7 +230,7 @@ def map_over(address: int, size: int, descriptor: int, start: int) -> None:
 
 
 def empty_pages(size: int, *, in_large_pages: bool = False) -> mmap.mmap:
-    """Return zeros, of which only the pages that are written to take memory."""
+    """Return zeros, whose pages take memory only once they are written to."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         return mmap.mmap(-1, size)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -332,7 +332,7 @@ def flush(descriptor: int) -> None:
 
 
 def end_mapped_writes(mapped: mmap.mmap) -> None:
-    """Hand what was written to a mapping over to its file, where a later flush of that does not."""
+    """Hand the changes of a mapping over to its file, where a flush of the file does not."""
     if NAME != LINUX:
         mapped.flush()
 

@@ -144,7 +144,7 @@ def scan(
 
 
 def condition_of(predicate: pl.Expr, columns: pa.Schema) -> str | None:
-    """Return a condition that all rows meet which meet a predicate, None if none is understood.
+    """Return a condition that a predicate implies; None if none of its parts is understood.
 
     Args:
         predicate: as Polars hands it to a source.

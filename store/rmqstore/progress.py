@@ -15,7 +15,7 @@ def ignore_progress(done: int, total: int) -> None:
 
 
 class Tally:
-    """Adds up what a read has done, for a callback that takes the sum and the total."""
+    """Adds up the progress of a read, for a callback that takes the sum and the total."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -27,11 +27,11 @@ class Tally:
         self._progress(self._done, self._total)
 
     def add_records(self, n_records: int, _n_bytes: int) -> None:
-        """Note records that were read, where these are counted."""
+        """Note read records, if records are counted."""
         self._add(n_records)
 
     def add_bytes(self, _n_records: int, n_bytes: int) -> None:
-        """Note records that were read, where their bytes are counted."""
+        """Note the bytes of read records, if bytes are counted."""
         self._add(n_bytes)
 
     def _add(self, amount: int) -> None:

@@ -81,7 +81,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What an answer says; there are others, which are passed on as they are."""
+    """The codes of answers; other codes are passed on as they are."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -297,7 +297,7 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the fields of a request with those that prove who sends it."""
+        """Return the fields of a request with its signature."""
         all_fields = {**fields, "AccessKey": self.access_key}
         if self.security_token is not None:
             all_fields["SecurityToken"] = self.security_token
@@ -536,7 +536,7 @@ class RemotingClient:
         return memoryview(self._buffer)[self._start : self._start + count]
 
     def _make_room(self, count: int) -> None:
-        """Move what was not taken to the front, in a buffer that has room for twice as much.
+        """Move the unread bytes to the front, in a buffer with room for twice as many.
 
         Args:
             count: how many bytes are waited for, which it need not be longer than.

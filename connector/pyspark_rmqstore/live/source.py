@@ -1,4 +1,4 @@
-"""The running brokers that a read names, as a source of tasks, and the options that it takes."""
+"""The running brokers of a read as a source of tasks, with its options."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class LiveTail:
         self.last_record = max(last_records, default=None)
 
     def unread(self, delivered: Mapping[QueueKey, int]) -> dict[QueueKey, tuple[int, int]]:
-        """Return the messages that are not delivered yet, and that the broker lets nobody read.
+        """Return the undelivered messages that the broker lets nobody read.
 
         Args:
             delivered: the queue offsets up to which queues were delivered. The broker is asked for
@@ -142,7 +142,7 @@ class LiveTail:
         )
 
     def replaced(self, reached: Mapping[QueueKey, int], last_record: LastRecord) -> set[QueueKey]:
-        """Return the queues that do not hold the message before an offset that was reached."""
+        """Return the queues without the message before a reached offset."""
         spans = {key: self.spans.get(key, (0, 0)) for key in reached}
         found = {key for key, (_, end) in spans.items() if reached[key] > end}
         asked = [
@@ -364,7 +364,7 @@ class FollowedBrokers:
         logger.warning("%s: %s; continuing without it", names, text)
 
     def report_gone(self, queues: Mapping[Key, int]) -> None:
-        """Log a warning of queues that no name server knows now, and that may come back."""
+        """Warn of queues that no name server knows now; they may come back."""
         for (broker, topic, queue_id), delivered in sorted(queues.items()):
             logger.warning(
                 "%s-%d of %s: messages up to offset %d were delivered, and no name server knows "

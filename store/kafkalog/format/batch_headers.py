@@ -1,4 +1,4 @@
-"""Where batches begin and what their headers say, as columns: v2 batches and legacy messages."""
+"""Positions and headers of batches as columns: v2 batches and legacy messages."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeader
 
 
 def follow(view: memoryview, at: int) -> tuple[list[int], int, str | None]:
-    """Return where batches begin, where the chain ends, and why."""
+    """Return the positions of batches, the end of the chain, and its reason."""
     starts: list[int] = []
     n_bytes = len(view)
     read_length = _LENGTH.unpack_from

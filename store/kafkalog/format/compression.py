@@ -49,7 +49,7 @@ def inflate(stored: memoryview, codec: int, magic: int, limit: int = MAX_INFLATE
 
 
 class _Output:
-    """The parts of what was inflated, which may not be more than a limit together."""
+    """The inflated parts, whose total size has a limit."""
 
     def __init__(self, stored: memoryview, limit: int, codec: str) -> None:
         self.parts: list[bytes] = []

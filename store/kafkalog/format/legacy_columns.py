@@ -64,7 +64,7 @@ def _read(section: Section, starts: Longs, owners: Longs, shifts: Longs) -> Rows
             raise BatchFaultError(int(owners[int(invalid.argmax())]), reason)
 
     def spans(at: Longs) -> tuple[Longs, Longs]:
-        """Return where fields begin that follow their lengths, and the lengths."""
+        """Return the positions and lengths of fields that follow their lengths."""
         begins = at + _LENGTH_BYTES
         refuse(begins > ends, "a message ends within a length")
         lengths = windows(data, _LENGTH_BYTES)[at].view(">i4").astype(np.int64)
@@ -174,7 +174,7 @@ def most_records(section: Section) -> Longs:
 
 
 def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
-    """Yield where messages begin inside the one of a section, and where they end."""
+    """Yield the starts and ends of the messages inside the one of a section."""
     view = section.data.data
     at = int(section.starts[0])
     end = int(section.ends[0])
@@ -193,7 +193,7 @@ def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
 
 
 def _shifted(headers: BatchHeaders) -> Longs:
-    """Return the numbers of the messages that say where the offsets inside of them end."""
+    """Return the rows of compressed v1 messages, whose offset is that of the last one inside."""
     is_shifted = (headers.codec != Codec.NONE) & (headers.magic == 1) & (headers.base_offset != 0)
     return np.flatnonzero(is_shifted)
 

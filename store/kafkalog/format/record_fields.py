@@ -140,7 +140,7 @@ def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
 def proved_fields(
     data: NDArray[np.uint8], begins: Longs, ends: Longs, counts: Longs
 ) -> Fields | None:
-    """Read the fields of records that seem to begin somewhere, which proves that they do.
+    """Read the fields of records at guessed positions, which proves or refutes the guess.
 
     Args:
         data: records, with SLACK bytes after the last one.
@@ -229,7 +229,7 @@ def _short_fields(
 
 
 def _span(entries: Longs, positions: Longs) -> tuple[Longs, Longs, Longs]:
-    """Return lengths, where the bytes begin that follow them, and where those end."""
+    """Return lengths, and the starts and ends of the bytes that follow them."""
     lengths = entries >> 8
     starts = positions + ((entries & 0xFF) >> 3)
     return lengths, starts, starts + np.maximum(lengths, 0)

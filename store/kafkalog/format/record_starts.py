@@ -90,7 +90,7 @@ def sections(data: Data, headers: BatchHeaders) -> Iterator[Section]:
 
 
 def _in_place(data: Data, headers: BatchHeaders) -> Section:
-    """Return batches that are not compressed, without a copy where it can be."""
+    """Return uncompressed batches, without a copy where possible."""
     view = view_of(data)
     starts = headers.position - headers.base_position
     low, high = int(starts[0]), int((starts + headers.size).max())
@@ -157,7 +157,7 @@ class BatchFaultError(Exception):
 def record_starts(
     data: NDArray[np.uint8], starts: Longs, ends: Longs, counts: Longs
 ) -> tuple[Longs, Longs]:
-    """Return where the bodies of all records begin, after their lengths, and where they end.
+    """Return the starts, after their lengths, and the ends of all records' bodies.
 
     Args:
         data: records, with SLACK bytes after the last one.
@@ -261,7 +261,7 @@ def supposed_starts(
 def _divided(
     data: NDArray[np.uint8], starts: Longs, ends: Longs, counts: Longs
 ) -> tuple[NDArray[np.bool_], Longs]:
-    """Return which batches seem to have records of equal sizes, and where those of them begin.
+    """Return the batches whose records seem to have equal sizes, and the starts of these records.
 
     A size holds for 64 records: the next one has an offset that takes a byte more.
     """
@@ -468,7 +468,7 @@ def _follow(data: bytes, count: int, batch: int, position: int = 0) -> tuple[Lon
 
 
 def _follow_to(data: bytes) -> Longs | None:
-    """Return where the records begin that fill all bytes; None if none do."""
+    """Return the starts of records that fill all bytes; None if there are no such records."""
     begins: list[int] = []
     position = 0
     try:

@@ -1,4 +1,4 @@
-"""What distinguishes a log from one that has taken its name: a topic that was made again.
+"""The identity of a log, which the log of a topic that was made again does not have.
 
 Offsets begin at 0 in both. The topic id decides where the folder names it, which brokers from 2.8
 on write. Otherwise the batch before an offset does: its CRC, or, where a compaction may have
@@ -99,7 +99,7 @@ def _note_of(header: BatchHeaders | None) -> BatchNote | None:
 
 
 def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
-    """Return whether a log is another one than that of which a batch was noted.
+    """Return whether a log is not the one that the noted batch was in.
 
     A log that now ends before the offset may have been cut; it is another one if its last batch is
     later than the one that was noted. A batch that a compaction may have written again is another

@@ -93,7 +93,7 @@ class TimeEntries(NamedTuple):
 
     @property
     def last(self) -> TimeEntry | None:
-        """The last entry, which has the largest timestamp of a segment that was closed."""
+        """The last entry, with the largest timestamp of a closed segment."""
         return self._entry(len(self.timestamps) - 1)
 
     def before(self, timestamp: int) -> TimeEntry | None:

@@ -132,7 +132,7 @@ def last_batch(window: Window, n_batches: int) -> LastBatch | None:
 def batches_in_order(
     window: Window, floor: int, limit: int = NO_LIMIT, following: Window | None = None
 ) -> NDArray[np.bool_]:
-    """Return which batches of a window have offsets that rise, bool (n,).
+    """Return a mask (n,) of the batches whose offsets rise.
 
     If some do not, the fewest batches are taken to be wrong. Those whose CRC is wrong as well are
     not in order either, if any are checked: their headers may say anything.
@@ -212,7 +212,7 @@ class Cut(NamedTuple):
 
 
 class RecoveredEnd(NamedTuple):
-    """An end of a log that a recovery found, from which a later one continues.
+    """The end of a log by one recovery, from which the next one continues.
 
     Attributes:
         end: where it is, and what shows whether the log before it has changed.
@@ -304,7 +304,7 @@ def clean_end(storage: Storage, segments: list[Segment], recovery_point: int = 0
 def _witnessed_end(
     least: int, claimed: int, recovery_point: int, snapshots: Collection[int]
 ) -> int:
-    """Return where a log ends whose last batch leaves a gap, by what its broker wrote elsewhere.
+    """Return the end of a log behind a gap before its last batch, by other files of its broker.
 
     The batch is believed unless the recovery point, the newest snapshot or both say that the log
     ended where it would with a lesser base offset, and none of them says something else. A snapshot

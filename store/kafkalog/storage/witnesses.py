@@ -1,4 +1,4 @@
-"""What a broker wrote beside a log: how far it reached, and where it began.
+"""Notes of a broker beside a log: where the log began, and where it ended.
 
 The segments alone do not show that others are gone. Checkpoints, leader epochs, producer snapshots
 and indexes each name offsets that the log had.
@@ -26,7 +26,7 @@ class Claim(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """An end of a log that is not where a file says that it was.
+    """An end of a log that contradicts a note.
 
     Attributes:
         found: the offset at which the segments begin or end.
@@ -89,7 +89,7 @@ def _list_once(storage: Storage, folder: str) -> Beside:
 
 
 def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside) -> Claim | None:
-    """Return the greatest offset that a log reached by what lies beside it; None if nothing does.
+    """Return the greatest end of a log in the notes beside it; None without a note.
 
     Args:
         folder: the partition folder, with what the checkpoints say.
@@ -109,7 +109,7 @@ def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside)
 
 
 def earliest(folder: PartitionFolder, epochs: list[LeaderEpoch]) -> Claim | None:
-    """Return the least offset that a log begins with by what lies beside it; None if unknown.
+    """Return the least first offset of a log in the notes beside it; None if unknown.
 
     Retention moves the start that is checkpointed, unless it is the first segment's, and that of
     the oldest leader epoch. A broker that was not stopped may have moved neither yet, and with

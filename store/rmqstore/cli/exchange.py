@@ -150,7 +150,7 @@ def import_messages(
 
 
 def _question(path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool) -> str:
-    """Return what an import does, for the person who is asked."""
+    """Return what an import would do, as a question to the user."""
     kind = "the store" if is_there else "a new store"
     text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
     return text if total is None else f"{text}; rows: {total:,}"

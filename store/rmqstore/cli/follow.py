@@ -186,7 +186,7 @@ class Report:
 
 
 def _start(_context: click.Context, _option: click.Parameter, value: str) -> Start:
-    """Return where a new copy begins; a word is checked where it is used."""
+    """Return the start of a new copy; its user checks a word."""
     return int(value) if value.isdecimal() else cast("Start", value)
 
 

@@ -243,7 +243,7 @@ def _stored(
 
 
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
-    """Return the files that paths name, which are of one kind, and where they lie."""
+    """Return files of one kind by their paths, and their storage."""
     given = click.get_current_context()
     chosen = [
         option
@@ -272,7 +272,7 @@ def _bounds(
     end: str | None,
     **_others: object,
 ) -> tuple[int, int]:
-    """Return where a partition is read from and to, by offsets that it has."""
+    """Return the offsets of a partition between which it is read."""
     start_ms = optional_millis("starting_timestamp", begin)
     end_ms = optional_millis("ending_timestamp", end)
     first, last = partition.offsets_between(start_ms, end_ms)
@@ -286,7 +286,7 @@ def _bounds(
 def _readable(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], output: Output
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Return rows whose headers are JSON, but for a format that keeps lists of bytes."""
+    """Return rows with headers as JSON, or unchanged for a format with lists of bytes."""
     if output.format_name == "parquet" or _HEADERS not in schema.names:
         return schema, batches
     at = schema.names.index(_HEADERS)
@@ -356,7 +356,7 @@ def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
 def _folders_aside(
     opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...]
 ) -> list[Finding]:
-    """Name the folders that are not read; return findings for those that no broker takes up."""
+    """Warn of folders that are not read; return findings for those that no broker opens."""
     findings = []
     for log_dir in opened.log_dirs:
         for name, parsed in log_dir.others.items():

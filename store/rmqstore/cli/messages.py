@@ -1,4 +1,4 @@
-"""What verbs that give messages share: options that choose messages, and the form of bodies."""
+"""Options shared by the verbs that print messages: selections, and the form of bodies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def scan_chosen(
 
 
 class ValidRows:
-    """The valid rows of a scan in mode FAILFAST, which continues where it meets damage.
+    """The valid rows of a scan in mode FAILFAST, also those after damage.
 
     Attributes:
         damage: the first damage, None if there is none so far.
@@ -223,7 +223,7 @@ def where_queue(
 
 
 def some_bodies(command: Command) -> Command:
-    """Add the options that say in what form bodies are written; the command gets ``bodies``."""
+    """Add the options for the form of bodies; the command gets ``bodies``."""
 
     @wraps(command)
     def run(*, body: str | None, charset: str | None, **others: Any) -> None:  # noqa: ANN401

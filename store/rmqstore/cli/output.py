@@ -53,7 +53,7 @@ def require_new(target: Path, *, overwrite: bool) -> None:
 
 
 class _UntilAnError:
-    """Batches up to an error, which is kept, so that a form with an end gets it; counts rows."""
+    """Batches up to an error, which is kept until the output is complete; counts rows."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -70,7 +70,7 @@ class _UntilAnError:
 
 
 class Output(NamedTuple):
-    """Where rows go, and in what form."""
+    """The form and the target of printed rows."""
 
     format_name: str
     target: Path | None  # stdout if None
@@ -173,7 +173,7 @@ class Output(NamedTuple):
     def _timed(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        """Return rows with times as numbers where that is asked for."""
+        """Return rows with times as numbers if the user asked for numbers."""
         if self.times == ISO or self.format_name == "parquet":
             return schema, batches
         in_millis = schema
@@ -236,7 +236,7 @@ def show_findings(findings: Sequence[Finding], output: Output) -> None:
 
 
 def gives_rows(default: str = TABLE, *, limit: str = "") -> Callable[[Command], Command]:
-    """Add the options that say where rows go; the command gets ``output``, an :class:`Output`.
+    """Add the options of printed rows; the command gets ``output``, an :class:`Output`.
 
     Args:
         default: the format on stdout.
@@ -252,7 +252,7 @@ def gives_findings(command: Command) -> Command:
 
 
 def _with_output(command: Command, default: str) -> Command:
-    """Let a command get ``output``, and add the options that say where it goes.
+    """Add the options of printed findings; the command gets ``output``.
 
     Args:
         command: the command.

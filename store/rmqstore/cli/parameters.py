@@ -28,7 +28,7 @@ _OF_BROKERS: Final = ("dump", "export")  # the verbs that read running brokers t
 
 
 class Named(click.Option):
-    """An option that knows which argument of Python it stands for.
+    """An option that knows its argument in Python.
 
     Attributes:
         argument: its name; that of the parameter if the option is of the command line alone.
@@ -50,7 +50,7 @@ class StoreArgument(click.Argument):
 
 
 def with_flags(text: str) -> str:
-    """Return a text of the core with the options that stand for arguments in the command that runs.
+    """Return a text of the core with the options of the running command for its arguments.
 
     Where it has no such option, it is that of ``dump``, and else the argument of Python.
     """

@@ -29,7 +29,7 @@ from rmqstore.store.scan import Messages
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """Options beside the path that say which store a command reads, and how to reach it."""
+    """The options that locate a store, beside its path."""
 
     confs: tuple[BrokerSettings, ...]  # the brokers' properties files, one for one store
     commitlogs: tuple[str, ...]  # what lies outside of the root
@@ -120,7 +120,7 @@ def _paths_and_ids(
 def _one_path(
     context: click.Context, argument: click.Parameter, paths: tuple[Path, ...]
 ) -> Path | None:
-    """Return the root of the store that is given, or that the broker's file names."""
+    """Return the given root of a store, or else the one in the broker's file."""
     if len(paths) > 1:
         raise click.UsageError(f"Got unexpected extra argument ({paths[1]})", context)
     if paths:
@@ -169,7 +169,7 @@ def open_store(
 
 
 def given_options() -> StoreOptions:
-    """Return the options of the current command that say which store it reads."""
+    """Return the options of the current command that locate its store."""
     meta = click.get_current_context().meta
     given: dict[str, Any] = {
         field.name: meta.get(f"{KEPT}{field.name}") for field in fields(StoreOptions)

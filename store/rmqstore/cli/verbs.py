@@ -1,4 +1,4 @@
-"""The verbs: what each is for, its examples, in which module it is, and the command of all.
+"""The verbs, each with its purpose, examples and module, and the command above them.
 
 A verb's module is imported when the verb is called, so that ``rmqstore --help`` imports neither
 pyarrow nor a reader.
@@ -259,7 +259,7 @@ class Verbs(RichGroup):
         super().add_command(cmd, *args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
-        """Run a verb; where somebody interrupts it, end with the code that shells give."""
+        """Run a verb; after an interrupt, exit with the code of shells."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):

@@ -77,7 +77,7 @@ def require_apart(store: MessageStore, goal: Path, partial: Path) -> None:
 
 
 def require_ours(partial: Path) -> None:
-    """Refuse what lies in the place of the unfinished copy and is not a copy that was begun."""
+    """Refuse a path of the unfinished copy that holds something else."""
     status = LOCAL.status(partial)
     if status is None:
         return
@@ -201,7 +201,7 @@ def head_of(source: str, request: CopyRequest, folders: Mapping[str, object]) ->
 
 
 def entry_of(file: PlannedFile) -> list[object]:
-    """Return the entry of a file that is copied: its name, and what its source was then."""
+    """Return the journal's entry of a copied file: its name and the state of its source."""
     return [file.name, file.size, file.end, file.modified_ns]
 
 

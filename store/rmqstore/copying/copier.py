@@ -257,7 +257,7 @@ class _Copier:
             return store.paths.rocksdb_queues is None and bool(ends.recovered) and not ends.lost()
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
-        """Return what a verification of the copy finds, which gets its name after it."""
+        """Return the findings of the copy before it gets its final name."""
         with open_for(self._target) as store:
             return findings_of(store, self._request, self._steps, str(goal))
 

@@ -157,7 +157,7 @@ class CopyPlan(NamedTuple):
 
 
 def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
-    """Return where the first file of the log begins that is copied.
+    """Return the start of the first copied file of the log.
 
     Files before it have only records that were stored before a time (ms). All of their records are
     checked, because a clock may have been set back.
@@ -408,7 +408,7 @@ class _Planner:
             yield from self._entry(folder / entry.name, f"{name}/{entry.name}", entry)
 
     def _entries(self, folder: Path) -> list[Entry]:
-        """Return what is in a folder; nothing if it cannot be listed, which skips it."""
+        """Return the entries of a folder; none if it cannot be listed, and so is skipped."""
         try:
             return self._storage.list_folder(folder)
         except UnreadableFileError as err:

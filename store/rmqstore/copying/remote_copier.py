@@ -253,7 +253,7 @@ def require_copyable(
 
 
 def require_closed(store: MessageStore, target: str) -> None:
-    """Refuse a store that needs a repair, which is made on a local disk only.
+    """Refuse a store that needs a repair, because repairs need a local disk.
 
     Raises:
         UnsupportedFeatureError: the store is open, or was not closed.

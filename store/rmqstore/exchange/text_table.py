@@ -67,7 +67,7 @@ def short_time(cell: str) -> str:
 def fitted(
     names: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keeps_all: bool = False
 ) -> Fitted:
-    """Choose the columns of a table that fit into a terminal, where each row is one line.
+    """Choose the columns of a table that fit into one line of a terminal.
 
     Times become shorter first. Then columns are left out: those that say nothing, those that are
     the same or empty in most stores, others from the right, and what was asked for last. Those
@@ -147,7 +147,7 @@ def _kept(
 
 
 def harmless(text: str) -> str:
-    """Return text in which characters that a terminal obeys are shown; lines stay lines."""
+    """Return text with visible control characters; lines stay lines."""
     return text if text.isascii() and text.isprintable() else text.translate(_PICTURES)
 
 

@@ -79,7 +79,7 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
 def _of_frames(
     stored: bytes, inflate: Callable[[bytes], tuple[bytes, bytes]], *, codec: str
 ) -> bytes:
-    """Return what frames that follow one another inflate to together.
+    """Return the inflated bytes of consecutive frames.
 
     Args:
         stored: the frames.

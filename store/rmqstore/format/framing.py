@@ -48,7 +48,7 @@ class StopKind(Enum):
 
 
 class Stop(NamedTuple):
-    """What ended a walk, and what is wrong with the bytes there if they are damaged."""
+    """The reason for the end of a walk, with the damage of the bytes there."""
 
     kind: StopKind
     reason: str = ""
@@ -128,14 +128,14 @@ class Framing(Protocol):
         """Return the numbers of a frame, None if frames of this kind have none."""
 
     def stop(self, buf: Bytes, position: int, base: int, after: FrameNumbers | None) -> Stop:
-        """Return what stands at a position where no frame begins."""
+        """Return the kind of bytes at a position without a frame."""
 
     def is_blank(self, magic: int, size: int, left: int) -> bool:
         """Return whether a blank has this magic and size where this many bytes are left."""
 
 
 def stop_before_end(buf: Bytes, position: int) -> Stop:
-    """Return what stands where too few bytes for a blank are left."""
+    """Return the kind of bytes that are too few for a blank."""
     kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
     left = len(buf) - position
     return Stop(kind, f"{left} bytes are left, too few for a record or a blank")
@@ -322,7 +322,7 @@ class EntryFraming:
         return None if entry is None else FrameNumbers(entry.sequence, entry.term)
 
     def stop(self, buf: Bytes, position: int, base: int, after: FrameNumbers | None) -> Stop:
-        """Return what stands at a position where no entry of the log begins."""
+        """Return the kind of bytes at a position without an entry of the log."""
         left = len(buf) - position
         if left < MIN_BLANK_BYTES:
             return stop_before_end(buf, position)

@@ -41,7 +41,7 @@ _ID_PORT_BYTES, _ID_OFFSET_BYTES = 4, 8
 
 
 class Expected(NamedTuple):
-    """What a ConsumeQueue says about the record that one of its units points to."""
+    """The topic, queue and size that a unit of a ConsumeQueue gives its record."""
 
     topic: str
     queue_id: int
@@ -161,7 +161,7 @@ def check_record(
 
 
 def time_reason(stored: int) -> str:
-    """Return what is wrong with a record that was stored at a time, in ms, of no calendar."""
+    """Return the fault of a record whose store time, in ms, is in no calendar."""
     return f"store_timestamp {stored} is not in the years 1 to 9999"
 
 

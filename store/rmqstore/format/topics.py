@@ -1,4 +1,4 @@
-"""Topic names: system topics, topics that clients must not send to, and names that are refused."""
+"""Topic names: system topics, topics closed to clients, and refused names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def system_topic_pattern() -> str:
-    """Return the regular expression that matches what :func:`is_system_topic` holds for."""
+    """Return a regular expression of the topics for which :func:`is_system_topic` is true."""
     prefixes = "|".join(map(re.escape, _SYSTEM_PREFIXES))
     names = "|".join(map(re.escape, sorted(SYSTEM_TOPICS)))
     return f"(?:(?:{prefixes}).*|.*{_SYSTEM_SUFFIX}|{names})"

@@ -1,4 +1,4 @@
-"""Which client of a consumer group would own which queue of a cluster, and with what backlog."""
+"""Owners of a cluster's queues among the clients of a consumer group, with the backlog of each."""
 
 from __future__ import annotations
 

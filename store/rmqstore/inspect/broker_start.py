@@ -1,4 +1,4 @@
-"""What a broker that starts on a store does with it: whether it starts, what it keeps and builds.
+"""Predicts the start of a broker on a store: whether it starts, what it keeps and builds.
 
 All of it was tried with RocketMQ 5.3.3; what it did with broken stores lies in
 ``tests/golden/broken.json``.
@@ -38,7 +38,7 @@ _MESSAGE = '"length not matched message store config value"'
 
 
 class BrokerStart(NamedTuple):
-    """Where a broker that starts ends the log, and from where on it builds units and items.
+    """Where a starting broker ends the log, and from where on it builds units and items.
 
     Both are physical offsets. Of records before ``built_from`` it builds nothing: a unit that is
     missing stays missing.
@@ -51,7 +51,7 @@ class BrokerStart(NamedTuple):
 
 
 def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart | None:
-    """Return what a broker that starts would do; None for queues or a log of another kind."""
+    """Return what a starting broker would do; None for queues or a log of another kind."""
     if log.entry_segments or RocksDbQueues.of(paths) is not None:
         return None
     end = ends.log_end
@@ -127,7 +127,7 @@ def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[
 
 
 def _misnamed(paths: StorePaths) -> Iterator[Finding]:
-    """Yield files of the log whose first record says that it lies elsewhere."""
+    """Yield files of the log whose first record has a physical offset of another file."""
     files = (segment_files(paths.storage, folder) for folder in paths.commitlogs)
     for path in chain.from_iterable(files):
         with paths.storage.open(path) as file:

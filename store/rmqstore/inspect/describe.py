@@ -1,4 +1,4 @@
-"""What a store is, in one row: its kind, its broker, its sizes, where its log begins and ends.
+"""A store in one row: its kind, broker and sizes, and the bounds of its log.
 
 Files are listed and a few of them are looked at, so the time hardly depends on what they hold,
 unless queues lack messages that have to be looked for in the log.

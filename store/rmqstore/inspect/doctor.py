@@ -1,4 +1,4 @@
-"""What this computer has of what reading and writing takes, and what to do where it lacks some."""
+"""Checks of this computer: Python, packages, Java, Spark and a store, each with a remedy."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _java() -> Check:
 
 
 def _pythons_of_spark() -> Iterator[Check]:
-    """Check the Python that Spark's workers run, and that of its drivers if another one is named.
+    """Check the Python of Spark's workers, and that of its drivers if it is set apart.
 
     Source: SparkContext of pyspark, which takes python3 from the PATH where nothing is set.
     """

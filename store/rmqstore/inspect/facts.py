@@ -72,7 +72,7 @@ class GroupFacts:
         self.queues += 1
 
     def add_lag(self, lag: int, lag_millis: int | None, consumed: int | None) -> None:
-        """Add the lag of a queue that was counted, and what was consumed of it, as far as known."""
+        """Add the counted lag of a queue, and its consumed messages as far as known."""
         self.lag = (self.lag or 0) + lag
         if consumed is not None:
             self.consumed = (self.consumed or 0) + consumed

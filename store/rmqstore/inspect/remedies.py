@@ -1,4 +1,4 @@
-"""What the findings of a check mean, how much they matter, and what to do about them, in order.
+"""Meanings of a check's findings and their remedies, by urgency.
 
 A finding names its kind, or is of the kind of its part.
 """
@@ -16,7 +16,7 @@ Severity: TypeAlias = Literal["high", "medium", "low"]
 
 
 class Remedy(NamedTuple):
-    """What findings of one kind mean, and what to do about them."""
+    """The meaning of findings of one kind, and their remedy."""
 
     severity: Severity
     effect: str

@@ -1,4 +1,4 @@
-"""What became of one message: its records in all topics, and what consumer groups have passed.
+"""The history of one message: its records in all topics, and the groups that have passed it.
 
 A copy that a broker or a client makes of a message keeps its unique key: retries, dead letters,
 and what waits for its delay or for the end of its transaction. Copies of a message without that key

@@ -149,7 +149,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
 def _wrong_units_and_keys(
     store: MessageStore, n_bytes: int, progress: Progress
 ) -> Iterator[Finding]:
-    """Yield what differs in queues and index from what the records of the log ask for.
+    """Yield the differences of queues and index from the records of the log.
 
     Args:
         store: the local store.
@@ -229,7 +229,7 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
 
 
 def _after_end(store: MessageStore) -> Iterator[Finding]:
-    """Yield that a broker which starts drops records, which follow what its recovery refuses.
+    """Yield findings of records that a starting broker drops, after one that its recovery refuses.
 
     A store that was closed is looked at if its queues lead beyond where a broker ends the log.
 
@@ -255,7 +255,7 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
 
 
 def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> Iterator[Finding]:
-    """Yield the records that reads refuse; ``progress`` is called with the bytes that are read."""
+    """Yield the records that reads refuse; ``progress`` gets the number of bytes read."""
     n_damaged = 0
     log = store.parts.log_slice()
     # Bodies are read to see whether they inflate.
@@ -436,7 +436,7 @@ class _Tally:
             yield Finding("queue", queue_name, text, "unit")
 
     def _wrong_units(self, key: QueueKey, log: CommitLog) -> Iterator[str]:
-        """Yield what is wrong with units whose records are there."""
+        """Yield the faults of units whose records exist."""
         n_wrong = self._n_wrong
         for n_astray, text in led_astray(self.queue, key, self._wrong_offsets, log):
             n_wrong -= n_astray
@@ -486,7 +486,7 @@ class _Tally:
         return found, max(n_extra - len(found) - n_cut, 0)
 
     def _next_offset(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-        """Return what a broker that starts makes of the queue.
+        """Return what a starting broker does with the queue.
 
         Returns:
             The queue offset that it gives out next; the queue offsets that it does not serve
@@ -503,7 +503,7 @@ class _Tally:
         return start + len(built), np.union1d(unbuilt, moved), cut
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
-        """Compare units that the queue should have with those that it has.
+        """Compare the expected units of the queue with its own.
 
         Args:
             units: the units that records of several queues should have.
@@ -558,7 +558,7 @@ class _Tally:
         exists: Mask,
         expected: NDArray[np.void],
     ) -> None:
-        """Note what a broker that starts does with records whose units it does not keep."""
+        """Note what a starting broker does with records whose units it drops."""
         # A consumer knows a message by the offset of its unit. A broker builds by the record.
         served = np.where(exists, unit_offsets, offsets)
         self._last = max(self._last, int(served.max()))
@@ -577,7 +577,7 @@ class _Tally:
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
     ) -> tuple[Mask, Mask]:
-        """Return which queue offsets (n,) have a unit, and which of these are as expected."""
+        """Return masks (n,) of the queue offsets with a unit, and with the expected unit."""
         exists = np.zeros(len(unit_offsets), np.bool_)
         is_same = np.zeros(len(unit_offsets), np.bool_)
         low = max(int(unit_offsets.min()), self._begin)
@@ -658,7 +658,7 @@ class _Queues:
         return self._tallies[key]
 
     def compare(self, requests: DispatchRequests) -> None:
-        """Compare the units that records should have with those that exist, soon or later."""
+        """Compare the expected units of records with those that exist, now or later."""
         self._waiting.add(requests.units.take(requests.has_unit))
         if self._waiting.is_full:
             self._compare_waiting()

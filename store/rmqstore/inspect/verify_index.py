@@ -177,7 +177,7 @@ def _other_keys(
     offsets: NDArray[np.int64],
     hashes: NDArray[np.int64],
 ) -> Iterator[Finding]:
-    """Yield that items lack a key of the log, and that they belong to no key of their record.
+    """Yield findings of keys without an item, and of items without a key in their record.
 
     Args:
         paths, keys, log_start, gaps: as for :func:`index_findings`.
@@ -304,7 +304,7 @@ def _deleted(
     known: Mask,
     broker: BrokerStart,
 ) -> Iterator[Finding]:
-    """Yield that a broker which starts deletes index files, and how many items it does not build.
+    """Yield index files that a starting broker deletes, with the number of items that it loses.
 
     Source: IndexService.java#load.
     """

@@ -58,7 +58,7 @@ class _Segments(NamedTuple):
 
     @property
     def known(self) -> _Lengths:
-        """The segments that the broker noted, those that are there if its notes are not known."""
+        """The segments in the broker's notes; without notes, the existing ones."""
         return self.there if self.noted is None else self.noted
 
     @property
@@ -97,7 +97,7 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
 
 
 def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengths] | None:
-    """Return the segments that the broker noted, by kind and queue; None if that is not known.
+    """Return the segments in the broker's notes, by kind and queue; None if these are unknown.
 
     Its notes lie in the local store.
 
@@ -143,7 +143,7 @@ def _segments(
 
 
 def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
-    """Yield segments that are missing or have another length, and files that are none."""
+    """Yield missing segments, those of another length, and stray files."""
     for name in part.others:
         text = "no segment of tiered storage has this name: a broker does not read the file"
         yield Finding("tier", str(part.folder / name), text, "stray")
@@ -176,7 +176,7 @@ def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
 def _of_messages(
     store: MessageStore, alone: MessageStore, key: QueueKey, parts: dict[str, _Segments]
 ) -> Iterator[Finding]:
-    """Yield which messages of a queue cannot be read, and what a broker makes of the queue."""
+    """Yield the unreadable messages of a queue, and what a broker does with the queue."""
     queue_name = f"{key[0]}-{key[1]}"
     width = QUEUE_UNIT.itemsize
     known = parts[CONSUME_QUEUE].known

@@ -1,4 +1,4 @@
-"""Foresees what a broker that starts does with timed messages, and which it never delivers.
+"""Predicts what a starting broker does with timed messages, and which it never delivers.
 
 All of it was tried with RocketMQ 5.3.3; what it did with broken timer logs and wheels lies in
 ``tests/golden/broken.json``.
@@ -45,7 +45,7 @@ class _Messages(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """What a broker that starts makes of the wheel and its log."""
+    """What a starting broker does with the wheel and its log."""
 
     delivered: NDArray[np.int64]  # physical offsets that it comes to, or came to before
     stale: NDArray[np.int64]  # seconds whose slot leads behind the end of the log
@@ -87,7 +87,7 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
 def _foresee(
     log: MappedFileQueue, slots: PendingSlots, flushed: int, progress: TimerProgress
 ) -> _Start:
-    """Return what a broker makes of the slots that it has on the disk, and of the log."""
+    """Return what a broker does with its stored slots and the log."""
     read_second = progress.read_time // slots.precision
     # A broker deletes an empty file at the end.
     files = [segment for segment in log.segments if segment.size]

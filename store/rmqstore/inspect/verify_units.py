@@ -1,4 +1,4 @@
-"""Says of units that lead to another record than their own what they lead to, and how that came."""
+"""Explains units that lead to another record than their own."""
 
 from __future__ import annotations
 

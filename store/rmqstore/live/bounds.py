@@ -151,7 +151,7 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
 def bounds_of_withdrawn(
     broker: LiveBroker, selection: Selection, spans: Spans, withdrawn: Spans
 ) -> dict[QueueKey, tuple[int, int]]:
-    """Return where a selection begins and ends in queues that a broker lets nobody read.
+    """Return the bounds of a selection in queues without permission to read.
 
     None of their records can be read, so a time is where the broker finds it.
 

@@ -1,4 +1,4 @@
-"""Running servers, and requests that they answer: where the queues of a broker begin and end."""
+"""Running servers and their answers, such as the bounds of a broker's queues."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class LiveBroker(LiveServer):
         return refused
 
     def granted_spans(self, queues: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
-        """Return where queues begin and end, without those of topics that GET is not granted on.
+        """Return the bounds of queues, without those of topics that GET is not granted on.
 
         Raises as :meth:`spans` does.
         """
@@ -272,7 +272,7 @@ class LiveBroker(LiveServer):
         return {key: (min(begin, ends[key]), ends[key]) for key, begin in begins.items()}
 
     def ends(self, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
-        """Return where queues end, without those that the broker does not let us ask for.
+        """Return the ends of queues, without those that the broker refuses to report.
 
         Raises:
             BrokerUnreachableError: it does not answer.

@@ -121,7 +121,7 @@ class NameServers:
         return sorted(known)
 
     def routes(self, topics: Sequence[str], *, are_listed: bool = False) -> dict[str, TopicRoute]:
-        """Return where the queues of topics are, without topics that no broker has.
+        """Return the brokers of topics' queues, without topics that no broker has.
 
         Args:
             topics: the topics.
@@ -211,7 +211,7 @@ class NameServers:
     def _ask_one(
         self, address: Address, code: int, asked: Sequence[Mapping[str, str]]
     ) -> Iterator[tuple[int, Answer]]:
-        """Yield what one name server knows, and note what it cannot say for now.
+        """Yield the routes that one name server knows, and note those that it cannot give now.
 
         Raises:
             BrokerUnreachableError: it does not answer, or cannot say anything for now.
@@ -349,7 +349,7 @@ class LiveBrokers(Closing):
         return self._names.topics()
 
     def routes(self, topics: Sequence[str], *, are_listed: bool = False) -> dict[str, TopicRoute]:
-        """Return where the queues of topics are, without topics that no broker has.
+        """Return the brokers of topics' queues, without topics that no broker has.
 
         Args:
             topics: the topics.
@@ -501,7 +501,7 @@ class LiveBrokers(Closing):
         *,
         fail_on_data_loss: bool,
     ) -> None:
-        """Report brokers that have queues of a topic, and that no name server knows.
+        """Report brokers with queues of a topic that no name server knows.
 
         Raises:
             BrokerUnreachableError: there is one, and ``fail_on_data_loss`` holds.
@@ -546,7 +546,7 @@ class LiveBrokers(Closing):
     def _withdrawn(
         self, broker: LiveBroker, unserved: Sequence[QueueKey], beyond: Sequence[QueueKey]
     ) -> Spans:
-        """Return where queues begin and end that hold messages, and that nobody may read.
+        """Return the bounds of queues with messages that nobody may read.
 
         A broker says so, and refuses pulls of them.
 
@@ -652,7 +652,7 @@ class LiveBrokers(Closing):
 
     @staticmethod
     def _require_complete_topics(broker: LiveBroker, spans: Spans) -> None:
-        """Refuse topics of which a broker removes messages that later ones replace.
+        """Refuse compacted topics, of which a broker removes replaced messages.
 
         Raises:
             UnsupportedFeatureError: there is one.

@@ -1,4 +1,4 @@
-"""How long servers are waited for that do not answer, or that are too busy to.
+"""How long to wait for servers that do not answer, or are too busy.
 
 One rule holds for plans, reads and sends: another attempt is made after a pause, until attempts
 have failed for two minutes.
@@ -29,7 +29,7 @@ _REFUSALS: Final = ("AclException", "is illegal", "is illagal")
 
 
 def is_passing(code: int, remark: str) -> bool:
-    """Return whether a server that answers so may do what was asked another time.
+    """Return whether the request may succeed later, by the answer of a server.
 
     It is busy, or has failed.
     """

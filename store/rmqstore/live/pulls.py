@@ -190,7 +190,7 @@ class _RangePull:
 
 
 class RecordHeader(NamedTuple):
-    """What a record says of itself, and at which queue offset it was found.
+    """A record's own fields, and the queue offset at which it was found.
 
     Attributes:
         size: its size.
@@ -246,7 +246,7 @@ def first_records(
 def first_answers(
     broker: LiveBroker, queue_slices: Sequence[QueueSlice]
 ) -> tuple[dict[int, RecordHeader | None], dict[int, Answer]]:
-    """Return what :func:`first_records` does, by number, and the answers that say nothing."""
+    """Return the results of :func:`first_records` by number, and the answers without one."""
     records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
     singles = [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]

@@ -1,4 +1,4 @@
-"""Makes RecordBatches of what brokers answer to pulls, and proves that nothing is missing."""
+"""Makes RecordBatches of the answers to pulls, and proves that no message is missing."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _VISIBLE_SECONDS: Final = 1.0  # in which a queue shows what was stored last
 
 @dataclass
 class SendRequest:
-    """Messages that are sent together; what is stored of them are the first ones, or all.
+    """Messages that are sent together; a broker stores the first ones of them, or all.
 
     Attributes:
         code: of the request.
@@ -136,7 +136,7 @@ class SendQueue:
         self.end = end
 
     def note_stored(self, queue_offset: int | None) -> SendRequest:
-        """Note that what was on its way is stored, and where if that is known."""
+        """Note that messages on their way are stored, and their offsets if known."""
         request, self.sent = self.sent, None
         assert request is not None, "a request was on its way"
         if queue_offset is not None and self.base >= 0 and not request.is_delayed:
@@ -180,7 +180,7 @@ class Sender:
         self.n_buffered += len(request.body)
 
     def wait_until_dispatched(self) -> None:
-        """Wait until the queues show what is stored, as far as that can be known."""
+        """Wait until the queues show the stored messages, as far as that can be known."""
         behind = [queue for queue in self.queues if queue.end < queue.base]
         until = time.monotonic() + _DISPATCH_SECONDS
         pause, longest = _DISPATCH_PAUSES
@@ -242,7 +242,7 @@ class Sender:
             logger.warning("%s: stored, but %s", self._sends, ResponseCode(answer.code).name)
 
     def _take_refusal(self, queue: SendQueue, answer: Answer) -> None:
-        """Handle an answer that says that a request is not stored, or may not be."""
+        """Handle an answer to a request that is not stored, or may not be."""
         request = queue.sent
         assert request is not None, "it was on its way"
         remark = answer.reason

@@ -259,7 +259,7 @@ class LiveWriter(Closing):
                 )
 
     def queues_of(self, topics: Sequence[str]) -> dict[str, list[SendQueue]]:
-        """Return the queues of topics that can be written to, and where each ends.
+        """Return the writable queues of topics, and the end of each.
 
         Raises:
             OptionError: no broker has a topic, or allows writes to it.

@@ -1,4 +1,4 @@
-"""Which client of a consumer group owns which queue, by each of RocketMQ's strategies.
+"""The owner of each queue among the clients of a consumer group, by RocketMQ's strategies.
 
 Every client computes its own share of the queues, from the same sorted lists of queues and clients.
 Here the shares of all clients are computed together.
@@ -27,7 +27,7 @@ class MessageQueue(NamedTuple):
     queue_id: int
 
     def __str__(self) -> str:
-        """Return the queue as Java spells it, which is what is hashed."""
+        """Return the queue as Java prints it, for its hash."""
         return (
             f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, "
             f"queueId={self.queue_id}]"

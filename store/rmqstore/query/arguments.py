@@ -19,7 +19,7 @@ Time: TypeAlias = int | str | datetime
 
 
 class FolderArguments(TypedDict, total=False):
-    """The parts of a store that lie outside of its folder, and the broker's file that names them.
+    """The parts of a store outside its folder, and the broker's file that names them.
 
     The defaults are those of ``storage.broker.folders.find_store``.
     """
@@ -60,11 +60,11 @@ BOUND_ARGUMENTS: Final = tuple(BoundArguments.__annotations__)
 
 
 class SelectionArguments(TopicArguments, BoundArguments, total=False):
-    """Which topics, and where their queues start and end."""
+    """The topics of a read, and the bounds of their queues."""
 
 
 class ViewArguments(SelectionArguments, total=False):
-    """What of a store a view shows; which views take which argument is in ``docs/views.md``."""
+    """The arguments of views; ``docs/views.md`` says which view takes which."""
 
     consumer_group: str | None
     clients: str | Iterable[str] | None
@@ -73,7 +73,7 @@ class ViewArguments(SelectionArguments, total=False):
 
 
 class ScanArguments(SelectionArguments, total=False):
-    """Which messages, and what is done with damage.
+    """The choice of messages, and the handling of damage.
 
     The defaults are those of ``MessageStore.scan``.
     """

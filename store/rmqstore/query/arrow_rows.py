@@ -1,4 +1,4 @@
-"""Rows that are read when they are asked for, in the form in which they are asked for."""
+"""Rows that are read lazily, in the requested form."""
 
 from __future__ import annotations
 

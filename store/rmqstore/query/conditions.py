@@ -98,7 +98,7 @@ class Pruning:
         )
 
     def joined(self, other: Pruning) -> Pruning:
-        """Return conditions that all rows meet which meet one of the two.
+        """Return conditions that both of two conditions imply.
 
         They are joined column by column, so other rows may meet them too.
         ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of
@@ -150,14 +150,14 @@ class Pruning:
 
 
 def _met(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[T] | None:
-    """Return the values that are in both sets, where None is all values."""
+    """Return the values of both sets; None stands for all values."""
     if left is None:
         return right
     return left if right is None else left & right
 
 
 def _joined(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[T] | None:
-    """Return the values that are in one of two sets, where None is all values."""
+    """Return the values of either set; None stands for all values."""
     return None if left is None or right is None else left | right
 
 

@@ -449,7 +449,7 @@ def require_named(
     where: str,
     listed: str = "",
 ) -> None:
-    """Refuse a selection that names topics or queues that no store has.
+    """Refuse a selection of topics or queues that no store has.
 
     Args:
         selection: the selection to check.

@@ -267,7 +267,7 @@ class _Evaluator:
         return texts
 
     def _states(self, operand: _Operand) -> tuple[Mask, Mask]:
-        """Return where an operand is not null, and where Java throws."""
+        """Return masks of the rows where an operand is not null, and where Java throws."""
         if isinstance(operand, Truth):
             return operand.true | operand.false, operand.failed
         return operand.given if isinstance(operand, _Texts) else self._everywhere, self._nowhere
@@ -302,7 +302,7 @@ class _Evaluator:
         return Truth(true & ~failed, false & ~failed, failed)
 
     def _same(self, left: _Operand, right: _Operand) -> tuple[Mask, Mask]:
-        """Return where the operands are equal, and where Java throws.
+        """Return masks of the rows where the operands are equal, and where Java throws.
 
         Neither mask means anything where an operand is null.
         """

@@ -63,7 +63,7 @@ def time_zone(name: str) -> Iterator[None]:
 
 
 def current_zone() -> tzinfo:
-    """Return the zone that times without one are in, and that times are written in."""
+    """Return the zone of times without one, in which times are written too."""
     return _zone.get() or UTC
 
 
@@ -174,7 +174,7 @@ def parse_time(text: str) -> datetime:
 
 
 def misread(number: int) -> str:
-    """Say what a number that was given as epoch ms may have been meant to be; "" if ms is likely.
+    """Return the probable unit of a number that was given as epoch ms; "" if ms is likely.
 
     Args:
         number: as it was given.

@@ -45,7 +45,7 @@ class Tokens(ABC):
 
     @abstractmethod
     def _unreadable(self, start: int) -> str:
-        """Return what is wrong with a character that begins no token."""
+        """Return the reason why a character begins no token."""
 
     def _read(self, start: int) -> Token:
         """Return the first token at or after a position."""
@@ -76,7 +76,7 @@ class Tokens(ABC):
         return self._take()
 
     def _unexpected(self, expected: str) -> OptionError:
-        """Return the error that says what should stand in place of the next token."""
+        """Return the error of an unexpected token, with the expected one."""
         actual = "the end" if self._token.kind == END else shortened(self._token.text)
         return self._refused(self._token.start, f"expected {expected}, found {actual}")
 

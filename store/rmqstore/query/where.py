@@ -115,7 +115,7 @@ class Comparison:
     values: tuple[Any, ...] = ()
 
     def negated(self) -> Comparison:
-        """Return the comparison that is true exactly where this one is false.
+        """Return the negation, which is true exactly where this comparison is false.
 
         Null meets neither.
         """
@@ -171,7 +171,7 @@ class Comparison:
 
 
 def _true(mask: pa.Array) -> pa.Array:
-    """Return where a mask is true; it is null where the column is."""
+    """Return a mask without nulls, which are false."""
     return pc.fill_null(mask, fill_value=False)
 
 
@@ -186,7 +186,7 @@ def _pruning(field: str, value: Any) -> Pruning:  # noqa: ANN401 - of the field
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Conditions that all hold (AND), or one of which holds (OR); at least one."""
+    """One or more conditions, joined by AND or OR."""
 
     by: Literal["AND", "OR"]
     parts: tuple[Condition, ...]
@@ -196,7 +196,7 @@ Condition: TypeAlias = Comparison | Joined
 
 
 def negated(condition: Condition) -> Condition:
-    """Return the condition that is true exactly where another one is false."""
+    """Return the negation of a condition, which is true exactly where that is false."""
     if isinstance(condition, Joined):
         parts = tuple(map(negated, condition.parts))
         return Joined("OR" if condition.by == "AND" else "AND", parts)

@@ -116,7 +116,7 @@ class Pipeline:
 def plain_pipeline(
     spec: ReadSpec, chosen: LogFilter | None = None, repeated: RepeatedUnits | None = None
 ) -> Pipeline:
-    """Return the steps for records that are one message each, the one that their queue names.
+    """Return the steps for records of one message each, which is that of their queue.
 
     Args:
         spec: the spec of the read.

@@ -181,7 +181,7 @@ class SearchByTime(Protocol):
 
 
 class _Side(NamedTuple):
-    """Where the ranges of a selection start, or where they end."""
+    """The starts or the ends of a selection's ranges."""
 
     argument: str  # starting_offsets or ending_offsets
     bound: Bound

@@ -1,4 +1,4 @@
-"""What to say where a window of time leaves nothing of queues that have messages."""
+"""The warning of a window of time that contains none of the queues' messages."""
 
 from __future__ import annotations
 

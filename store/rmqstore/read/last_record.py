@@ -9,7 +9,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 
 
 class LastRecord(NamedTuple):
-    """The newest record that was known of a log, by which the log is recognized later.
+    """The newest known record of a log, which identifies the log later.
 
     If a recovery cut the log before it and the log was written on, another record is in its place.
     """

@@ -121,7 +121,7 @@ class LogCursor:
             size = min(_GROWTH * size, WINDOW_BYTES)
 
     def _without_unsure(self, window: Window, run_started: int) -> Window:
-        """Leave out the first record that may not belong to the log, and all that follow.
+        """Leave out the first record that may be foreign to the log, and all after it.
 
         A broker appends one record after the other, so the last one that the present run wrote
         confirms all before it. After it, a torn record ends the log: the broker is still writing

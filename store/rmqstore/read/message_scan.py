@@ -127,7 +127,7 @@ class MessageScan:
             self._tally.expect(amount)
 
     def _by_queue(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        """Yield what is lost, then messages in the order of the log, then those that are pending.
+        """Yield lost ranges, then messages in the order of the log, then pending ones.
 
         Messages in tiered storage come before all others.
         """

@@ -96,7 +96,7 @@ def _take_last(queue_slices: list[QueueSlice], count: int) -> list[QueueSlice]:
 
 
 def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
-    """Return which rows (n,) are among the newest that a queue misses; these are counted."""
+    """Return a mask (n,) of the newest rows of a queue up to its number; they are counted."""
     if not len(rows):
         return np.zeros(0, np.bool_)
     names = rows.column("topic").combine_chunks().dictionary_encode()

@@ -1,4 +1,4 @@
-"""The parts of a read: values that say what is read of one store, and read it.
+"""The parts of a read of one store: values that describe what to read, and read it.
 
 A plan consists of parts. Each of them can be cut into smaller ones, sent to another process and
 read there, whatever the others are.
@@ -47,7 +47,7 @@ class Part(ABC):
 
     @property
     def ends(self) -> PlannedEnds | None:
-        """What the plan knows of the ends of the store, for a process that reads the part.
+        """The ends of the store as planned, for the process that reads the part.
 
         None if that has to look for itself.
         """

@@ -232,7 +232,7 @@ def have_copies(
 
 
 def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
-    """Return the messages that wait for the second that they are due in.
+    """Return the messages that wait for their second of delivery.
 
     With timerRocksDBEnable a broker keeps no timer log. Then the timer topic shows what waits,
     though the database ``rocksdbstore`` has it as well.
@@ -313,7 +313,7 @@ class _Timed(NamedTuple):
 
 
 def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
-    """Return a mask (n,) of the messages that are cancelled, and of what cancels them.
+    """Return a mask (n,) of the cancelled messages and of their cancellations.
 
     A cancellation holds for messages of its own slot alone. Slots of messages that are due far
     ahead are in between: such a message meets all those of the same final second in the end.

@@ -134,7 +134,7 @@ def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogP
 
 
 def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
-    """Return the records that the index names, and the parts of the log that it does not cover."""
+    """Return the records in the index, and the parts of the log that it does not cover."""
     request.log_filter()
     store.ranges.warn_unknown_topics(request.selection)
     found = find_by_keys(store, request.lookup_keys, request.selection)

@@ -216,7 +216,7 @@ class QueueRanges:
         return queues
 
     def require_named(self, selection: Selection) -> None:
-        """Refuse a selection that names topics or queues which are not there.
+        """Refuse a selection of unknown topics or queues.
 
         Raises:
             OptionError: a topic or queue is missing. The message lists those that exist.
@@ -224,7 +224,7 @@ class QueueRanges:
         require_named(selection, [self.named_queues(selection)], str(self._paths.root))
 
     def require_topics(self, selection: Selection) -> None:
-        """Refuse a selection that names topics or queues which are not there.
+        """Refuse a selection of unknown topics or queues.
 
         Raises:
             OptionError: a topic or queue is missing. The message lists those that exist.
@@ -402,7 +402,7 @@ class QueueRanges:
     def confirmed(
         self, queue_slice: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
     ) -> list[QueueSlice]:
-        """Return the parts of a range whose units the log confirms, or that are in tiered storage.
+        """Return the parts of a range that the log confirms, or that lie in tiered storage.
 
         A warning names the parts that are left out.
 

@@ -323,7 +323,7 @@ class QueueScan:
 
 
 def _are_units(window: UnitRows) -> Mask:
-    """Return which units of a window, (n,), say where a record may lie."""
+    """Return a mask (n,) of a window's units that may point at a record."""
     sizes = window.sizes
     mask: Mask = (sizes > 0) & (window.physical_offsets >= 0) & (sizes != PRE_BLANK_SIZE)
     return mask

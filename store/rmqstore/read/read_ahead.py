@@ -89,7 +89,7 @@ class ReadAhead(Generic[W]):
         return bool(self._waiting)
 
     def prefetch_after(self, physical_offset: int) -> None:
-        """Note that the read is at a physical offset, and prefetch what follows."""
+        """Note the physical offset of the read, and prefetch the bytes after it."""
         while self._prefetched and self._prefetched[0].end <= physical_offset:
             self._n_bytes -= self._prefetched.popleft().n_bytes
         while self._n_bytes < _AHEAD_BYTES and len(self._waiting) < _WINDOWS_AHEAD:

@@ -1,4 +1,4 @@
-"""What a scan returns and what it does about damage."""
+"""The columns of a scan, and its handling of damage."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def read_queues(
 
 
 def _divided(store: StoreParts, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-    """Return what of ranges of queues is read from which source; see ``StoreQueues.divide``."""
+    """Return the parts of queues' ranges by source; see ``StoreQueues.divide``."""
     return store.retry(lambda: store.store_queues.divide(slices))
 
 
@@ -265,7 +265,7 @@ def find_candidates(
     low: int | None,
     high: int | None,
 ) -> Found:
-    """Return where messages of some topics that were stored in a range of times may lie.
+    """Return the records that may have the keys, and the parts of the log to search for more.
 
     See ``Lookup.find``.
     """

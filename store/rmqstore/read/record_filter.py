@@ -116,7 +116,7 @@ def matched_groups(
 
 
 class LogFilter(NamedTuple):
-    """Which records of a scan in physical order are wanted; a field that is None wants all."""
+    """The filter of a scan in physical order; a field that is None lets all records pass."""
 
     # The queue ids of each topic; None for all of its queues.
     queues: Mapping[str, frozenset[int] | None] | None = None
@@ -135,7 +135,7 @@ class LogFilter(NamedTuple):
         return self.queues is not None or self.topic_pattern is not None
 
     def keep(self, data: Bytes, headers: RecordHeaders) -> Mask | None:
-        """Return a mask (n,) of the records that are wanted, None where all are."""
+        """Return a mask (n,) of the records that pass, None if all do."""
         if self == LogFilter():
             return None
         mask = np.ones(len(headers), np.bool_)

@@ -1,4 +1,4 @@
-"""Units that point at the record of another unit of their queue, so that it is served twice.
+"""Units that point at the record of another unit of their queue, which is served twice then.
 
 A broker's crash leaves single ones, and a file that was copied or restored to the name of another
 one consists of them. The place of a unit decides: a broker serves the record there too, and not

@@ -69,7 +69,7 @@ def returned_schema(
 
 
 def require_corrupt_column(name: str, *, include_pending: bool) -> None:
-    """Refuse a column for what is wrong with a record that has the name of another column.
+    """Refuse a column of damage whose name is that of another column.
 
     Raises:
         OptionError: a column of messages has it.
@@ -209,7 +209,7 @@ class ScanRequest:
         return (batch for batch in matching if batch.num_rows)
 
     def returned(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return batches with the columns that the scan returns, which may have others besides."""
+        """Return batches with the columns of the scan alone."""
         names = self.schema.names
         return (batch if batch.schema.names == names else batch.select(names) for batch in batches)
 

@@ -60,7 +60,7 @@ def _next(stream: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 class UnitRows(NamedTuple):
-    """Units of any number of queues, (n,) each, which say what records they point at."""
+    """Units of any number of queues, (n,) each, with the records that they point at."""
 
     topics: list[str]  # the distinct topics
     topic_codes: NDArray[np.int32]  # positions in ``topics``

@@ -45,7 +45,7 @@ def shared_pipeline(
     chosen: LogFilter | None = None,
     repeated: RepeatedUnits | None = None,
 ) -> Pipeline:
-    """Return the steps for messages whose place in a queue is not what their record says.
+    """Return the steps for messages whose queue or queue offset is not that in their record.
 
     Checksums are of records, so they are verified before the messages of a record are found.
 
@@ -80,7 +80,7 @@ def _weigh(
 def check_records(
     source: LogBytes, starts: Positions, units: UnitRows | None, *, keeps_parts: bool = False
 ) -> Rows:
-    """Read each record once, and keep those that are what their units say.
+    """Read each record once, and keep those that match their units.
 
     The check goes as far as a record alone can show. Only the first row of each record is still in
     the result; :func:`expand` brings the others back.
@@ -253,7 +253,7 @@ def explain_shared(
     physical_offset: int,
     expected: Expected | None,
 ) -> str:
-    """Ask the reference codec what is wrong with a record, apart from what only its queue shows."""
+    """Return the fault of a record by the reference codec, apart from those in its queue."""
     assert expected is not None
     try:
         parts = split_record(record.data, 0)

@@ -59,7 +59,7 @@ class LogBytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The n rows that a batch was asked for, and the m of them that are still in it."""
+    """The n requested rows of a batch, and the m of them that are still in it."""
 
     data: Bytes  # the bytes that the positions of the headers are in
     offsets: Positions  # (n,) physical offsets
@@ -240,7 +240,7 @@ def _both(left: Mask | None, right: Mask) -> Mask:
 
 
 def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False) -> Rows:
-    """Drop records whose checksum is wrong. Bodies that earlier steps left out are not read.
+    """Drop records with a wrong checksum; bodies that earlier steps left out are not read.
 
     Args:
         rows: the rows.

@@ -122,7 +122,7 @@ def tiered_kind(kind: StoreKind, tier: str) -> StoreKind:
 
 
 def messages_elsewhere(paths: StorePaths) -> list[str]:
-    """Return where else a store has messages, of which reads know nothing."""
+    """Return a text for each other place of a store with messages that no read returns."""
     texts: list[str] = []
     tier = paths.config / METADATA
     if paths.storage.exists(tier):
@@ -298,7 +298,7 @@ class StoreParts(Closing):
 
     @property
     def log_end(self) -> LogEnd | None:
-        """Where the log ends; None for a closed store, which has no ``abort`` file."""
+        """The end of the log; None for a closed store, which has no ``abort`` file."""
         return self.ends.log_end
 
     def log_slice(self) -> LogSlice:
@@ -319,7 +319,7 @@ class StoreParts(Closing):
         return self.retry(lambda: self.store_queues.range(topic, queue_id))
 
     def warn_of_messages_elsewhere(self) -> None:
-        """Log where the store has messages that are not read.
+        """Log a warning of the store's messages that are not read.
 
         Of a store without tiered storage this is logged at the first call only.
         """

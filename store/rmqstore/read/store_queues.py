@@ -136,7 +136,7 @@ class StoreQueues:
         return join_parts([*parts, self._queues.part_of(key, *local)])
 
     def _cut(self, key: QueueKey, start: int, end: int) -> list[QueuePart]:
-        """Return what of a range lies in which log."""
+        """Return the parts of a range by the log that holds them."""
         if not self.tiers:
             return [self._queues.part_of(key, start, end)]
         *tiered, local = self.parts(*key)
@@ -145,7 +145,7 @@ class StoreQueues:
         return [part for part in cut if part.start < part.end]
 
     def divide(self, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-        """Return what of ranges of queues is read from which of the sources.
+        """Return the parts of queues' ranges by the source that they are read from.
 
         Retention may have deleted messages of the local store since the ranges were planned, which
         tiered storage still has.
@@ -292,7 +292,7 @@ class StoreQueues:
     def slices_of_parts(
         self, key: QueueKey, parts: Sequence[QueuePart], bounds: tuple[int, int], spec: ReadSpec
     ) -> list[QueueSlice]:
-        """Return what is there of a range that lies in the parts of a queue; see :meth:`slices`."""
+        """Return the existing slices of a range in the parts of a queue; see :meth:`slices`."""
         start, end = bounds
         tolerant = spec.is_tolerant
         slices: list[QueueSlice] = []

@@ -1,4 +1,4 @@
-"""Follows a store that is being written to, and reports where its queues end by new log records.
+"""Follows a store that is being written to, and reports the ends of its queues by new records.
 
 The cost of finding the ends of all queues grows with their number, so it is paid once. Later polls
 read only the new records of the log, and check the queues that these name until they hold the
@@ -77,7 +77,7 @@ def replacements(
     *,
     is_cut: bool,
 ) -> dict[QueueKey, int]:
-    """Return where other messages begin in queues that do not hold what was read of them any more.
+    """Return the starts of other messages in queues that no longer hold what was read.
 
     Args:
         tail: the tail of the store or of the broker.
@@ -438,7 +438,7 @@ class StoreTail:
                 self.last_record = LastRecord(physical_offset, int(store_timestamp))
 
     def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
-        """Let a queue end where messages of the log take the place of those that it had."""
+        """Let a queue end before messages of the log that replace its own."""
         last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
         is_new = logged.physical_offsets > last_physical_offset
         if is_new.any():
@@ -481,7 +481,7 @@ class StoreTail:
         return min(self._firsts[key], end)
 
     def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
-        """Return the first queue offset whose message may have replaced a record that was cut off.
+        """Return the first queue offset whose message may have replaced a cut record.
 
         The message was stored later than that record, or lies after it in the log.
         """

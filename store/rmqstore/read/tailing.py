@@ -83,7 +83,7 @@ class TieredTail:
         return self._local.first(key), self._local.ends.get(key, 0)
 
     def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
-        """Return the first queue offset whose message may have replaced a record that was cut off.
+        """Return the first queue offset whose message may have replaced a cut record.
 
         What is in tiered storage is never cut off.
         """
@@ -115,7 +115,7 @@ class TieredTail:
         return self._local.are_confirmed(slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
-        """Return the parts of ranges that the log confirms, or that are in tiered storage."""
+        """Return the parts of ranges that the log confirms, or that lie in tiered storage."""
         return self._local.confirmed(slices)
 
     def invalidate(self) -> None:
@@ -203,7 +203,7 @@ class TailingScan:
         return slices
 
     def _continued(self) -> dict[QueueKey, int]:
-        """Return where queues continue: after what was read, unless it was cut off or deleted."""
+        """Return the offsets at which queues continue: after those read, unless these are gone."""
         tail, last_record, next_offsets = self._tail, self._last_record, self._read_until
         assert next_offsets is not None
         is_cut = last_record is not None and not tail.holds(last_record)
@@ -218,7 +218,7 @@ class TailingScan:
         }
 
     def _start(self, key: QueueKey, begins: Mapping[QueueKey, int], *, is_cut: bool) -> int:
-        """Return where a queue continues, given where other messages begin in some queues."""
+        """Return the offset at which a queue continues, given the starts of other messages."""
         tail = self._tail
         assert self._read_until is not None
         read_until, first = self._read_until.get(key), tail.first(key)

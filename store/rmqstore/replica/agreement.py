@@ -1,4 +1,4 @@
-"""What a follower asks for, and what it concludes from the bytes that it compares.
+"""The requests of a follower, and its conclusions from compared bytes.
 
 Two logs of one broker differ only by a cut and by what was written after it. Records carry their
 time and their place, so the logs agree up to some physical offset and differ from there on: if the

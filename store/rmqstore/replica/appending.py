@@ -54,7 +54,7 @@ def buffer(state: ReplicaState, start: int, stop: int) -> Decision:
 
 
 def on_written(state: ReplicaState, event: events.Written) -> Decision:
-    """Take note of what is written, and do what waited for that."""
+    """Note the written bytes, and do what waited for them."""
     state = state.with_copy(end=event.end, last_time=event.last_time, n_buffered=0)
     if event.error is not None:
         return _on_damage(state, event.error)
@@ -286,7 +286,7 @@ def on_queues_changed(state: ReplicaState, event: events.QueuesChanged) -> Decis
 
 
 def state_to_leave(state: ReplicaState, end: int) -> tuple[ReplicaState, events.WriteState | None]:
-    """Return what the state file has to say of a log that is left as it is, and is on the disk.
+    """Return the state file for a log that is left as it is, and is on the disk.
 
     Args:
         state: of the replica.

@@ -1,4 +1,4 @@
-"""The broker that is followed: who it is, whether it can be followed, and its log's bounds."""
+"""The followed broker: its identity, its settings and the bounds of its log."""
 
 from __future__ import annotations
 

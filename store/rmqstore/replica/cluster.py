@@ -1,4 +1,4 @@
-"""Follows one broker, or all brokers that name servers know; and metrics of that for Prometheus.
+"""Follows one broker, or all that name servers know, with metrics for Prometheus.
 
 The metrics are served over HTTP, or written to a file for the node exporter.
 """
@@ -193,7 +193,7 @@ class ClusterFollower:
         raise StoreStateError("; ".join([count, *halted]))
 
     def _refresh(self) -> None:
-        """Take up brokers that are new, and those that now have another address.
+        """Follow new brokers, and those with a new address.
 
         Raises:
             StoreStateError: there is nothing to follow.
@@ -262,7 +262,7 @@ class ClusterFollower:
         self._members[name] = _Member(endpoint, self._root / name, self._settings)
 
     def _known(self) -> dict[str, Address]:
-        """Return the brokers of the copies that are there, and where these were reached."""
+        """Return the brokers of existing copies, with their addresses."""
         known = {}
         for entry in LOCAL.list_folder(self._root):
             with suppress(StoreStateError, OptionError):  # another copy, or a damaged one

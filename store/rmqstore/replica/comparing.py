@@ -36,7 +36,7 @@ _GROWTH: Final = 8  # of what is compared, where nothing of it was the same
 
 
 def on_received(state: ReplicaState, event: events.Received) -> Decision:
-    """Compare the bytes that came, or append them where nothing is left to compare."""
+    """Compare received bytes, or append them once nothing is left to compare."""
     start, stop = event
     if not state.is_streaming:
         return state, []

@@ -113,7 +113,7 @@ def _open_connection(state: ReplicaState) -> Decision:
 
 
 def plan(state: ReplicaState, handshake: Handshake | None) -> Decision:
-    """Decide from where on the logs are compared; or end, with a copy that is open."""
+    """Decide from where on the logs are compared; or end, with an open copy."""
     try:
         return _planned(state, handshake)
     except RmqStoreError as err:

@@ -63,7 +63,7 @@ _MOST_TOPICS_NAMED: Final = 10
 
 
 def reserve_spare(disk: Disk, path: Path) -> None:
-    """Take space that is given back when the disk is full, so that the state can be written.
+    """Reserve space that is freed when the disk is full, so that the state can be written.
 
     A state that lags behind the log would make the next follower move valid bytes aside, for
     which a full disk has no space either.
@@ -107,7 +107,7 @@ def is_fetched_again(folder: Path, log: LogCopy, saved: FollowState) -> bool | N
 
 
 def begin_of_files(paths: StorePaths, saved: FollowState) -> int:
-    """Return where the files of a log begin, some of which may have been deleted.
+    """Return the begin of a log, whose first files may have been deleted.
 
     Raises:
         StoreStateError: files between the begin and the end are missing.
@@ -130,7 +130,7 @@ def begin_of_files(paths: StorePaths, saved: FollowState) -> int:
 
 
 def found_end(paths: StorePaths, saved: FollowState) -> int:
-    """Return where the complete records end that follow those that a state covers.
+    """Return the end of the complete records after those that a state covers.
 
     A follower that was killed leaves them: they were written, and the state did not come as far.
     Somebody may have read them since. After a cut, they may be what was to be cut, and do not
@@ -159,7 +159,7 @@ def found_end(paths: StorePaths, saved: FollowState) -> int:
 
 
 def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
-    """Return which records stand at their place, with the body that they had, and a written end."""
+    """Return a mask (n,) of the records with their own offset, a valid body and a written end."""
     data = window.data
     has_its_body = valid_crcs(data, headers, stored_bodies(data, headers), of_records=False)
     ends = headers.starts + headers.column("total_size")
@@ -173,7 +173,7 @@ def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
 def warn_of_cut(
     root: Path, log: CommitLog, start: int, end: int, *, reason: str, folder: Path
 ) -> None:
-    """Report which messages the broker has lost: those of a log that are cut, and kept aside."""
+    """Report the messages that the broker has lost: those cut from a log and kept aside."""
     counts: Counter[str] = Counter()
     log.refresh()
     for low, high, segment in log.segment_spans(start, end):
@@ -406,7 +406,7 @@ class CopyStore:
         return self._log
 
     def perform(self, action: Action) -> Event | None:
-        """Do what is decided; return what follows at once."""
+        """Perform an action; return the event if there is one at once."""
         match action:
             case events.Open():
                 return self._open(action)
@@ -528,7 +528,7 @@ class CopyStore:
         return events.Failed(error, is_consistent, log.end, log.last_store_timestamp)
 
     def _find_start(self, physical_offset: int, begin: int, high: int) -> events.StartFound:
-        """Find where a record of the copy begins, from which on the logs are compared."""
+        """Find the record of the copy from which on the logs are compared."""
         copy = self.log
         copy.log.refresh()
         compared = physical_offset
@@ -549,7 +549,7 @@ class CopyStore:
         return events.Differed(differs_at, boundary, reason)
 
     def _cut(self, action: events.Cut) -> events.LogCut:
-        """Cut the log; what is cut is kept, and what agrees of a record is buffered."""
+        """Cut the log, and keep the cut bytes; the equal part of a record is buffered."""
         end, differs_at, reason, folder, begins_at = action
         copy = self.log
         if begins_at is None:

@@ -1,4 +1,4 @@
-"""What a replica decides: from its state and an event follow its next state and what it does.
+"""The decisions of a replica: its state and an event give its next state and its actions.
 
 :func:`decide` opens no file and no socket, and reads no clock. The loop in ``follower`` performs
 the actions that it returns, whose results are events again. The tables below say which function

@@ -29,7 +29,7 @@ _STATE_SECONDS: Final = 10.0
 
 
 def on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
-    """Do what is due: of the phase first, then all that is checked now and then."""
+    """Perform what is due: of the phase first, then the periodic checks."""
     was_stalled = state.is_stalled
     rate = state.settings.max_rate
     if event.is_drained != state.link.is_drained:
@@ -80,7 +80,7 @@ def _stream_on(state: ReplicaState) -> Decision:
 
 
 def _ask_if_due(state: ReplicaState) -> Decision:
-    """Keep up to date what the broker reports; the stream notices a failure that lasts."""
+    """Update the bounds that the broker reports; the stream notices a lasting failure."""
     link, interval = state.link, state.settings.tables_seconds
     if not state.copy.is_open:
         return state, []

@@ -87,7 +87,7 @@ def _retain_at_end(state: ReplicaState, ending: Ending) -> Decision:
 
 
 def _complete(state: ReplicaState, _ending: Ending) -> Decision:
-    """Complete what a broker needs that starts on the copy."""
+    """Complete the files that a broker needs to start on the copy."""
     copy = state.copy
     confirm_offset = None
     if epochs_within(copy.epochs, copy.saved.begin, copy.durable):

@@ -1,4 +1,4 @@
-"""What can happen to a replica, and what it does: values between the decisions and the loop.
+"""Events and actions of a replica: values between the decisions and the loop.
 
 What all events have, such as their time, is in the envelope :class:`Happened`. The tables in
 ``docs/follow-states.md`` are the first lines of the docstrings, which a test compares.
@@ -20,7 +20,7 @@ from rmqstore.storage.broker.epochs import Epoch
 
 
 class Question(Enum):
-    """What a broker is asked, each in a thread of its own that a stop does not wait for."""
+    """Questions to a broker, each in a thread of its own that a stop does not wait for."""
 
     FACTS = "everything, before a connection is made"
     TABLES = "everything, while the copy grows"
@@ -31,7 +31,7 @@ class Question(Enum):
 
 
 class Asked(NamedTuple):
-    """A question that was not answered yet, and the number of the connection that it is for."""
+    """An unanswered question, and the number of its connection."""
 
     question: Question
     connection: int
@@ -219,7 +219,7 @@ class LogCut(NamedTuple):
 
 
 class OldFilesFound(NamedTuple):
-    """It is known which files the retention does not keep, and what streams have not read yet."""
+    """Files that the retention does not keep are found, and the files that streams still need."""
 
     first: int  # physical offset of the first file
     begin: int | None  # where the log begins without them; None if all stay
@@ -291,7 +291,7 @@ class Request(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Report to the broker, which keeps the connection for that."""
+    """Report to the broker, so that it keeps the connection."""
 
     offset: int
 

@@ -246,7 +246,7 @@ class Follower:
         return progress_of(self.state)
 
     def _consequence(self) -> str:
-        """Say what became of the copy where the disk failed, and how much is missing."""
+        """Return a text about a copy whose disk failed, and how much it lacks."""
         now = self.progress()
         return (
             f"what is whole was kept, up to {now.end}, and the same call continues the copy; "
@@ -254,7 +254,7 @@ class Follower:
         )
 
     def _follow(self) -> BaseException | None:
-        """Perform what is decided until the end; return the error that it ends with."""
+        """Perform decided actions until the end; return its error."""
         found = happened(events.Started())
         todo = deque([found])
         error: BaseException | None = None
@@ -303,7 +303,7 @@ class Follower:
             self._wait(wait_of(self.state))
 
     def _wait(self, wait: events.Wait) -> None:
-        """Wait for what happens; bytes that come are kept until it is decided about them."""
+        """Wait for events; received bytes are kept until they are decided about."""
         made = self._made if wait.reads else None
         connection = None if made is None else made.connection
         has_bytes = self._mail.wait(connection, wait.seconds)
@@ -328,7 +328,7 @@ class Follower:
             self._found.append(happened(events.Ticked(self.state.link.is_drained)))
 
     def _take_mail(self) -> None:
-        """Take what other threads have found, and a connection if it is the one that is awaited."""
+        """Take the results of other threads, and the awaited connection."""
         is_awaited = self.state.phase is Phase.CONNECTING
         for mail in self._mail.take():
             if not isinstance(mail, _Made):
@@ -377,7 +377,7 @@ class Follower:
         self._made = None
 
     def _perform(self, action: Action) -> Event | None:
-        """Do what is decided; return what follows at once."""
+        """Perform an action; return the event if there is one at once."""
         match action:
             case events.Buffer() | events.Write():
                 return self._write(action)
@@ -415,7 +415,7 @@ class Follower:
         threading.Thread(target=ask, name="follow-question", daemon=True).start()
 
     def _leave(self, end: int) -> events.WriteState | None:
-        """Return what the state file has to say of a log that ends somewhere."""
+        """Return the state file for a log that ends at a physical offset."""
         self.state, last_write = state_to_leave(self.state, end)
         return last_write
 
@@ -439,7 +439,7 @@ class Follower:
         return None
 
     def _write(self, action: events.Buffer | events.Write) -> events.Written | None:
-        """Buffer bytes that came, or write those that are; return what was written."""
+        """Buffer received bytes, or write the buffered ones; return the event of that."""
         log = self._store.log
         end = log.end
         error = None

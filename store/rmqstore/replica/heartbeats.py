@@ -63,7 +63,7 @@ def ask_for_end(state: ReplicaState, position: int) -> Decision:
 
 
 def on_bounds(state: ReplicaState, event: events.BoundsReported, question: Question) -> Decision:
-    """Take note of where the broker's log begins and ends, and decide what its end means."""
+    """Note the bounds of the broker's log, and decide about its end."""
     bounds, position = event
     state = state.with_link(bounds=bounds, bounds_at=state.now, answered_at=state.epoch_ms)
     if question is not Question.END or not state.is_streaming or state.is_held_up:

@@ -1,4 +1,4 @@
-"""All that a replica knows: one value in three groups, and what can be read from it.
+"""The state of a replica: one value in three groups, with properties.
 
 :class:`Link` is about the broker and the connection to it, :class:`Copy` is about the copy, and
 :class:`Work` is about what the two threads do, what is due, and the change that is under way.
@@ -181,7 +181,7 @@ Change = Cutting | Retaining | Ending
 
 
 class Work(NamedTuple):
-    """What the two threads do, what they are to do next, and when something is due."""
+    """The work of the two threads, current and next, and when something is due."""
 
     flushing: bool = False  # the log or the state is being brought to the disk
     building: bool = False
@@ -222,7 +222,7 @@ _Fields = ParamSpec("_Fields")
 def _with(
     name: str, replaced: Callable[Concatenate[_Group, _Fields], _Group]
 ) -> Callable[Concatenate[ReplicaState, _Fields], ReplicaState]:
-    """Return a method that replaces fields of a group, each of which keeps its type."""
+    """Return a method that replaces fields of a group; each keeps its type."""
 
     def updated(
         state: ReplicaState, /, *args: _Fields.args, **fields: _Fields.kwargs
@@ -340,7 +340,7 @@ def first_replica_state(
     now: float,
     epoch_ms: int,
 ) -> ReplicaState:
-    """Return the state of a replica that begins, of a copy whose state file says something."""
+    """Return the first state of a replica, given the state file of its copy."""
     copy, link = Copy(saved, settings.until), Link(overlap=settings.overlap)
     work = Work(progress_at=now, state_at=now)
     return ReplicaState(settings, root, address, now, epoch_ms, copy, link, work)

@@ -215,7 +215,7 @@ class Unflushed:
         return LogFlush(end, self._number, tuple(self._written), folder)
 
     def forget(self, number: int) -> None:
-        """Forget what was written up to the last write that a flush has brought to the disk."""
+        """Forget the writes that a flush has brought to the disk."""
         self._written = {path: write for path, write in self._written.items() if write > number}
         if self._created <= number:
             self._created = 0
@@ -287,7 +287,7 @@ class LogCopy:
         self._begun = _Begun()
 
     def buffer(self, data: memoryview | bytes) -> None:
-        """Take the next bytes of the log, which are written later; raises as that does.
+        """Buffer the next bytes of the log; raises as :meth:`write_buffer` does.
 
         Complete records are written at once if the buffer is too small for all of them.
         """

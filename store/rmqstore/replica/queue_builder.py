@@ -90,7 +90,7 @@ class _Last(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """The queues that are open, and what puts units into them."""
+    """The open queues, and their appenders."""
 
     appenders: dict[tuple[str, int], QueueAppender]
     dispatcher: Dispatcher | None
@@ -155,7 +155,7 @@ class QueueBuilder:
         return self._stale_index_files(built, was_closed=was_closed)[0]
 
     def recover(self, built: int, *, was_closed: bool) -> None:
-        """Remove what may be half built; the state has to say before from where on that is.
+        """Remove half-built units and items; the state file has their start before.
 
         Args:
             built: physical offset up to which queues and index were on the disk.

@@ -133,7 +133,7 @@ def _queues(queues: dict[str, Any], broker: str) -> Iterator[tuple[str, int, int
 def _new_queues(
     paths: StorePaths, read: AbstractSet[tuple[str, int]], newest: int, end: int
 ) -> int:
-    """Return where the first message of any queue lies that a query could not know yet.
+    """Return the physical offset of the first message that a query cannot have seen.
 
     Args:
         paths: the copy.
@@ -182,7 +182,7 @@ class OldFiles:
     def find(
         self, paths: StorePaths, log: CommitLog, broker: str, built: int, source_begin: int | None
     ) -> tuple[int, int | None, int]:
-        """Return where the log begins without those that the retention does not keep.
+        """Return the begin of the log without the files that the retention does not keep.
 
         Before it comes where it begins with them, and after it from where on streams need all: 0
         while this is not known of one of them.
@@ -269,7 +269,7 @@ def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
 def new_begin(
     log: CommitLog, retention: Retention, *, limit: int, source_begin: int | None
 ) -> int | None:
-    """Return where the log begins after all files have gone that a retention does not keep.
+    """Return the begin of the log once a retention has deleted all files that it may.
 
     Args:
         log: the log of the copy.

@@ -133,7 +133,7 @@ class FollowState:
     confirm_offset: int = -1
 
     def opened(self, begin: int, *, builds_queues: bool) -> FollowState:
-        """Return the state of a copy that a follower continues, whose first file is known."""
+        """Return the state of a continued copy, whose first file is known."""
         return replace(
             self,
             begin=begin,

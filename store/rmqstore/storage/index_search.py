@@ -291,7 +291,7 @@ class IndexTable:
 
     @cached_property
     def hours(self) -> NDArray[np.int64]:
-        """The hours that items are of, ms, rising; perhaps some that only other keys begin with.
+        """The hours of the items, ms, rising; perhaps some of other keys too.
 
         Raises:
             CorruptDatabaseError: there are more than a broker writes.

@@ -1,4 +1,4 @@
-"""Opens a RocksDB database and reads the small families that say what it holds.
+"""Opens a RocksDB database and reads the small families that describe its content.
 
 This is the program of a child process: a database of unknown origin may end the process that opens
 it, or fill its memory. It imports nothing of this package, so that it starts quickly. macOS has no

@@ -85,7 +85,7 @@ class MessageStore(Closing):
 
     @property
     def log_end(self) -> LogEnd | None:
-        """Where the log ends; None for a closed store, which has no ``abort`` file."""
+        """The end of the log; None for a closed store, which has no ``abort`` file."""
         return self.parts.log_end
 
     def topics(self) -> list[str]:

@@ -114,7 +114,7 @@ class Scan(ArrowRows, Closing):
         count: Callable[[], int] | None = None,
         is_quick: bool = False,
     ) -> None:
-        """Plan the first reading, which refuses what cannot be read.
+        """Plan the first reading, and refuse an unreadable source.
 
         Args:
             schema: the columns.

@@ -350,7 +350,7 @@ class Dispatcher:
                 self.mismatches[key] = err
 
     def write(self) -> None:
-        """Write the units that wait, which :meth:`flush` brings to the disk."""
+        """Write the waiting units, which :meth:`flush` brings to the disk."""
         self._append_waiting()
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""What an existing store requires of a writer: refusals, sizes of files, what the broker can read.
+"""Requirements of an existing store on a writer: refusals, sizes of files, the broker's release.
 
 A broker cuts its log at the first record that it cannot read, and everything after it is lost. So a
 record that only newer brokers know is written into a store only if its broker is known to be one.

@@ -61,7 +61,7 @@ class Repaired(NamedTuple):
 
 
 class LogCut(NamedTuple):
-    """Where a log ends, and how that was found.
+    """The end of a log, and how it was found.
 
     Attributes:
         end: the end.
@@ -109,7 +109,7 @@ class Repairer:
         self._cut_folder = paths.own.folder / "cut"
 
     def repair(self) -> Repaired:
-        """Repair what the state of the store requires, which is nothing if it was closed cleanly.
+        """Repair a store that was not closed cleanly; else do nothing.
 
         Raises:
             CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
@@ -151,7 +151,7 @@ class Repairer:
         return Repaired(log_end, end.last_store_timestamp, checkpoint)
 
     def _cut_log(self) -> tuple[LogEnd, bool]:
-        """Find where the log ends, and remove what lies after it; the first step of a repair.
+        """Find the end of the log, and remove the bytes after it; the first step of a repair.
 
         Returns:
             The end, and whether our last writer noted it and the bytes of the log prove it.

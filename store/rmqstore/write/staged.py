@@ -1,4 +1,4 @@
-"""Records that tasks have staged in files, and the offsets that they get in log and queues.
+"""Staged records in files of tasks, and their offsets in log and queues.
 
 The records stand in one file, one after the other and still without their offsets. Beside it is a
 file of Arrow IPC streams, one for each batch of records, with a row for each record: the commit
@@ -188,7 +188,7 @@ class PartWriter:
             self._n_lmqs += len(columns.lmqs.rows)
 
     def part(self) -> StagedTask:
-        """Return what was staged, and free the space that was reserved for more."""
+        """Return the staged task, and free the reserved rest of its file."""
         with self._named_os_errors():
             for file in (self._records, self._side):
                 file.end()

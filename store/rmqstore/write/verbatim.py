@@ -1,4 +1,4 @@
-"""Batches that hold records as stored, for exact copies, to the columns that are encoded."""
+"""Batches of records as stored, for exact copies, to the columns that are encoded."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class WaitingRequests:
             self.add_source(lambda: [requests], end)
 
     def add_source(self, source: Callable[[], Iterable[DispatchRequests]], end: int) -> None:
-        """Keep what returns the requests of records that end at ``end``; it takes no memory."""
+        """Keep a function for the requests of records up to ``end``, which takes no memory."""
         if not self._is_full:
             self._sources.append(source)
             self.end = end

@@ -552,7 +552,7 @@ def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
 
 
 def unknown_delay(need: str) -> StoreStateError:
-    """Return the error for what needs the delays of the levels where they are not known."""
+    """Return the error for unknown delays of the levels."""
     return StoreStateError(
         f"{need} the broker's table of levels: the store has other times of delivery than "
         "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, "

@@ -188,7 +188,7 @@ class RecordColumns(NamedTuple):
         return sizes
 
     def requests(self, records: Records, rules: DispatchRules = USUAL_RULES) -> UnplacedRequests:
-        """Return what queues and index need of these rows, which were encoded to ``records``.
+        """Return the dispatch requests of rows that were encoded to ``records``.
 
         Args:
             records: the encoded rows.

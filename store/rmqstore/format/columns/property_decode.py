@@ -200,7 +200,7 @@ def group_and_topic(
 
 
 def unwrapped_topic(topic: str, group: str) -> str:
-    """Return the origin topic that a dead letter of POP stands for, whose RETRY_TOPIC is a retry's.
+    """Return the origin topic of a dead letter of POP, whose RETRY_TOPIC is that of a retry.
 
     Other topics are returned as they are.
     """

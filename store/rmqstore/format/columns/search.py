@@ -1,4 +1,4 @@
-"""Finds records by what their headers say, where no chain of total sizes leads to them.
+"""Searches for records by their headers, where no chain of total sizes leads to them.
 
 A head has a magic, and the physical offset at which it lies: a copy of a record inside a body has
 another one. Where records stand in frames, the frame has to be there too.
@@ -38,7 +38,7 @@ _SMALLEST_BLOCK, _LARGEST_BLOCK = 4 << 10, 1 << 20
 def guess_headers(
     buf: Bytes, stripes: Positions, physical_base: int, framing: Framing = RECORDS
 ) -> Positions:
-    """Return where the first frame that looks right begins in each stripe; some stripes have none.
+    """Return the first plausible frame of each stripe; some stripes have none.
 
     Args:
         buf: uint8 (nbytes,), one file of the log.

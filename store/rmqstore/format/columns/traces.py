@@ -247,7 +247,7 @@ class _Traces:
         return columns
 
     def _positions(self, name: str) -> Positions:
-        """Return where a field is among those of its trace, (n,); -1 where the type lacks it."""
+        """Return the position of a field in its trace, (n,); -1 if the type lacks it."""
         table = np.array([FIELDS[kind].get(name, -1) for kind in _TYPES] + [-1], np.int64)
         positions: Positions = table[self._types]
         if name == "offset_msg_id":

@@ -118,7 +118,7 @@ def walk_each(
 
 
 class Walk(NamedTuple):
-    """Records that follow one another, and what ended the walk.
+    """Consecutive records, and the reason for the end of the walk.
 
     Attributes:
         starts: int64 (n,), where the records begin.
@@ -377,7 +377,7 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
 def headers_of(
     buf: Bytes, walked: Walk, topic: bytes | None = None, max_rows: int = BATCH_ROWS
 ) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
-    """Yield batches of walked records: where they begin, their headers, and which are whole.
+    """Yield batches of walked records: their starts, headers, and a mask of the whole ones.
 
     Args:
         buf, topic: as for :func:`read_headers`.

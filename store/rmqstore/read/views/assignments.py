@@ -1,4 +1,4 @@
-"""View ``assignments``: which client of a group would own which queue, and with what backlog."""
+"""View ``assignments``: the client of a group that would own each queue, and the backlog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_QUEUES: Final = 100_000  # of a topic on one broker
 
 
 class Assignment(NamedTuple):
-    """A queue, the client that would own it, and what the group has not consumed of it.
+    """A queue, the client that would own it, and the group's backlog in it.
 
     Attributes:
         client_id: the client; None if the strategy gives the queue to nobody.
@@ -129,7 +129,7 @@ def _subscribed(
     consumed: Collection[str],
     groups: Collection[str],
 ) -> list[str]:
-    """Return the topics that a group subscribes to, of those that the brokers serve."""
+    """Return the served topics that a group subscribes to."""
     if selection.subscribe is None and selection.subscribe_pattern is None:
         topics = {topic for topic in known if topic in consumed}
         topics |= {f"{RETRY_PREFIX}{group}"} & {*known}

@@ -55,7 +55,7 @@ _HEAD_COLUMNS = {
 
 
 def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return the log in slices, each of which begins where a record surely begins."""
+    """Return slices of the log, each beginning with a record."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
     try:

@@ -161,7 +161,7 @@ def _times_where(millis: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Arra
 def _numbers(
     values: Sequence[object], kind: pa.DataType
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return numbers (n,) that a column can hold, and which there are, (n,).
+    """Return numbers (n,) within the bounds of a column, and a mask of the existing ones.
 
     The JSON of a broker may contain anything.
     """
@@ -176,7 +176,7 @@ def _numbers(
 
 
 def reasons(texts: Mapping[str, NDArray[np.bool_]], count: int) -> pa.Array:
-    """Return for each row the first text whose mask holds, null where none does.
+    """Return for each row the text of the first true mask, null without one.
 
     Args:
         texts: masks (n,), by text.

@@ -1,4 +1,4 @@
-"""View ``stores``: which stores of one read are of the same broker, and which of them is read.
+"""View ``stores``: the stores of one read by broker, and the one that is read of each.
 
 A master and its replicas have the same log, as far as each of them has got, so one of them is
 read: the master, or else the one with the longest log. In controller mode the ids of brokers say
@@ -171,7 +171,7 @@ def brokers_of(sources: Sequence[StoreParts]) -> list[Broker]:
 
 
 def _fault(name: str, chosen: Member, other: Member) -> str | None:
-    """Return what shows that two stores are not replicas of each other, None if nothing does."""
+    """Return the proof that two stores are not replicas of each other, None without one."""
     both = f"{chosen.path} and {other.path} are both of broker {name}"
     clusters = [chosen.identity.cluster, other.identity.cluster]
     if None not in clusters and clusters[0] != clusters[1]:
@@ -201,7 +201,7 @@ def _consistent_end(chosen: Member, other: Member) -> int | None:
 
 
 def _difference(chosen: Member, other: Member, start: int, end: int) -> str | None:
-    """Return what shows that two logs differ between two physical offsets, None if nothing does.
+    """Return the proof that two logs differ between two physical offsets, None without one.
 
     The last record of the shorter one shows whether they have parted, because nothing is ever
     inserted into a log. Some others, spread over the common part, show whether they are the same

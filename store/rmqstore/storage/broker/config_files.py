@@ -225,7 +225,7 @@ def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple
 
 
 def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
-    """Log what is not known if a store lacks a table, which need not mean that it is empty.
+    """Log what is unknown without a table, which need not be empty.
 
     Args:
         paths: the store.
@@ -286,7 +286,7 @@ class BrokerConfig:
         return database_folders(self._paths.config, self._paths.storage)
 
     def damage(self) -> list[CorruptConfigError]:
-        """Return what is wrong with each table that is damaged, whether or not it has a backup."""
+        """Return the damage of each table, whether or not it has a backup."""
         found = []
         has_databases = bool(self.databases()) and can_read_rocksdb()
         for read in (self.topic_entries, self.subscribed_groups, self.committed_offsets):

@@ -29,7 +29,7 @@ _NOT_CHECKED: Final = 0  # as the CRC of a file
 
 
 class Epoch(NamedTuple):
-    """One epoch. It ends where the next one starts, the last one where the log ends."""
+    """An epoch, which ends at the start of the next one, the last one at the end of the log."""
 
     number: int
     start_offset: int  # physical

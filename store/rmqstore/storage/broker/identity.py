@@ -35,7 +35,7 @@ _REPLY_TOPIC: Final = "_REPLY_TOPIC"  # Source: MixAll.java#REPLY_TOPIC_POSTFIX
 
 
 class BrokerIdentity(NamedTuple):
-    """What the files of a store say about its broker; None where they do not.
+    """The identity of a store's broker by its files; None for unknown parts.
 
     Attributes:
         name: the broker's name.

@@ -67,7 +67,7 @@ class Refreshable(Protocol):
 
 
 class Deletions:
-    """Files that are gone since they were listed, as those that retention deletes."""
+    """Files that have gone since they were listed, such as those that retention deletes."""
 
     def __init__(self, store: Refreshable) -> None:
         self._store = store
@@ -119,7 +119,7 @@ class Signs(Protocol):
 
 
 class Recoveries:
-    """Recoveries, during and after which a store contradicts what was read of it before.
+    """Recoveries, which let a store contradict earlier reads of it.
 
     They delete files of the log and of queues, and create queues again. The damage of a store at
     rest stays, so it is read once. While a recovery may be under way, a store that has changed is

@@ -76,7 +76,7 @@ def database_folders(config: Path, storage: Storage, name: str | None = None) ->
 
 
 def stored_tables(config: Path, storage: Storage, name: str) -> list[StoredTable]:
-    """Return what databases hold of a table; the one that the broker reads first comes first.
+    """Return a table as databases hold it, in the order in which the broker reads them.
 
     Args:
         config: the folder ``config`` of the store.

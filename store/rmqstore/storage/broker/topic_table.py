@@ -96,7 +96,7 @@ def register_topics(
     of_new: int,
     batch_topics: Collection[str] = (),
 ) -> None:
-    """Add topics that have no entry, and raise the number of queues where an entry has too few.
+    """Add topics without an entry, and raise the number of queues of those with too few.
 
     Args:
         least: minimum number of queues by topic.

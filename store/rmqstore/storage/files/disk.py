@@ -86,7 +86,7 @@ class DirectWrites:
         self._pending = self._pool.submit(self._write, descriptor, self._direct, position, data)
 
     def close_file(self) -> None:
-        """Close what was opened for the last write, which has ended."""
+        """Close the files that the last write opened."""
         if self._direct is not None:
             direct, self._direct = self._direct, None
             os.close(direct)

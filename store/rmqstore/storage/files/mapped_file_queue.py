@@ -219,7 +219,7 @@ def usual_size(files: Collection[tuple[int, int]]) -> int:
 
 
 def cut_overlaps(segments: list[Segment]) -> list[Segment]:
-    """Cut each file where the next one begins: bytes after that belong to the next file."""
+    """Cut each file at the start of the next one, which has the bytes after it."""
     next_starts = (segment.start for segment in segments[1:])
     ends = [*next_starts, *(segment.end for segment in segments[-1:])]
     return [

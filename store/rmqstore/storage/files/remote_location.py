@@ -1,4 +1,4 @@
-"""Where a store lies: on the local disk, or in the file system that a URI or the caller names."""
+"""Locations of stores: the local disk, or the file system of a URI or of the caller."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def s3_filesystem(bucket: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
 
 @contextmanager
 def _without_checksums() -> Iterator[None]:
-    """Let a client of S3 that is made in this context add up no checksums of what it reads.
+    """Let clients of S3 that are made in this context compute no checksums of reads.
 
     It would do so although a part of an object comes without a checksum to compare with, and take
     a third more CPU time. A setting of the user's own is left as it is.
@@ -312,7 +312,7 @@ def locate(
 
 
 def name_in_storage(path: Path) -> Path:
-    """Return the name that a path has in its storage, as :func:`locate` does, which reaches it."""
+    """Return the name of a path in its storage, as :func:`locate` does, without a request."""
     if not is_uri(path):
         return local_path(path)
     scheme, rest = _split(os.fspath(path))

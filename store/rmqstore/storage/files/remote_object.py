@@ -151,7 +151,7 @@ class BlockCache:
     def put(
         self, number: int, start: int, data: NDArray[np.uint8], *, is_passing: bool = False
     ) -> None:
-        """Keep bytes of an object that begin where a block does.
+        """Keep bytes of an object from the start of a block on.
 
         Args:
             number: number of the object.

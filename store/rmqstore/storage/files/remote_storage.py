@@ -302,7 +302,7 @@ class RemoteFile(Closing):
         return max(guess - _GUESSED_BYTES, 0), min(guess + _GUESSED_BYTES, size)
 
     def _by_parts(self, low: int, high: int) -> int:
-        """Return the end of what is written in ``[low, high)``, after which all is zero."""
+        """Return the end of the written bytes in ``[low, high)``, after which all is zero."""
         start, near = low, _NEAR_BYTES if high <= _SHORT_BYTES else _NEAR_IN_LONG_BYTES
         n_parts = 2 if high <= _SHORT_BYTES else _PARTS_OF_LONG
         while high - low > near:
@@ -339,7 +339,7 @@ class RemoteFile(Closing):
 
 
 def _ignore(_position: int, _data: NDArray[np.uint8]) -> None:
-    """Take bytes that stay in the cache for those who read them."""
+    """Take no note of bytes, which stay in the cache for their readers."""
 
 
 class RemoteStorage:
@@ -424,7 +424,7 @@ class RemoteStorage:
         return str(self.counts)
 
     def refresh(self) -> None:
-        """Forget which files there are, so that they are listed again."""
+        """Forget the listed files, so that they are listed again."""
         self._is_stale = False
         self._listing += 1
         self._folders.clear()

@@ -62,7 +62,7 @@ class ScratchWriter:
 
 
 class ScratchFile(Closing):
-    """A file to read, which may be longer than what was appended to it until its writer ends it.
+    """A file to read, which may be longer than its appended bytes until its writer ends.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -165,7 +165,7 @@ class Storage(Protocol):
         """Return how many requests were made so far, in words; None if none need to be."""
 
     def refresh(self) -> None:
-        """Forget which files there are, so that they are listed again."""
+        """Forget the listed files, so that they are listed again."""
 
     def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder, in any order; [] if there is no such folder.

@@ -105,7 +105,7 @@ class OneWriteCommit(Protocol):
         ...
 
     def undo(self, end: int) -> None:
-        """Remove what was written up to the physical offset ``end``, and what hides it."""
+        """Remove the bytes written up to the physical offset ``end``, and those that hide them."""
         ...
 
 

@@ -58,7 +58,7 @@ _WINDOWS_AHEAD: Final = 3  # that a remote storage fetches while one is walked
 
 @dataclass(frozen=True)
 class JoinedWindow:
-    """All records of some files that follow one another, whose chains are valid to the end."""
+    """All records of consecutive files whose chains are valid to the end."""
 
     spans: Sequence[SegmentSpan]
     data: Bytes  # uint8 (nbytes,)
@@ -191,7 +191,7 @@ def _join(
 
 @dataclass(frozen=True)
 class Window:
-    """Records of one file that follow one another, and what ended the walk over them."""
+    """Consecutive records of one file, and the reason for the end of the walk."""
 
     log: CommitLog
     segment: Segment
@@ -305,7 +305,7 @@ def window_at(
 
 
 def next_hole(log: CommitLog, segment: Segment, start: int, end: int) -> int:
-    """Return where a walk from ``start`` has to stop, so that it does not look into a long hole.
+    """Return the position where a walk from ``start`` stops before a long hole.
 
     A walk looks for records in many places at once, and the rest of a sparse file may be long.
     """
@@ -370,7 +370,7 @@ def walk_forward(
 
 
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
-    """Begin to fetch what is written in a range of positions; return where it ends."""
+    """Begin to fetch the written bytes of a range of positions; return their end."""
     for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
         n_bytes = high - low + _OVERHANG_BYTES
         log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([n_bytes], np.int64))

@@ -189,7 +189,7 @@ def read_commits(paths: StorePaths) -> list[Commit]:
 def note_commit(
     disk: Disk, paths: StorePaths, append: LogAppend, txn: tuple[str, int] | None
 ) -> None:
-    """Add an append that was just committed to the history, by the writer that holds the store.
+    """Add a committed append to the history.
 
     A failure is only logged: all is committed, and an error would lead the caller to repeat it.
 

@@ -127,7 +127,7 @@ def _joined(rows: list[NDArray[np.int64]]) -> Positions:
 
 
 class Misplaced(NamedTuple):
-    """A record that has no unit, or a gap that was filled, and why."""
+    """A record without a unit, or a filled gap, and the reason."""
 
     physical_offset: int  # of the record, or of the one after the gap
     text: str
@@ -246,7 +246,7 @@ class QueueAppender:
         return bool((np.diff(queue_offsets) == 1).all())
 
     def finish(self) -> None:
-        """Decide which of the last records get a unit, now that no others follow."""
+        """Choose the last records that get a unit, as no others follow."""
         if len(self._undecided[0]):
             self._append_what_fits(*self._no_units(), is_end=True)
 

@@ -138,7 +138,7 @@ class _File(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The files that fit into the queue, in order, and the queue offset where each begins."""
+    """The files that fit into the queue, in order, with their first queue offsets."""
 
     segments: list[Segment]
     begins: list[int]

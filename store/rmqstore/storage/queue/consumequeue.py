@@ -42,7 +42,7 @@ _OFFSET_BITS = np.int64((1 << 63) - 1)
 
 
 def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
-    """Return the queue offset after the last unit that a broker which starts keeps.
+    """Return the queue offset after the last unit that a starting broker keeps.
 
     It ends a queue in files at the first unit that was never written, or that leads behind the end
     of the log. It looks for the former in the last three files, and passes over files that are
@@ -176,7 +176,7 @@ class ConsumeQueue:
         return Units.of(np.concatenate([np.empty(0, QUEUE_UNIT), *parts]))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
-        """Return the units with some queue offsets, which rise; zeros where no file has one."""
+        """Return the units with rising queue offsets; zeros where no file has one."""
         units = np.zeros(len(queue_offsets), QUEUE_UNIT)
         for segment in self.segments:
             first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT

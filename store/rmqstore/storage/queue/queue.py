@@ -300,7 +300,7 @@ class Queue(Protocol):
         """
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
-        """Return the units with some queue offsets, which rise; zeros where there is none."""
+        """Return the units with rising queue offsets; zeros where there is none."""
 
     def prefetch(self, queue_offsets: NDArray[np.int64], count: int) -> None:
         """Begin to fetch ``count`` units from each queue offset (n,) on, which are read next.

@@ -1,4 +1,4 @@
-"""The files of a queue, of the kind that its folder has, and the end that only the log has.
+"""The files of a queue, of the kind of its folder, and its end in the log.
 
 Source: ConsumeQueueStore.java, CombineConsumeQueueStore.java.
 """
@@ -112,7 +112,7 @@ class RecoveredQueue:
         return Units.joined(self._files.units(start, files_end), tail)
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
-        """Return the units with some queue offsets, which rise; zeros where there is none."""
+        """Return the units with rising queue offsets; zeros where there is none."""
         bounds = np.searchsorted(queue_offsets, [self._tail.start, self._tail.end])
         tail_first, tail_stop = bounds.tolist()
         ordinals = queue_offsets[tail_first:tail_stop] - self._tail.start

@@ -282,7 +282,7 @@ class RocksDbQueue:
         return Units.of(self._database.units(self._key, start, end))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
-        """Return the units with some queue offsets, which rise; zeros where there is none."""
+        """Return the units with rising queue offsets; zeros where there is none."""
         return Units.of(self._stored(queue_offsets))
 
     def _stored(self, queue_offsets: NDArray[np.int64]) -> NDArray[np.void]:
@@ -295,7 +295,7 @@ class RocksDbQueue:
         return self._database.path, queue_offset
 
     def refresh(self) -> None:
-        """Keep what was read: a database that has changed is opened as another one."""
+        """Do nothing: a changed database is opened as another one."""
 
     def prefetch(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
         """Do nothing: the database lies on a local disk, or was copied to it."""

@@ -375,7 +375,7 @@ def _queue_ids(storage: Storage, folder: Path) -> list[int]:
 
 
 class Mismatch(NamedTuple):
-    """A file that contradicts its name or the other files, so that messages may be lost."""
+    """A file that contradicts its name or the other files; messages may be lost."""
 
     path: str
     position: int

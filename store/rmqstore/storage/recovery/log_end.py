@@ -54,7 +54,7 @@ class LogEnd(NamedTuple):
 
 
 def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> LogEnd:
-    """Find the first record that a recovery scan refuses, in a store that was not closed.
+    """Find the first record that a recovery refuses, in a store that was not closed.
 
     What lies before physical offset ``start_at``, where a record begins or will begin, is not
     scanned.
@@ -255,7 +255,7 @@ def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
 
 
 def before_blank(log: CommitLog, segment: Segment, physical_offsets: Positions) -> Mask:
-    """Return which physical offsets in a full file, (n,), lie before the blank that closes it.
+    """Return a mask (n,) of the physical offsets before the blank that closes a full file.
 
     A broker writes only the head of a blank. After a recovery, records that it cut off may stand in
     the rest of the blank, whole and at their physical offsets, and end with an older blank. The

@@ -172,7 +172,7 @@ class TailBuilder:
         return headers.take(slice(row, None))
 
     def note_gap(self) -> None:
-        """Note that units of earlier records are missing before a record that was scanned."""
+        """Note missing units of earlier records before a scanned record."""
         self.lacks_older = True
 
     def give_up(self) -> None:
@@ -215,7 +215,7 @@ class _RecordUnits:
 
 
 class RecoveredQueues(NamedTuple):
-    """What queues lack and the log has, and the parts of the log that cannot be read for it."""
+    """Units that queues lack, and the unreadable parts of the log that may have more."""
 
     tails: dict[QueueKey, RecoveredUnits]
     lost: tuple[LostSpan, ...] = ()
@@ -224,7 +224,7 @@ class RecoveredQueues(NamedTuple):
 def recover_crashed(
     log: CommitLog, end: LogEnd, open_queue: OpenQueue, rules: DispatchRules
 ) -> RecoveredQueues:
-    """Return the units that queues lack, for a log that was not closed; whole queues are left out.
+    """Return the missing units of queues, for a log that was not closed; others are left out.
 
     Args:
         log: the log of the store.
@@ -249,7 +249,7 @@ def recover_closed(
     rules: DispatchRules,
     queues_end: Callable[[], int],
 ) -> RecoveredQueues:
-    """Return the units that queues lack, for a log that was closed; units in the files stay.
+    """Return the missing units of queues, for a closed log; units in the files stay.
 
     A recovery has ended the log where a recovery scan would end it, if queues have all records
     before that physical offset and none after it. Otherwise the scan stops at damage, and records

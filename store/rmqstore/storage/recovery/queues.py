@@ -113,7 +113,7 @@ class Queues:
         return first if first < end else FOREVER
 
     def prefetch_ends(self, queues: Iterable[Queue]) -> None:
-        """Begin to fetch what shows where queues begin and end."""
+        """Begin to fetch the bytes that show the bounds of queues."""
         pairs = [queue.end_files for queue in queues if queue.end_files is not None]
         firsts, lasts = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
         self._paths.storage.prepare(firsts | lasts, first=firsts, last=lasts)

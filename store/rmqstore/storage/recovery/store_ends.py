@@ -1,4 +1,4 @@
-"""Where the log of a store ends, and the ends of queues that only the log has.
+"""The end of a store's log, and the ends of queues that only the log shows.
 
 Both are computed on first use and cached.
 """
@@ -47,14 +47,14 @@ logger = logging.getLogger(__name__)
 
 
 class RecordsAfter(NamedTuple):
-    """The whole records after the end of a log, which a broker that starts drops."""
+    """The complete records after the end of a log, which a starting broker drops."""
 
     n_records: int
     n_bytes: int
 
 
 class PlannedEnds(NamedTuple):
-    """What planning found of the ends of a store, for another process that reads the plan.
+    """The ends of a store as planned, for the process that reads the plan.
 
     Attributes:
         recovered: the ends of queues that only the log has, as far as the plan needs them.
@@ -154,7 +154,7 @@ class StoreEnds:
         return end
 
     def _after_refused(self, end: LogEnd) -> LogEnd:
-        """Return where a running broker's log ends that continues after what a recovery refuses.
+        """Return the end of a running broker's log, which continues after a refused record.
 
         The broker has put records after it into queues since it was started.
         """
@@ -201,7 +201,7 @@ class StoreEnds:
 
     @cached_property
     def in_rocksdb(self) -> RocksDbQueues | None:
-        """The queues in RocksDB to which :attr:`recovered` adds what they lack."""
+        """The queues in RocksDB, to which :attr:`recovered` adds the missing units."""
         return None if self._paths.rocksdb_queues is None else RocksDbQueues.of(self._paths)
 
     @cached_property
@@ -294,7 +294,7 @@ class StoreEnds:
         return find_log_end(self._log, Checkpoint.all_safe())
 
     def _last_in_queues(self) -> tuple[int, int]:
-        """Return where the last record that files of queues point at begins and ends, or (-1, -1).
+        """Return the bounds of the last record that files of queues point at, or (-1, -1).
 
         Both are physical offsets.
         """
