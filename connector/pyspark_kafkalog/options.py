@@ -124,7 +124,7 @@ OPTIONS: Final = (
     Option(
         _ISOLATION_LEVEL, "isolation_level", READ,
         "with read_committed nothing of transactions that were aborted or are open",
-        "what transactions aborted is left out, and reads end at the last stable offset",
+        "records of aborted transactions are left out, and reads end at the last stable offset",
         "read_uncommitted", OneOf("read_uncommitted", "read_committed"),
     ),
     Option(
@@ -138,7 +138,7 @@ OPTIONS: Final = (
     ),
     Option(
         "columnNameOfCorruptRecord", "column_name_of_corrupt_record", READ,
-        "the column that says what is damaged", "Kafka's columns have no such name, in any case",
+        "the column with the reason of damage", "Kafka's columns have no such name, in any case",
         CORRUPT_RECORD,
     ),
     Option("checkCRC", "check_crcs", READ, "whether a wrong CRC is damage", "", "true", boolean),

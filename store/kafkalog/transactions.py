@@ -243,7 +243,7 @@ def transaction_events(
 
 def _error(path: str, position: int, reason: str) -> CorruptBatchError:
     return CorruptBatchError(
-        path, position, f"{reason}; what is damaged may have decided transactions"
+        path, position, f"{reason}; the damaged bytes may have decided transactions"
     )
 
 

@@ -467,7 +467,7 @@ def test_the_second_name_server_is_asked_where_the_first_is_gone_which_is_named_
             for _ in range(3):
                 assert cluster.count() == 5
     (told,) = [each.getMessage() for each in caplog.records]
-    assert told.startswith("what only this name server knows is not read: 127.0.0.1:1: ")
+    assert told.startswith("topics that only this name server knows are not read: 127.0.0.1:1: ")
 
 
 def two_names(fake: FakeCluster) -> FakeNames:

@@ -250,15 +250,15 @@ _FLAGS: Final = {
     ),
     "tables_seconds": Flag(
         "--tables-interval",
-        "seconds between two looks at topics, groups and offsets, at least 1; 0 for one look",
+        "seconds between two requests for topics, groups and offsets, at least 1; 0 for one",
         type=click.FloatRange(0), default=_DEFAULTS.tables_seconds,
     ),
     "sync_seconds": Flag(
-        "--sync-interval", "seconds after which what came has to be on the disk",
+        "--sync-interval", "seconds after which received bytes have to be on the disk",
         type=click.FloatRange(0, min_open=True), default=_DEFAULTS.sync_seconds,
     ),
     "sync_bytes": Flag(
-        "--sync-bytes", "bytes after which what came has to be on the disk", type=POSITIVE,
+        "--sync-bytes", "received bytes after which they have to be on the disk", type=POSITIVE,
         default=_DEFAULTS.sync_bytes,
     ),
     "access_key": Flag("--access-key", "a user of the broker; it needs no rights"),

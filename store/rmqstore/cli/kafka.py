@@ -94,10 +94,10 @@ _FLAGS: Final = FLAGS | {
     ),
     "offsets_decoder": Flag(
         "--offsets-decoder",
-        "show what records of __consumer_offsets say: group offsets and metadata", is_flag=True,
+        "decode records of __consumer_offsets: group offsets and metadata", is_flag=True,
     ),
     "transaction_log_decoder": Flag(
-        "--transaction-log-decoder", "show what records of __transaction_state say", is_flag=True,
+        "--transaction-log-decoder", "decode records of __transaction_state", is_flag=True,
     ),
 }  # fmt: skip
 _options = partial(options, table=_FLAGS)

@@ -180,7 +180,7 @@ _REMEDIES = {
     "check": Remedy(
         "medium",
         "The check ended early, so there may be more than is listed.",
-        "Mend what it says, and check again:",
+        "Repair the named files, and check again:",
         "rmqstore verify PATH",
     ),
     "stray": Remedy(

@@ -91,7 +91,7 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
             yield from _of_messages(store, alone, key, parts)
     index = _segments(tier, _INDEX_KEY, INDEX, noted)
     if index.there:
-        logger.warning("%s: not looked at: what the segments of the index hold", index.folder)
+        logger.warning("%s: the content of the segments of the index is not checked", index.folder)
     for finding in _of_files(index, is_closed=is_closed):
         yield finding if finding.kind else finding._replace(kind="tierkeys")
 

@@ -195,7 +195,7 @@ class NameServers:
                     yield number, answer
             except BrokerUnreachableError as err:
                 if address not in self._silent:
-                    logger.warning("what only this name server knows is not read: %s", err)
+                    logger.warning("topics that only this name server knows are not read: %s", err)
                 self._silent[address] = now
                 errors.append(err)
                 continue

@@ -313,8 +313,8 @@ def follow(
             find the messages by reading the log; a later call builds them, or a broker that opens
             the copy.
         tables_seconds: how often topics, groups and offsets are fetched, 60 by default; 0 for once.
-        sync_seconds: after how many seconds what came has to be on the disk, 1 by default.
-        sync_bytes: after how many bytes it has to be there, 64 MiB by default.
+        sync_seconds: seconds after which received bytes have to be on the disk, 1 by default.
+        sync_bytes: received bytes after which they have to be there, 64 MiB by default.
         retain: how long files of the log stay: ``forever``, the default; ``mirror``, as long as
             the broker has them; an age such as ``30d``; a size such as ``500GB``; or several of
             these, each of which deletes.
