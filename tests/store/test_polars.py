@@ -39,7 +39,7 @@ PREDICATES = [  # each with what it leaves of a read, "" for all
     (C("queueOffset").is_between(3, 9, closed="right"), "queue_offsets 3..9"),
     (C("queueOffset").is_between(3, 9, closed="none"), "queue_offsets 3..9"),
     (pl.lit(5) < C("queueOffset"), "queue_offsets 5.."),
-    (C("commitLogOffset") < 20_000, "places ..20000"),
+    (C("commitLogOffset") < 20_000, "physical_offsets ..20000"),
     ((C("topic") == "TopicA") | (C("topic") == "TopicB"), "topics TopicA, TopicB"),
     ((C("topic") == "TopicA") | (C("body").bin.size() > 20), ""),
     ((C("topic") == "TopicA") & (C("body").bin.size() > 20), "topics TopicA"),

@@ -10,20 +10,35 @@ CommitLog.java#recoverNormally, #recoverAbnormally; ConsumeQueue.java#recover,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import Finding
+from rmqstore.errors import (
+    CorruptConfigError,
+    CorruptDatabaseError,
+    Finding,
+    UnsupportedFeatureError,
+    rendered,
+)
 from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
 from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
-from rmqstore.storage.files.paths import StorePaths, name_to_offset, segment_files
+from rmqstore.storage.files.paths import (
+    StorePaths,
+    ext_folders,
+    name_to_offset,
+    segment_files,
+)
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import kept_end
@@ -32,6 +47,8 @@ from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_log_end
 from rmqstore.storage.recovery.store_ends import StoreEnds
+
+logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
 _MESSAGE = '"length not matched message store config value"'
@@ -72,9 +89,15 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     """Yield files with a wrong length or name; because of most of them a broker does not start."""
-    folders = paths.queue_folders
-    yield from _refused("log", paths, paths.commitlogs)
-    yield from _refused("queue", paths, [folders.queue(*key) for key in folders.queues()])
+    yield from _refused("log", paths, paths.commitlogs, "mapped_file_size_commit_log")
+    for folders, size in (
+        (paths.queue_folders, "mapped_file_size_consume_queue"),
+        (paths.batch_folders, "mapper_file_size_batch_consume_queue"),
+        (ext_folders(paths), ""),
+    ):
+        of_queues = [folders.queue(*key) for key in folders.queues()]
+        yield from _refused("queue", paths, of_queues, size)
+    yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
 
@@ -88,42 +111,113 @@ def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
         yield finding._replace(kind="timer")
 
 
-def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[Finding]:
+class _File(NamedTuple):
+    """A file that a starting broker loads."""
+
+    path: Path
+    start: int | None  # its name; None if that is not an offset
+    length: int
+    last: str  # the name of the last entry of its folder
+
+
+def _loaded_files(storage: Storage, folders: Iterable[Path]) -> Iterator[_File]:
+    """Yield the files of folders; an empty one at the end is deleted, whatever its name is."""
+    for folder in folders:
+        entries = sorted(storage.list_folder(folder), key=attrgetter("name"))
+        for entry in entries:
+            if entry.is_folder:
+                continue
+            path = folder / entry.name
+            length = storage.size(path)
+            if length or entry is not entries[-1]:
+                yield _File(path, name_to_offset(entry.name), length, entries[-1].name)
+
+
+def _refused(
+    part: str, paths: StorePaths, folders: Iterable[Path], setting: str = ""
+) -> Iterator[Finding]:
     """Yield files of some folders that have another name or another length than a broker's.
 
-    All files of a kind have one length, which the broker's settings name. Nothing else does, so it
-    is the one that most of them have.
+    All files of a kind have one length, which the broker's settings name. Without them it is the
+    one that most files have, and that their names are multiples of.
+
+    Args:
+        part: of the findings.
+        paths: the files of the store.
+        folders: those of one kind of files.
+        setting: the length of these files, an attribute of :class:`StoreConfig`; "" without one.
     """
-    found: list[tuple[Path, int, int, bool]] = []
-    for folder in folders:
-        entries = paths.storage.list_folder(folder)
-        names = sorted(entry.name for entry in entries if not entry.is_folder)
-        for name in names:
-            path = folder / name
-            start = name_to_offset(name)
-            if start is not None:
-                found.append((path, start, paths.storage.size(path), name == names[-1]))
-                continue
+    files = list(_loaded_files(paths.storage, folders))
+    lengths = [(file.start, file.length) for file in files if file.start is not None]
+    named = named_size(paths.settings, setting) if setting else None
+    expected = named or usual_size(lengths)
+    if setting and named is None and not any(start for start, _ in lengths):
+        _warn_if_unknown(files, setting, expected)
+    for path, start, length, last in files:
+        if start is None:
             text = "the name of the file is not an offset of 20 digits: a broker does not start"
-            stem = name.partition(".")[0]
-            if name_to_offset(stem) is not None and not paths.storage.exists(folder / stem):
+            stem = path.name.partition(".")[0]
+            if name_to_offset(stem) is not None and not paths.storage.exists(path.parent / stem):
                 text += f"; there is no file {stem}, so it may be this one"
             yield Finding(part, str(path), text, "start")
-    usual = usual_size([(start, length) for _, start, length, _ in found])
-    for path, start, length, is_last in found:
-        if usual and start % usual:
+            continue
+        if expected and start % expected:
             text = (
-                f"the name of the file is not a multiple of {usual:,}, the length of such files; "
-                "a broker that starts does not find what it holds"
+                f"the name of the file is not a multiple of {expected:,}, the length of such "
+                "files; a broker that starts does not find what it holds"
             )
             yield Finding(part, str(path), text, "name")
-        # A broker deletes an empty file at the end.
-        if length != usual and usual and not (is_last and not length):
+        if expected and length != expected:
             text = (
-                f"the file has {length:,} bytes and should have {usual:,}: a broker does not start "
-                f"({_MESSAGE})"
+                f"the file has {length:,} bytes and should have {expected:,}: a broker does not "
+                f"start ({_MESSAGE})"
             )
+            if not length:
+                text += f"; it deletes an empty file only at the end, and {last} follows"
             yield Finding(part, str(path), text, "start")
+
+
+def _warn_if_unknown(files: Sequence[_File], setting: str, expected: int) -> None:
+    """Log that nothing shows the right length of files that begin their folders."""
+    usual: int = getattr(StoreConfig(), setting)
+    if files and expected != usual:
+        logger.warning(
+            "%s has %d bytes, and RocketMQ's default is %d: %s shows whether that is right",
+            files[0].path, files[0].length, usual, rendered("only the broker's file (`conf=`)"),
+        )  # fmt: skip
+
+
+def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
+    """Yield topics whose folders of queues are not of the type in ``topics.json``.
+
+    Source: ConsumeQueueStore.java#queueTypeShouldBe, from RocketMQ 5.0 on.
+    """
+    in_batches = {topic for topic, _ in paths.batch_folders.queues()}
+    config = BrokerConfig(paths)
+    try:
+        has_topics = bool(config.topic_entries())
+        configured = {*config.batch_topics()}
+    except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError):
+        return  # which is reported by itself
+    if not has_topics:
+        if in_batches:
+            logger.warning(
+                "%s has no topics, so a broker that starts with it takes the queues of %s for "
+                "ordinary ones, and does not start",
+                paths.config / "topics.json", ", ".join(sorted(in_batches)),
+            )  # fmt: skip
+        return
+    ordinary = {topic for topic, _ in paths.queue_folders.queues()}
+    for folders, topics, text in (
+        (paths.batch_folders, in_batches - configured, "does not have queue.type BatchCQ"),
+        (paths.queue_folders, ordinary & configured, "has queue.type BatchCQ"),
+    ):
+        for topic in sorted(topics):
+            yield Finding(
+                "queue", str(folders.root / topic),
+                f"topic {topic} {text} in topics.json: a broker from 5.0 on does not start",
+                "type",
+            )  # fmt: skip
 
 
 def _misnamed(paths: StorePaths) -> Iterator[Finding]:

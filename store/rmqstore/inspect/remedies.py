@@ -78,6 +78,14 @@ _REMEDIES = {
         "queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
+    "type": Remedy(
+        "high",
+        "A broker from 5.0 on does not start on this store: its topics and the folders of their "
+        "queues disagree about the type of queues.",
+        "Get topics.json from a backup or from a replica of this broker, put it in its place, and "
+        "check again:",
+        "rmqstore verify PATH",
+    ),
     "name": Remedy(
         "high",
         "A file has the name of another place, so a broker does not find what it holds.",

@@ -7,7 +7,7 @@ record that only newer brokers know is written into a store only if its broker i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
+from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     MAX_FILE_BYTES,
@@ -31,7 +32,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
 from rmqstore.storage.broker.rocksdb_tables import database_folders
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import usual_size
@@ -45,7 +46,7 @@ from rmqstore.storage.index_files import (
     was_ended,
 )
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import walk_back
+from rmqstore.storage.log.walks import walk_back, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.write.truncation import RESIZED, LogChange
@@ -163,7 +164,7 @@ def require_writable(paths: StorePaths) -> None:
         )
 
 
-def fit_log_files(disk: Disk, log: CommitLog) -> None:
+def fit_log_files(disk: Disk, paths: StorePaths, log: CommitLog) -> None:
     """Give all files of a log one length, without which a broker does not start.
 
     Zeros are added to files that are too short, and cut from those that are too long. An empty
@@ -172,7 +173,7 @@ def fit_log_files(disk: Disk, log: CommitLog) -> None:
     Raises:
         StoreStateError: a file that is too long has other bytes than zeros there.
     """
-    changes = plan_sizes(log)
+    changes = plan_sizes(paths, log)
     for _, path, length, size in changes:
         logger.warning(
             "%s: the file has %d bytes and should have %d; zeros are %s",
@@ -183,14 +184,14 @@ def fit_log_files(disk: Disk, log: CommitLog) -> None:
         log.refresh()
 
 
-def plan_sizes(log: CommitLog) -> list[LogChange]:
+def plan_sizes(paths: StorePaths, log: CommitLog) -> list[LogChange]:
     """Return what :func:`fit_log_files` changes.
 
     Raises:
         StoreStateError: as :func:`fit_log_files` does.
     """
     files = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
-    size = usual_size(files)
+    size = _expected_log_size(paths, log, files)
     changes = []
     for segment, (_, length) in zip(log.segments, files, strict=True):
         if length == size or (not length and segment is log.segments[-1]):
@@ -227,7 +228,7 @@ def existing_config(
     """
     changes: dict[str, int | None] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
-        size = _log_file_size(log, config, is_fitted=is_fitted)
+        size = _log_file_size(paths, log, config, is_fitted=is_fitted)
         changes["mapped_file_size_commit_log"] = size
     for name, folders in (
         ("mapped_file_size_consume_queue", paths.queue_folders),
@@ -254,19 +255,42 @@ def existing_config(
         ) from err
 
 
-def _log_file_size(log: CommitLog, config: StoreConfig, *, is_fitted: bool) -> int:
+def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:
+    """Return the length that files of a log should have, 0 if nothing shows it.
+
+    A file alone does not show whether it was cut. If the broker's file names a greater length, and
+    no blank closes the file, it was.
+
+    Args:
+        paths: the files of the store.
+        log: its log.
+        files: offset and length of each file of the log.
+    """
+    size = usual_size(files)
+    named = named_size(paths.settings, "mapped_file_size_commit_log")
+    if len(files) != 1 or named is None or named <= size:
+        return size
+    segment = log.segments[0]
+    windows = walk_forward(log, segment, segment.start, segment.end)
+    is_closed = any(window.records.kind is StopKind.BLANK for window in windows)
+    return size if is_closed else named
+
+
+def _log_file_size(
+    paths: StorePaths, log: CommitLog, config: StoreConfig, *, is_fitted: bool
+) -> int:
     """Return the size of the files of a log that has some.
 
     Raises:
         StoreStateError: they differ in length, or the name of one does not fit that length.
     """
     lengths = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
-    if not is_fitted and plan_sizes(log):
+    if not is_fitted and plan_sizes(paths, log):
         raise StoreStateError(
             f"{log.folders}: files of {sorted({length for _, length in lengths})} bytes; "
             "a broker requires all files to have the same size"
         )
-    size = usual_size(lengths) or config.mapped_file_size_commit_log
+    size = _expected_log_size(paths, log, lengths) or config.mapped_file_size_commit_log
     odd = next((segment for segment in log.segments if segment.start % size), None)
     if odd is not None:
         raise StoreStateError(

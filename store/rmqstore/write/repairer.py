@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -49,6 +50,7 @@ from rmqstore.write.truncation import DELETED, MOVED, LogChange, plan_truncation
 logger = logging.getLogger(__name__)
 
 _FEW_QUEUES = 256
+_QUEUE_SIZES = ("mapped_file_size_consume_queue", "mapper_file_size_batch_consume_queue")
 _SHORT_LOG = 64 << 20  # bytes; their index is built in about a second
 
 
@@ -117,7 +119,7 @@ class Repairer:
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
         end, is_noted = self._cut_log()
-        fit_log_files(self._disk, self._log)
+        fit_log_files(self._disk, self._paths, self._log)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
         # A few queues are looked at one by one, which costs little. Of many, those that are written
@@ -354,6 +356,10 @@ class Repairer:
         for path in index_files(self._paths.index):
             self._disk.delete(path)
         self.queues.set_aside()
+        sizes = {name: named_size(self._paths.settings, name) for name in _QUEUE_SIZES}
+        named = {name: size for name, size in sizes.items() if size is not None}
+        config = replace(self._config, **named)  # type: ignore[arg-type]  # sizes all of them
+        self.queues = QueueFiles(self._disk, self._paths, config, self.queues.batch_topics)
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
         return [*findings, *restore_queues(self._disk, self._paths, self._log)]
@@ -418,7 +424,7 @@ def plan_rebuild(
         cut = Repairer(Disk(), paths, sizes, log, truncate=truncate).plan_cut()
         changes = plan_truncation(log, cut.end, keeps_copies=not cut.is_our_own)
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
-        changes += [change for change in plan_sizes(log) if change.path not in gone]
+        changes += [change for change in plan_sizes(paths, log) if change.path not in gone]
         min_offset = log.min_offset
     queue_files: list[Path] = []
     for folders in (paths.queue_folders, paths.batch_folders):

@@ -110,6 +110,10 @@ class WrittenTopics:
             for topic, highest in self._highest_queue_ids.items()
             if topic not in SYSTEM_TOPICS
         }
+        if least and self._batch_topics:
+            # A broker that finds queues of a batch topic without an entry does not start.
+            for topic, queue_id in self._paths.batch_folders.queues():
+                least[topic] = max(least.get(topic, 0), queue_id + 1)
         register_topics(
             self._disk, self._paths, least, self._spec.default_queue_nums, self._batch_topics
         )

@@ -87,6 +87,23 @@ def sizes_of(conf: BrokerSettings | None) -> StoreConfig:
         raise OptionError(f"`conf` {conf and conf.file}: {err}") from err
 
 
+def named_size(conf: BrokerSettings | None, name: str) -> int | None:
+    """Return a size that the broker's file names; None if it does not.
+
+    Args:
+        conf: the settings in the file; None without one.
+        name: an attribute of :class:`StoreConfig`.
+
+    Raises:
+        OptionError: as :func:`sizes_of` does.
+    """
+    keys = {_KEYS[name], *(key for key, new in _OLD_KEYS.items() if new == name)}
+    if conf is None or keys.isdisjoint(conf.values):
+        return None
+    size: int = getattr(sizes_of(conf), name)
+    return size
+
+
 def log_folders(conf: BrokerSettings, root: Path) -> tuple[Path, ...]:
     """Return the folders of the log; () if it lies in the usual folder of the root.
 
