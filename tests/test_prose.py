@@ -36,8 +36,8 @@ BANNED = (
     "ordinary port", "port for replicas",
     # has a word of the field: slice or chunk, valid, handshake, mismatch, maintenance, LMQ, port
     "piece", "pieces", "sound", "unsound", "greeting", "misfit", "misfits", "upkeep",
-    "light queue", "light queues", "informant", "announce", "announced", "duty", "fruitless", "hopeless",
-    "overtaken", "settle", "settled", "spelled", "stated", "told",
+    "light queue", "light queues", "informant", "announce", "announced", "duty", "fruitless",
+    "hopeless", "overtaken", "settle", "settled", "spelled", "stated", "told",
     # names the house instead of the thing
     "the house", "the room", "what they come to",
     # has a better word: allowed, refused; for example, that is

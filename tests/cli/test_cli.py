@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 import goldens
-from command_line import refusal, rows, rows_of, run, success
+from command_line import refusal, rows, run, success
 from goldens import Golden
-from rmqstore.storage.files.lock import StoreLock
-from rmqstore.store.opening import open_for
 
 
 def test_a_store_may_be_named_by_a_file_uri(golden_store: Golden) -> None:
@@ -142,10 +140,6 @@ def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], mes
     assert message in refusal(arguments[0], golden_store("basic"), *arguments[1:])
 
 
-def test_a_folder_that_is_not_a_store_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path} is not a RocketMQ store" in refusal("stat", tmp_path)
-
-
 def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
     root = golden_store("batch-cq")
     asked = run("query", root, "-t", "BatchA", "-k", "ik26")
@@ -155,22 +149,6 @@ def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
     assert found.stdout.splitlines()[0] == '{"keys":"ik26"}'
     assert "msgId = 'ID'" in run("query", root, "-m", "none").stderr
     assert "share a record" not in run("query", root, "-t", "Plain", "-k", "none").stderr
-
-
-def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
-    arguments = ["assign", golden_store("live"), "-g", "CG_part", "-c", "c1", "-c", "c2"]
-    shares = rows(*arguments)
-    assert {row["clientId"] for row in shares} == {"c1", "c2"}
-    with open_for(golden_store("live")) as store:
-        lags = {
-            (row["topic"], row["queueId"]): row["lag"]
-            for row in store.view("groups").read_all().to_pylist()
-            if row["consumerGroup"] == "CG_part"
-        }
-    assert lags
-    found = {(row["topic"], row["queueId"]): row["lag"] for row in shares}
-    assert {key: found[key] for key in lags} == lags
-    assert "c1" in run(*arguments).stdout
 
 
 def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
@@ -209,28 +187,6 @@ def test_copy_says_what_it_copied_and_left_out(golden_store: Golden, tmp_path: P
     assert "exists already" in refusal("copy", golden_store("basic"), tmp_path / "copy")
 
 
-def test_rebuild_mends_what_verify_names(copied: Golden) -> None:
-    root = copied("basic")
-    shutil.rmtree(root / "consumequeue" / "TopicA" / "1")
-    broken = run("verify", root, "--json")
-    assert broken.exit_code == 1
-    (finding,) = rows_of(broken)
-    assert (finding["part"], finding["place"]) == ("queue", "TopicA-1")
-    success("rebuild", root)
-    success("verify", root)
-
-
-def test_rebuild_refuses_a_store_that_somebody_has(copied: Golden) -> None:
-    root = copied("one")
-    lock = StoreLock(root / "lock")
-    try:
-        shown = run("rebuild", root)
-    finally:
-        lock.release()
-    assert shown.exit_code == 2
-    assert "another writer" in shown.stderr or "this process" in shown.stderr
-
-
 def test_good_records_after_damage_are_exported_before_they_are_cut(
     copied: Golden, tmp_path: Path
 ) -> None:
@@ -245,12 +201,6 @@ def test_good_records_after_damage_are_exported_before_they_are_cut(
     success("export", root, saved, *way, "--ignore-log-end")
     assert len(saved.read_text(encoding="utf-8").splitlines()) > kept
     success("rebuild", root, "--truncate")
-
-
-def test_import_of_a_file_that_is_not_there_makes_no_store(tmp_path: Path) -> None:
-    for name in ("none.jsonl", "none.parquet"):
-        assert "there is no such file" in refusal("import", tmp_path / "s", tmp_path / name)
-    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("verb", ["stat", "topics", "brokers"])

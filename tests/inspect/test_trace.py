@@ -11,9 +11,8 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-from command_line import refusal, rows_of, run
+from command_line import rows_of, run
 from goldens import Golden
-from rmqstore.errors import MessageNotFoundError
 from rmqstore.inspect.trace import COLUMNS, trace
 from tiers import split
 
@@ -57,14 +56,6 @@ def test_tiered_storage_that_is_not_read_is_mentioned(
     assert "--tiered with the broker's tieredStoreFilePath" in caplog.text
     refused = run("trace", root, "--tiered", root / "tieredstore", "0")
     assert "looking up a physical offset is not supported with tiered" in refused.stderr
-
-
-def test_an_offset_after_the_log_names_its_end(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
-        last = store.scan(scan="commitlog", columns="commitLogOffset,storeSize").to_arrow()
-    end = max(row["commitLogOffset"] + row["storeSize"] for row in last.to_pylist())
-    said = refusal("trace", golden_store("live"), "99999999999")
-    assert f"the log ends at {end}: nothing is stored" in said
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -154,11 +145,3 @@ def test_copies_of_a_message_without_a_unique_key_are_found_by_its_id(tmp_path: 
     assert [row["consumerGroup"] for row in every] == [None, "g", "g"]
     assert [row["state"] for row in every] == [None, "unknown", None]
     assert rows(root, every[2]["offsetMsgId"]) == every
-
-
-def test_an_id_of_no_message_is_said(golden_store: Golden) -> None:
-    root = golden_store("live")
-    with rmqstore.open(root) as store, pytest.raises(MessageNotFoundError, match="no-such"):
-        trace(store, "no-such-id")
-    assert "no message has this id" in refusal("trace", root, "no-such-id")
-    assert "there are kind, topic" in run("trace", root, 496, "--columns", "nope").stderr
