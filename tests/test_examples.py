@@ -82,34 +82,30 @@ def run_spark(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def test_example_without_spark_shows_queues_and_a_message(golden_store: goldens.Golden) -> None:
-    shown = run_program("02_without_spark.py", golden_store("live"), "LivePlain")
+def test_example_without_spark_shows_queues_and_a_message(live: Path) -> None:
+    shown = run_program("02_without_spark.py", live, "LivePlain")
     assert "LivePlain-0: 0 to 53" in shown
     assert "{'tags': 'TagA', 'queueOffset_count': 67}" in shown
 
 
 @pytest.mark.spark
-def test_example_migrates_a_topic_once(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_migrates_a_topic_once(run_spark: Run, live: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        shown = run_spark(
-            "03_migrate_topic.py", golden_store("live"), tmp_path / "target", "LivePlain"
-        )
+        shown = run_spark("03_migrate_topic.py", live, tmp_path / "target", "LivePlain")
         assert f"210 messages of LivePlain in {tmp_path / 'target'}, 210 in" in shown
 
 
 @pytest.mark.spark
-def test_example_reads_a_topic(run_spark: Run, golden_store: goldens.Golden) -> None:
-    shown = run_spark("01_read_topic.py", golden_store("live"), "LivePlain")
+def test_example_reads_a_topic(run_spark: Run, live: Path) -> None:
+    shown = run_spark("01_read_topic.py", live, "LivePlain")
     assert "210 messages in LivePlain" in shown
     assert "51 messages in queue 0 from offset 2 on" in shown
     assert "0 damaged records" in shown
 
 
 @pytest.mark.spark
-def test_example_finds_messages(run_spark: Run, golden_store: goldens.Golden) -> None:
-    shown = run_spark("09_find_messages.py", golden_store("live"), "key-1", "tx-3", "nowhere")
+def test_example_finds_messages(run_spark: Run, live: Path) -> None:
+    shown = run_spark("09_find_messages.py", live, "key-1", "tx-3", "nowhere")
     assert "6 messages by 3 keys" in shown
     assert "PushedFilters: [IsNotNull(topic), IsNotNull(msgId)," in shown
     assert "|   LiveTx|transaction|    6|" in shown
@@ -117,19 +113,19 @@ def test_example_finds_messages(run_spark: Run, golden_store: goldens.Golden) ->
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
-def test_demo_shows_topics_messages_and_counts(golden_store: goldens.Golden) -> None:
-    shown = run_program("demo.py", golden_store("live"))
+def test_demo_shows_topics_messages_and_counts(live: Path) -> None:
+    shown = run_program("demo.py", live)
     assert "|LivePlain      |210     |106965|" in shown
     assert "|LiveTx         |1      |3    |" in shown
 
 
 @pytest.mark.spark
 def test_example_archives_a_store_and_brings_it_back(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
+    run_spark: Run, live: Path, tmp_path: Path
 ) -> None:
     archive, restored = tmp_path / "archive", tmp_path / "restored"
-    shown = run_spark("04_archive_to_parquet.py", golden_store("live"), archive, restored)
-    with rmqstore.open(golden_store("live")) as store:
+    shown = run_spark("04_archive_to_parquet.py", live, archive, restored)
+    with rmqstore.open(live) as store:
         before = store.scan(columns=SAME).read_all()
     with rmqstore.open(restored) as store:
         after = store.scan(columns=SAME).read_all()
@@ -167,24 +163,20 @@ def test_example_makes_test_data(run_spark: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_example_archives_what_is_new(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_archives_what_is_new(run_spark: Run, live: Path, tmp_path: Path) -> None:
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
-    with rmqstore.open(golden_store("live")) as store:
+    with rmqstore.open(live) as store:
         n_messages = store.scan(columns="topic").read_all().num_rows
     for new in (n_messages, 0):
-        shown = run_spark("06_stream_to_parquet.py", golden_store("live"), archive, checkpoint)
+        shown = run_spark("06_stream_to_parquet.py", live, archive, checkpoint)
         assert f"{new} new messages, {n_messages} in {archive}" in shown
     assert list(archive.glob("topic=LivePlain/day=*/*.parquet"))
 
 
 @pytest.mark.spark
-def test_example_replays_tags_once(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_replays_tags_once(run_spark: Run, live: Path, tmp_path: Path) -> None:
     tags = "TagA || TagC"
-    with rmqstore.open(golden_store("live")) as store:
+    with rmqstore.open(live) as store:
         expected = (
             store.scan(subscribe="LivePlain", tags=tags, columns="queueId,body")
             .read_all()
@@ -193,7 +185,7 @@ def test_example_replays_tags_once(
     assert expected
     for _ in range(2):
         run_spark(
-            "07_replay_stream.py", golden_store("live"), tmp_path / "b", tmp_path / "checkpoint",
+            "07_replay_stream.py", live, tmp_path / "b", tmp_path / "checkpoint",
             "LivePlain", tags, "--once",
         )  # fmt: skip
     with rmqstore.open(tmp_path / "b") as store:
@@ -209,13 +201,9 @@ def test_example_replays_tags_once(
 
 
 @pytest.mark.spark
-def test_example_counts_by_batch(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_counts_by_batch(run_spark: Run, live: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        shown = run_spark(
-            "08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint"
-        )
+        shown = run_spark("08_foreach_batch.py", live, tmp_path / "table", tmp_path / "checkpoint")
     assert "|LivePlain      |210     |106965|" in shown
 
 
@@ -359,11 +347,9 @@ def test_example_migrates_a_cluster(run: Run, golden_store: goldens.Golden, tmp_
     assert "queues a/LivePlain/0: [0, 54] became [0, 53]" in shown
 
 
-def test_example_extracts_and_removes_one_person(
-    run: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    root, extract, target = golden_store("live"), tmp_path / "p.parquet", tmp_path / "store"
-    shown = run("13_one_person.py", root, extract, target, "retry-3")
+def test_example_extracts_and_removes_one_person(run: Run, live: Path, tmp_path: Path) -> None:
+    extract, target = tmp_path / "p.parquet", tmp_path / "store"
+    shown = run("13_one_person.py", live, extract, target, "retry-3")
     # the message, its retry in the schedule topic and in its own, and the dead letter
     assert "4 messages, with retries and dead letters" in shown
     assert "0 messages are found by the keys" in shown
@@ -374,9 +360,9 @@ def test_example_extracts_and_removes_one_person(
     words = b"retry-3"
     everything = b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
     assert words not in everything
-    assert words in b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+    assert words in b"".join(path.read_bytes() for path in live.rglob("*") if path.is_file())
     key = ["topic", "queueId", "queueOffset"]
-    with rmqstore.open(root) as old, rmqstore.open(target) as new:
+    with rmqstore.open(live) as old, rmqstore.open(target) as new:
         assert not list(verify(new))
         columns = [*key, "body", "keys", "bornTimestamp"]
         before = old.scan(columns=columns, include_system_topics=True).read_all().to_pylist()
@@ -392,12 +378,12 @@ def test_example_extracts_and_removes_one_person(
     ]
 
 
-def test_example_replays_a_window(run: Run, golden_store: goldens.Golden, tmp_path: Path) -> None:
+def test_example_replays_a_window(run: Run, live: Path, tmp_path: Path) -> None:
     begin, end = "2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600"
-    arguments = (golden_store("live"), tmp_path / "test", "LivePlain", begin, end)
+    arguments = (live, tmp_path / "test", "LivePlain", begin, end)
     assert "LivePlain-3: 6 messages" in run("14_replay_window.py", *arguments)
     assert "exists already" in run("14_replay_window.py", *arguments, code=1)
-    with rmqstore.open(golden_store("live")) as store:
+    with rmqstore.open(live) as store:
         expected = store.scan(
             subscribe="LivePlain", starting_timestamp=begin, ending_timestamp=end, columns=SAME
         ).read_all()
@@ -410,13 +396,13 @@ def test_example_replays_a_window(run: Run, golden_store: goldens.Golden, tmp_pa
 
 @pytest.mark.spark
 def test_example_of_a_job_that_read_kafka_counts_words(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
+    run_spark: Run, live: Path, tmp_path: Path
 ) -> None:
     shown = run_spark(
-        "15_move_kafka_job.py", golden_store("live"), "LivePlain", tmp_path / "result",
+        "15_move_kafka_job.py", live, "LivePlain", tmp_path / "result",
         tmp_path / "checkpoint",
     )  # fmt: skip
-    with rmqstore.open(golden_store("live")) as store:
+    with rmqstore.open(live) as store:
         bodies = store.scan(subscribe="LivePlain", columns="body").to_arrow()["body"].to_pylist()
     words = sum(len(re.findall("[a-zA-Z]+", body.decode(errors="replace"))) for body in bodies)
     assert "key binary, value binary, topic string, partition int, offset bigint" in shown
@@ -443,20 +429,16 @@ def test_example_copies_kafka_logs_once(run_spark: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_example_shows_what_it_would_send_to_kafka(
-    run_spark: Run, golden_store: goldens.Golden
-) -> None:
-    shown = run_spark("17_rocketmq_to_kafka.py", golden_store("live"), "LivePlain")
+def test_example_shows_what_it_would_send_to_kafka(run_spark: Run, live: Path) -> None:
+    shown = run_spark("17_rocketmq_to_kafka.py", live, "LivePlain")
     assert "210 messages of LivePlain" in shown
     assert "|LivePlain|        0|" in shown
 
 
 @pytest.mark.spark
-def test_rows_for_the_kafka_sink_are_as_it_takes_them(
-    spark: SparkSession, golden_store: goldens.Golden
-) -> None:
+def test_rows_for_the_kafka_sink_are_as_it_takes_them(spark: SparkSession, live: Path) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "17_rocketmq_to_kafka.py"))
-    frame = example["records_of"](spark, str(golden_store("live")), "LivePlain")
+    frame = example["records_of"](spark, str(live), "LivePlain")
     assert dict(frame.dtypes) == {
         "topic": "string", "partition": "int", "key": "binary", "value": "binary",
         "headers": "array<struct<key:string,value:binary>>",
@@ -464,7 +446,7 @@ def test_rows_for_the_kafka_sink_are_as_it_takes_them(
     sent: dict[int, list[bytes]] = {}
     for row in frame.collect():
         sent.setdefault(row["partition"], []).append(bytes(row["value"]))
-    with rmqstore.open(golden_store("live")) as store:
+    with rmqstore.open(live) as store:
         stored: dict[int, list[bytes]] = {}
         for row in store.scan(subscribe="LivePlain", columns="queueId,body").to_arrow().to_pylist():
             stored.setdefault(row["queueId"], []).append(row["body"])

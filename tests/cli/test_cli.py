@@ -15,25 +15,24 @@ from command_line import refusal, rows, run, success
 from goldens import Golden
 
 
-def test_a_store_may_be_named_by_a_file_uri(golden_store: Golden) -> None:
-    root = golden_store("live")
-    assert run("stat", f"FILE://{root}").stdout == run("stat", root).stdout
-    assert "a file of another computer cannot be read" in refusal("stat", f"file://elsewhere{root}")
+def test_a_store_may_be_named_by_a_file_uri(live: Path) -> None:
+    assert run("stat", f"FILE://{live}").stdout == run("stat", live).stdout
+    assert "a file of another computer cannot be read" in refusal("stat", f"file://elsewhere{live}")
 
 
-def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
-    shown = success("stat", golden_store("live"))
+def test_stat_shows_a_table_without_system_topics(live: Path) -> None:
+    shown = success("stat", live)
     assert "LivePlain" in shown.stdout
     assert "%RETRY%" not in shown.stdout
-    assert "%RETRY%CG_retry" in run("stat", golden_store("live"), "--all").stdout
+    assert "%RETRY%CG_retry" in run("stat", live, "--all").stdout
 
 
 def test_stat_of_very_many_queues_is_plain_text(
-    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+    live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framed = run("stat", golden_store("live")).stdout.splitlines()
+    framed = run("stat", live).stdout.splitlines()
     monkeypatch.setattr("rmqstore.cli.output._FRAMED_ROWS", 1)
-    plain = run("stat", golden_store("live")).stdout.splitlines()
+    plain = run("stat", live).stdout.splitlines()
     cells = [re.sub("[│┃]", "", line).split() for line in framed if line[0] in "│┃"]
     assert [line.split() for line in plain[:-1]] == cells
     assert plain[-1] == framed[-1] == "CommitLog, queues in files, RocketMQ 5.0 or later"
@@ -114,14 +113,13 @@ def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Gold
     assert all("topic" in row for row in rows("stat", golden_store("controller")))
 
 
-def test_dump_writes_the_requested_messages(golden_store: Golden) -> None:
-    root = golden_store("live")
-    chosen = rows("dump", root, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
+def test_dump_writes_the_requested_messages(live: Path) -> None:
+    chosen = rows("dump", live, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
     assert [row["queueOffset"] for row in chosen] == [10, 11]
     assert {row["topic"] for row in chosen} == {"LivePlain"}
     assert all(isinstance(row["properties"], dict) for row in chosen)
     condition = "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0"
-    assert [row["queueOffset"] for row in rows("dump", root, "--where", condition)] == [3, 5]
+    assert [row["queueOffset"] for row in rows("dump", live, "--where", condition)] == [3, 5]
 
 
 USAGE_ERRORS = {
@@ -151,10 +149,8 @@ def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
     assert "share a record" not in run("query", root, "-t", "Plain", "-k", "none").stderr
 
 
-def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
-    golden_store: Golden, tmp_path: Path
-) -> None:
-    master = shutil.copytree(golden_store("live"), tmp_path / "master")
+def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(live: Path, tmp_path: Path) -> None:
+    master = shutil.copytree(live, tmp_path / "master")
     (master / "broker.conf").write_text("brokerName=b\nbrokerId=0\nbrokerIP1=10.0.0.1")
     slave = shutil.copytree(master, tmp_path / "slave")
     (slave / "broker.conf").write_text("brokerName=b\nbrokerId=1\nbrokerIP1=10.0.0.2")

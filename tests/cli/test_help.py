@@ -105,9 +105,9 @@ def test_errors_are_one_line_without_a_frame() -> None:
     ids=str,
 )
 def test_a_shell_completes_topics_options_and_verbs(
-    golden_store: Golden, tmp_path: Path, words: list[str], incomplete: str, completed: list[str]
+    live: Path, tmp_path: Path, words: list[str], incomplete: str, completed: list[str]
 ) -> None:
-    store = str(golden_store("live"))
+    store = str(live)
     shell = ShellComplete(main, {}, "rmqstore", "_RMQSTORE_COMPLETE")
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathRootDir={store}\n")
@@ -115,10 +115,10 @@ def test_a_shell_completes_topics_options_and_verbs(
     assert [item.value for item in shell.get_completions(given, incomplete)] == completed
 
 
-def test_views_are_named_as_documented_and_taken_in_any_case(golden_store: Golden) -> None:
+def test_views_are_named_as_documented_and_taken_in_any_case(live: Path) -> None:
     shown = " ".join(CliRunner().invoke(main, ["view", "--help"]).output.split())
     assert all(name in shown for name in VIEWS)
-    root = str(golden_store("live"))
+    root = str(live)
     rows = [
         CliRunner().invoke(main, ["view", name, root]) for name in ("deadLetters", "DEADletters")
     ]

@@ -100,10 +100,10 @@ def test_damage_leaves_a_hole_and_a_reason(copied: Golden) -> None:
     assert row["queues"] == 44
 
 
-def test_another_storage_is_described_as_well(golden_store: Golden) -> None:
-    storage = MemoryStorage(golden_store("live"))
+def test_another_storage_is_described_as_well(live: Path) -> None:
+    storage = MemoryStorage(live)
     row = row_of(storage.root, storage=storage)
-    assert {**row, "path": ""} == {**row_of(golden_store("live")), "path": ""}
+    assert {**row, "path": ""} == {**row_of(live), "path": ""}
 
 
 def test_tiered_storage_alone_is_refused(golden_store: Golden) -> None:

@@ -35,8 +35,8 @@ def test_every_id_that_is_shown_finds_its_message(golden_store: Golden, name: st
             assert places >= {(row[kind], row["commitLogOffset"]) for row in rows}
 
 
-def test_ids_of_all_kinds_go_together_in_their_order(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
+def test_ids_of_all_kinds_go_together_in_their_order(live: Path) -> None:
+    with rmqstore.open(live) as store:
         scan = store.scan(subscribe="LivePlain", columns=",".join(IDS), limit=4)
         one, two, three, four = scan.read_all().to_pylist()
         ids = [
@@ -53,8 +53,8 @@ def test_ids_of_all_kinds_go_together_in_their_order(golden_store: Golden) -> No
         assert (elsewhere.rows, [*elsewhere.missing]) == ([], [two["msgId"]])
 
 
-def test_the_host_in_an_id_may_be_that_of_another_broker(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
+def test_the_host_in_an_id_may_be_that_of_another_broker(live: Path) -> None:
+    with rmqstore.open(live) as store:
         row = store.scan(subscribe="LivePlain", limit=1).read_all().to_pylist()[0]
         other = f"0A0000FF00002A9F{row['commitLogOffset']:016X}"
         (found,) = find_messages(store, [other]).rows

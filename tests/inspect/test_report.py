@@ -94,8 +94,8 @@ def test_rates_of_queues_whose_every_message_is_sampled_are_exact(
     assert checked
 
 
-def test_many_topics_are_summed_up(golden_store: Golden) -> None:
-    rates = facts_of(golden_store("live"), with_verify=False).rates
+def test_many_topics_are_summed_up(live: Path) -> None:
+    rates = facts_of(live, with_verify=False).rates
     assert rates is not None
     counts = Counter(goldens.summary("live")["counts"]["perTopic"])
     of_system = sum(counts.pop(name) for name in [*counts] if is_system_topic(name))
@@ -121,14 +121,14 @@ def test_bytes_of_large_stores_are_estimated(
     assert "≈" in render([facts], MADE_AT)
 
 
-def test_groups_show_how_far_they_are_behind(golden_store: Golden) -> None:
-    offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
+def test_groups_show_how_far_they_are_behind(live: Path) -> None:
+    offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(live))
     assert offsets is not None
     committed = re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])
     queues = [row for row in goldens.summary("live")["queues"] if row["topic"] == "LivePlain"]
     ends = {str(row["queueId"]): row["maxOffset"] for row in queues}
     lag = sum(ends[queue] - int(at) for queue, at in committed)
-    worst = facts_of(golden_store("live"), with_verify=False).groups[0]
+    worst = facts_of(live, with_verify=False).groups[0]
     assert (worst.group, worst.topic) == ("CG_part", "LivePlain")
     assert (worst.queues, worst.lag) == (len(committed), lag)
 
@@ -264,8 +264,8 @@ def test_each_part_that_verify_names_has_a_remedy(golden_store: Golden) -> None:
     assert all(remedies._REMEDIES[part].effect in page for part in parts)
 
 
-def test_a_page_of_large_stores_is_small(golden_store: Golden) -> None:
-    facts = facts_of(golden_store("live"), with_verify=False)
+def test_a_page_of_large_stores_is_small(live: Path) -> None:
+    facts = facts_of(live, with_verify=False)
     facts.queues *= 400
     page = render([facts], MADE_AT)
     assert "2,000 of 17,600 are shown" in page
@@ -283,8 +283,8 @@ def test_several_stores_are_shown_on_one_page(golden_store: Golden, tmp_path: Pa
     assert set(re.findall(r'href="#([^"]*)"', text)) <= set(ids)
 
 
-def test_the_page_names_nothing_of_the_network(golden_store: Golden) -> None:
-    page = render([facts_of(golden_store("live"))], MADE_AT)
+def test_the_page_names_nothing_of_the_network(live: Path) -> None:
+    page = render([facts_of(live)], MADE_AT)
     assert not re.findall(r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=", page)
     assert "default-src 'none'" in page
 
@@ -408,10 +408,10 @@ def _number(text: str) -> int:
 
 @pytest.mark.browser
 def test_a_browser_draws_the_charts_without_errors_or_network(
-    browser: Any, golden_store: Golden, tmp_path: Path
+    browser: Any, live: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "live.html"
-    assert run("report", golden_store("live"), "-o", page).exit_code == 0
+    assert run("report", live, "-o", page).exit_code == 0
     _open(browser, page)
     for name, marks in CHARTS.items():
         sizes = browser.execute_script(
@@ -486,12 +486,12 @@ def test_nothing_runs_out_of_its_card(
 
 @pytest.mark.browser
 def test_a_table_is_sorted_filtered_and_printed_whole(
-    browser: Any, golden_store: Golden, tmp_path: Path
+    browser: Any, live: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "live.html"
-    assert run("report", golden_store("live"), "-o", page, "--no-verify").exit_code == 0
+    assert run("report", live, "-o", page, "--no-verify").exit_code == 0
     _open(browser, page)
-    facts = facts_of(golden_store("live"), with_verify=False)
+    facts = facts_of(live, with_verify=False)
     size_title = browser.find_elements("css selector", "#queues th button")[5]
     of_rows = "return [...document.querySelectorAll('#queues tbody tr')]"
     sizes = f"{of_rows}.map(r => +r.cells[5].dataset.v)"
