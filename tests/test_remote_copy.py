@@ -69,9 +69,21 @@ class Faults:
         monkeypatch.setattr(RemoteFolder, "write", cut_write)
         monkeypatch.setattr(RemoteFolder, "delete", cut_delete)
 
+    def cut(self, at: int, *arguments: Any, **options: Any) -> None:
+        """Begin a copy that is interrupted at a change; the next one is not."""
+        self.left = at
+        with pytest.raises(Cut):
+            copy(*arguments, **options)
+        self.left = -1
+
     def _is_last(self) -> bool:
         self.left -= 1
         return self.left == 0
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
 
 
 @pytest.mark.parametrize("name", spread(16, CLOSED))
@@ -100,11 +112,10 @@ def test_a_copy_in_s3_is_copied_back(root: Path, tmp_path: Path, s3: S3Server) -
 
 @pytest.mark.parametrize("seed", tiers.seeds(12))
 def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
-    root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, seed: int
+    root: Path, s3: S3Server, faults: Faults, seed: int
 ) -> None:
     uri = f"s3://{BUCKET}/cut-{seed}"
-    faults, chosen = Faults(monkeypatch), random.Random(seed)
-    is_complete = False
+    chosen, is_complete = random.Random(seed), False
     for most in (55, 20, 5, 0):
         faults.left = chosen.randint(1, most) if most else -1
         with suppress(Cut):
@@ -120,16 +131,13 @@ def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
 
 
 def test_what_was_copied_is_not_copied_again(
-    root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    root: Path, s3: S3Server, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
     uri = f"s3://{BUCKET}/not-again"
-    faults = Faults(monkeypatch)
-    faults.left = 30
-    with pytest.raises(Cut):
-        copy(root, uri, target_options=s3.options)
+    faults.cut(30, root, uri, target_options=s3.options)
     before = {name for name in faults.written if not name.startswith(".rmqstore")}
-    faults.left, faults.written = -1, []
+    faults.written = []
     copy(root, uri, target_options=s3.options)
     again = before & set(faults.written)
     assert len(before) > 15
@@ -152,20 +160,14 @@ def other_files(tmp_path: Path) -> tuple[Path, SubTreeFileSystem]:
 
 
 def test_notes_that_were_cut_are_written_again(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, files = other_files(tmp_path)
-    faults = Faults(monkeypatch)
-    faults.left = 1
-    with pytest.raises(Cut):
-        copy(root, "copy", target_filesystem=files)
+    faults.cut(1, root, "copy", target_filesystem=files)
     monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
-    faults.left = 20
-    with pytest.raises(Cut):
-        copy(root, "copy", target_filesystem=files)
+    faults.cut(20, root, "copy", target_filesystem=files)
     notes = sorted((folder / "copy/.rmqstore/copying").glob("0*"))
     notes[-1].write_bytes(notes[-1].read_bytes()[:-10])
-    faults.left = -1
     assert copy(root, "copy", target_filesystem=files).findings == ()
     assert contents(folder / "copy") == contents(root)
 
@@ -239,13 +241,10 @@ def test_a_file_that_went_while_it_was_copied_leaves_no_part_of_it(
 
 
 def test_a_copy_since_a_time_before_now_goes_on_later(
-    root: Path, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, s3: S3Server, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"s3://{BUCKET}/relative"
-    faults = Faults(monkeypatch)
-    faults.left = 10
-    with pytest.raises(Cut):
-        copy(root, uri, since="-7d", target_options=s3.options)
+    faults.cut(10, root, uri, since="-7d", target_options=s3.options)
     assert copy(root, uri, since="-7d", target_options=s3.options).findings == ()
     with monkeypatch.context() as patched:
         patched.setattr(copier._Copier, "run", lambda *_: pytest.fail("stopped"))

@@ -63,10 +63,6 @@ def test_tasks_read_log_directories_in_s3(engine: Engine, s3: S3Server, tmp_path
         .option("storageOptions", json.dumps(s3.options))
         .load(uri)
     )
-    expected = [
-        (key[1], row["offset"])
-        for key, rows in build.records("txn").items()
-        if key[0] == "Tx"
-        for row in rows
-    ]
+    rows = [row for row in build.source_rows("txn") if row["topic"] == "Tx"]
+    expected = [(row["partition"], row["offset"]) for row in rows]
     assert sorted((row.partition, row.offset) for row in frame.collect()) == sorted(expected)
