@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pyarrow.fs import FileSelector, FileType, LocalFileSystem, SubTreeFileSystem
 
 import goldens
 import rmqstore
 import tiers
+from command_line import success
 from crash.faults import Cut
 from reading import read
-from rmqstore.cli import main
 from rmqstore.copying import copier, remote_copier
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
@@ -288,7 +287,5 @@ def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:
 def test_the_command_line_copies_to_a_uri(root: Path, s3: S3Server) -> None:
     uri = f"s3://{BUCKET}/by-command"
     options = [f"--target-option={name}={value}" for name, value in s3.options.items()]
-    result = CliRunner().invoke(main, ["copy", str(root), uri, *options])
-    assert result.exit_code == 0, result.output
-    assert "0 findings" in result.output
+    assert "0 findings" in success("copy", root, uri, *options).output
     assert objects(s3, uri) == contents(root)

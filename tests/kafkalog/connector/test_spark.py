@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import PySparkException
 from pyspark.sql import (
     DataFrame,
     SparkSession,
@@ -52,12 +51,6 @@ def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: golden.Gol
     )
     found = zip(rows["timestamp"].to_pylist(), rows["offset"].to_pylist(), strict=True)
     assert Counter(found) == expected
-
-
-def test_writing_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    frame = spark.range(1).selectExpr("CAST('a' AS BINARY) AS value")
-    with pytest.raises(PySparkException, match="kafkalog only reads"):
-        frame.write.format("kafkalog").mode("append").save(str(tmp_path))
 
 
 def test_a_stream_gives_each_record_once_and_takes_up_new_partitions(
