@@ -207,34 +207,6 @@ def assert_none(offences: Iterable[str]) -> None:
         pytest.fail("\n".join([f"{len(found)} found:", *found]), pytrace=False)
 
 
-def test_imports_are_absolute() -> None:
-    assert_none(
-        f"{module.at(found.line)}: {found.target}"
-        for module in all_modules()
-        for found in imports_of(module)
-        if found.target.startswith(".")
-    )
-
-
-def test_a_module_is_imported_by_one_statement_of_one_block() -> None:
-    """A second block, or a second statement, is what a merge of modules leaves behind."""
-
-    def offences(module: Module) -> Iterator[str]:
-        seen: set[str | None] = set()
-        has_ended = False
-        for node in module.tree.body:
-            is_import = isinstance(node, ast.Import | ast.ImportFrom)
-            if is_import and has_ended:
-                yield f"{module.at(node.lineno)}: an import after the first block of them"
-            if isinstance(node, ast.ImportFrom) and node.module in seen:
-                yield f"{module.at(node.lineno)}: {node.module} again"
-            if isinstance(node, ast.ImportFrom):
-                seen.add(node.module)
-            has_ended |= not is_import and not isinstance(node, ast.Expr)
-
-    assert_none(offence for module in all_modules() for offence in offences(module))
-
-
 def test_an_import_names_a_module_and_not_a_package() -> None:
     """A package holds nothing, and the contracts speak of modules."""
     known = {module.name for module in modules_of("rmqstore", "kafkalog")}
