@@ -38,20 +38,6 @@ def test_stat_of_very_many_queues_is_plain_text(
     assert plain[-1] == framed[-1] == "CommitLog, queues in files, RocketMQ 5.0 or later"
 
 
-@pytest.mark.parametrize("name", ["batch-cq", "lmq", "cq-ext"])
-def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> None:
-    root, known = golden_store(name), goldens.summary(name)["queues"]
-    messages, expected = (
-        {(row["topic"], row["queueId"]): row["messages"] for row in each}
-        for each in (rows("stat", root, "--all"), known)
-    )
-    assert messages == expected
-    queue = known[-1]
-    shown = success("dump", root, "-t", queue["topic"], "-i", queue["queueId"])
-    assert len(shown.stdout.splitlines()) == queue["messages"]
-    success("verify", root)
-
-
 def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
