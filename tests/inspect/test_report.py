@@ -244,13 +244,10 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     page = render([facts_of(golden_store("crash2"))], MADE_AT)
     assert "54 records of 18.9 KiB follow, which a broker that starts loses" in page
     assert "not messages" not in page
-    read, cut = (page.index(f"<code>rmqstore {command} ") for command in ("export", "rebuild"))
-    assert (
-        page.index("What the check found")
-        < page.index(remedies._REMEDIES["end"].effect)
-        < read
-        < cut
-    )
+    commands = [f"<code>rmqstore {command} " for command in ("export", "rebuild")]
+    texts = ["What the check found", remedies._REMEDIES["end"].effect, *commands]
+    places = [page.index(text) for text in texts]
+    assert places == sorted(places)
     assert {*re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)} == {
         f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"
     }

@@ -150,15 +150,6 @@ def test_a_copied_partition_folder_is_recovered(logs: Path, tmp_path: Path) -> N
     assert partition.recovery is not None
 
 
-def test_several_log_directories(logs: Path, tmp_path: Path) -> None:
-    other = build.make_log_dir(tmp_path / "other")
-    build.write_segment(other / "t-2", 0, build.batch(0, [b"a"]))
-    opened = kafkalog.open(logs, str(other))
-    assert list(opened.partitions) == [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
-    assert opened.scan(subscribe="t").count() == 5
-    assert opened.scan(subscribe="t", partitions=[2, 1]).count() == 3
-
-
 @pytest.mark.parametrize("have_numbers", [False, True])
 def test_two_brokers_are_refused_and_at_once_if_they_have_numbers_of_their_own(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, have_numbers: bool
