@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import goldens
+import rmqstore
 from rmqstore.errors import Finding
+from rmqstore.inspect.verify import verify
 
 Row = dict[str, Any]
 
@@ -98,6 +100,14 @@ def make(whole: Path, case: Case, root: Path) -> Path:
     path = file_of(case, root)
     _break(path, case.damage)
     return path
+
+
+def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
+    """Return what verify says of a store that is made and broken so."""
+    make(whole, case, root)
+    tiered = root / "tieredstore" if case.store == "tiered" else None
+    with rmqstore.open(root, tiered=tiered, commitlogs=folders(case, root)) as store:
+        return list(verify(store))
 
 
 def file_of(case: Case, root: Path) -> Path:

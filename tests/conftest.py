@@ -174,6 +174,12 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
     return unpacked
 
 
+@pytest.fixture(scope="session")
+def live(golden_store: goldens.Golden) -> Path:
+    """Return the golden store of that name, in which there is something of everything."""
+    return golden_store("live")
+
+
 @pytest.fixture
 def copied(golden_store: goldens.Golden, tmp_path: Path) -> goldens.Golden:
     """Return a function that copies a golden store by name, for this test, and returns its root."""

@@ -11,6 +11,7 @@ import lzma
 import struct
 import tarfile
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ KILLED = ("crash", "crash2", "crash3", "swap", "oldcrash")
 EVERY = (*CLEAN, *KILLED, "damaged")
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+_TYPE_NUMBERS = {name: number for number, name in TIMESTAMP_TYPES.items()}
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 Row = dict[str, Any]
 Golden = Callable[[str], Path]  # the name of a store in, its root out
@@ -109,6 +112,23 @@ def expected(name: str, partition: tuple[str, int], *, only_committed: bool = Fa
         for row in records(name).get(partition, [])
         if row["committed"] or not only_committed
     ]
+
+
+def source_rows(name: str, *, only_committed: bool = False) -> list[Row]:
+    """Return the records of a store in the columns of Spark's Kafka source."""
+    return [
+        {
+            "key": bytes_of(row["key"]), "value": bytes_of(row["value"]),
+            "topic": row["topic"], "partition": row["partition"], "offset": row["offset"],
+            "timestamp": _EPOCH + timedelta(milliseconds=row["timestamp"]),
+            "timestampType": _TYPE_NUMBERS[row["timestampType"]],
+            "headers": [{"key": key, "value": bytes_of(value)} for key, value in row["headers"]]
+            or None,
+        }
+        for records_of_partition in records(name).values()
+        for row in records_of_partition
+        if row["committed"] or not only_committed
+    ]  # fmt: skip
 
 
 TIME = 1_700_000_000_000

@@ -20,11 +20,7 @@ from rmqstore.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-PLACES = (
-    "/data/rocketmq",
-    "/data/kafka",
-    "/lake",
-)  # folders that the pages name; a test has its own
+PLACES = ("/data/rocketmq", "/data/kafka", "/lake")  # that the pages name; a test has its own
 N_ORDERS = 400
 
 _BLOCK = re.compile(

@@ -29,7 +29,7 @@ Options = dict[str, str]
 # Ways to read. Of streams: trigger by trigger, by another reader for the second trigger as after a
 # restart, and under Trigger.AvailableNow.
 BATCH, FILTERS = "batch", "filters"
-STREAM, RESTART, AVAILABLE_NOW = STREAMS = ("stream", "restart", "available-now")
+STREAM, RESTART, AVAILABLE_NOW = "stream", "restart", "available-now"
 SCAN, COUNT, CALL = IN_PYTHON = ("scan", "count", "call")
 
 

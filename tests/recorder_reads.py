@@ -53,7 +53,6 @@ _OPTIONS = {option.name: option for option in ALL_READ_OPTIONS}
 _OF_OPEN = {"broker_name", "tiered", "ignore_log_end", "storage_options"}
 _OF_OPEN |= FolderArguments.__annotations__.keys()
 _IN_COMMAS = ("commitlogs", "dledger_logs")
-# Of Spark's worker that pushes filters down: the source asks whether it is imported.
 # What a file takes on the disk depends on the disk.
 _NOT_COMPARED = ("allocated",)
 _SHORT = 200

@@ -232,14 +232,17 @@ def test_queues_of_other_topics_are_left_out_whole(root: Path, tmp_path: Path) -
         assert store.topics() == ["U"]
 
 
-def test_a_copy_is_made_in_a_new_folder(root: Path, tmp_path: Path) -> None:
+def test_a_copy_is_made_in_a_new_folder_outside_of_stores(root: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    with pytest.raises(StoreStateError, match="exists already"):
-        copy(root, tmp_path / "copy")
-    with pytest.raises(StoreStateError, match="no folder"):
-        copy(root, tmp_path / "none" / "copy")
-    with pytest.raises(StoreStateError, match="lies in the store"):
-        copy(root, root / "copy")
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    in_other = f"lies in a store .{other}.: choose another"
+    for target, text in (
+        (tmp_path / "copy", "exists already"), (tmp_path / "none" / "copy", "no folder"),
+        (root / "copy", "lies in the store"), (other / "copy", in_other),
+        (other / "commitlog" / "copy", in_other),
+    ):  # fmt: skip
+        with pytest.raises(StoreStateError, match=text):
+            copy(root, target)
 
 
 def test_links_are_not_followed(root: Path, tmp_path: Path) -> None:
@@ -316,17 +319,24 @@ def test_an_unfinished_copy_of_another_store_is_refused(root: Path, tmp_path: Pa
         copy(tmp_path / "other", tmp_path / "copy")
 
 
-def test_a_store_that_is_opened_meanwhile_is_copied_again(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_store_that_is_opened_meanwhile_is_copied_again(
+    root: Path, tmp_path: Path, *, closes: bool
+) -> None:
     writers = []
 
     def write() -> None:
         writers.append(rmqstore.open(root, "a"))
         writers[0].append(rows(30, first=5000))
         writers[0].flush()
+        if closes:
+            writers[0].close()
 
     copied = copy(root, tmp_path / "copy", disk=Meanwhile(write))
     assert not copied.findings
     assert len(messages(tmp_path / "copy")) == 390
+    if closes:
+        assert contents(tmp_path / "copy") == contents(root)
     writers[0].close()
 
 
@@ -394,13 +404,6 @@ def test_a_folder_that_is_no_unfinished_copy_is_left_alone(root: Path, tmp_path:
     assert [path.name for path in partial.iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("below", ["copy", "commitlog/copy"])
-def test_no_copy_is_made_in_another_store(root: Path, tmp_path: Path, below: str) -> None:
-    other = Path(shutil.copytree(root, tmp_path / "other"))
-    with pytest.raises(StoreStateError, match=f"lies in a store .{other}.: choose another"):
-        copy(root, other / below)
-
-
 def test_an_unfinished_copy_is_not_copied_onto_itself(root: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(root, tmp_path / "t.partial"))
     with pytest.raises(StoreStateError, match="lies in the store that is copied"):
@@ -425,19 +428,6 @@ def test_two_copies_do_not_grow_in_one_folder(root: Path, tmp_path: Path) -> Non
             copy(root, tmp_path / "copy")
 
     copy(root, tmp_path / "copy", disk=Meanwhile(copy_again))
-
-
-def test_a_store_that_was_opened_and_closed_meanwhile_is_copied_again(
-    root: Path, tmp_path: Path
-) -> None:
-    def write() -> None:
-        with rmqstore.open(root, "a") as writer:
-            writer.append(rows(30, first=5000))
-
-    copied = copy(root, tmp_path / "copy", disk=Meanwhile(write))
-    assert not copied.findings
-    assert contents(tmp_path / "copy") == contents(root)
-    assert len(messages(tmp_path / "copy")) == 390
 
 
 def test_a_clock_that_was_set_back_costs_no_message(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import rmqstore
 from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.cli.verbs import VERBS
-from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.read.views.schema import VIEWS
 
 DOCS = manual.ROOT / "docs"
@@ -111,16 +110,6 @@ def test_the_tables_of_options_are_those_that_parse_them() -> None:
         assert option_tables.with_tables(text) == text, "run python docs/_ext/option_tables.py"
         shown.update(re.findall(r"<!-- options: (.+) -->", text))
     assert shown == {"read", "look-up", "stream", "view", "views", "write", "kafkalog"}
-
-
-def test_every_column_has_its_row() -> None:
-    assert set(ALL_COLUMNS.names) <= _first_cells("columns.md")
-
-
-def _first_cells(*names: str) -> set[str]:
-    lines = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in names).splitlines()
-    cells = [line.split("|")[1] for line in lines if line.startswith("| ")]
-    return {word for cell in cells for word in re.findall(r"\w+", cell)}
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

@@ -25,6 +25,7 @@ import kafkalog
 import rmqstore
 from kafkalog.exchange import RECORDS, as_messages
 from rmqstore.inspect.verify import verify
+from written import require_valid
 
 ROOT = Path(__file__).parents[1]
 OWN = ("UNIQ_KEY", "KEYS")  # properties that a writer sets
@@ -82,57 +83,76 @@ def run_spark(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def test_example_without_spark_shows_queues_and_a_message(golden_store: goldens.Golden) -> None:
-    shown = run_program("02_without_spark.py", golden_store("live"), "LivePlain")
+def read(root: Path, **options: Any) -> pa.Table:
+    with rmqstore.open(root) as store:
+        return store.scan(**options).read_all()
+
+
+def by_queue(table: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        if "properties" in row:
+            row["properties"] = dict(row["properties"])
+        found.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return found
+
+
+def test_example_without_spark_shows_queues_and_a_message(live: Path) -> None:
+    shown = run_program("02_without_spark.py", live, "LivePlain")
     assert "LivePlain-0: 0 to 53" in shown
     assert "{'tags': 'TagA', 'queueOffset_count': 67}" in shown
 
 
 @pytest.mark.spark
-def test_example_migrates_a_topic_once(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_migrates_a_topic_once(run_spark: Run, live: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        shown = run_spark(
-            "03_migrate_topic.py", golden_store("live"), tmp_path / "target", "LivePlain"
-        )
+        shown = run_spark("03_migrate_topic.py", live, tmp_path / "target", "LivePlain")
         assert f"210 messages of LivePlain in {tmp_path / 'target'}, 210 in" in shown
 
 
 @pytest.mark.spark
-def test_example_reads_a_topic(run_spark: Run, golden_store: goldens.Golden) -> None:
-    shown = run_spark("01_read_topic.py", golden_store("live"), "LivePlain")
-    assert "210 messages in LivePlain" in shown
-    assert "51 messages in queue 0 from offset 2 on" in shown
-    assert "0 damaged records" in shown
-
-
-@pytest.mark.spark
-def test_example_finds_messages(run_spark: Run, golden_store: goldens.Golden) -> None:
-    shown = run_spark("09_find_messages.py", golden_store("live"), "key-1", "tx-3", "nowhere")
-    assert "6 messages by 3 keys" in shown
-    assert "PushedFilters: [IsNotNull(topic), IsNotNull(msgId)," in shown
-    assert "|   LiveTx|transaction|    6|" in shown
+@pytest.mark.parametrize(
+    ("script", "words", "lines"),
+    [
+        (
+            "01_read_topic.py", ["LivePlain"],
+            ["210 messages in LivePlain", "51 messages in queue 0 from offset 2 on",
+             "0 damaged records"],
+        ),
+        (
+            "09_find_messages.py", ["key-1", "tx-3", "nowhere"],
+            ["6 messages by 3 keys", "PushedFilters: [IsNotNull(topic), IsNotNull(msgId),",
+             "|   LiveTx|transaction|    6|"],
+        ),
+        (
+            "17_rocketmq_to_kafka.py", ["LivePlain"],
+            ["210 messages of LivePlain", "|LivePlain|        0|"],
+        ),
+    ],
+    ids=["read", "find", "to-kafka"],
+)  # fmt: skip
+def test_an_example_shows_what_it_read(
+    run_spark: Run, live: Path, script: str, words: list[str], lines: list[str]
+) -> None:
+    shown = run_spark(script, live, *words)
+    assert [line for line in lines if line not in shown] == []
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
-def test_demo_shows_topics_messages_and_counts(golden_store: goldens.Golden) -> None:
-    shown = run_program("demo.py", golden_store("live"))
+def test_demo_shows_topics_messages_and_counts(live: Path) -> None:
+    shown = run_program("demo.py", live)
     assert "|LivePlain      |210     |106965|" in shown
     assert "|LiveTx         |1      |3    |" in shown
 
 
 @pytest.mark.spark
 def test_example_archives_a_store_and_brings_it_back(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
+    run_spark: Run, live: Path, tmp_path: Path
 ) -> None:
     archive, restored = tmp_path / "archive", tmp_path / "restored"
-    shown = run_spark("04_archive_to_parquet.py", golden_store("live"), archive, restored)
-    with rmqstore.open(golden_store("live")) as store:
-        before = store.scan(columns=SAME).read_all()
-    with rmqstore.open(restored) as store:
-        after = store.scan(columns=SAME).read_all()
+    shown = run_spark("04_archive_to_parquet.py", live, archive, restored)
+    before, after = read(live, columns=SAME), read(restored, columns=SAME)
     assert f"{len(before)} messages in {archive}" in shown
     assert by_queue(after) == by_queue(before)
     assert {path.name for path in archive.iterdir() if path.is_dir()} >= {
@@ -141,24 +161,13 @@ def test_example_archives_a_store_and_brings_it_back(
     }
 
 
-def by_queue(table: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in table.to_pylist():
-        row["properties"] = dict(row["properties"])
-        found.setdefault((row["topic"], row["queueId"]), []).append(row)
-    return found
-
-
 @pytest.mark.spark
 def test_example_makes_test_data(run_spark: Run, tmp_path: Path) -> None:
     shown = run_spark("05_test_data.py", tmp_path / "s", 600)
     assert "|SCHEDULE_TOPIC_XXXX|" in shown
-    with rmqstore.open(tmp_path / "s") as store:
-        rows = (
-            store.scan(subscribe="Orders", columns="queueId,properties,keys").read_all().to_pylist()
-        )
-        assert len(rows) == 594
-        assert not list(verify(store))
+    require_valid(tmp_path / "s")
+    rows = read(tmp_path / "s", subscribe="Orders", columns="queueId,properties,keys").to_pylist()
+    assert len(rows) == 594
     queues: dict[str, set[int]] = {}
     for row in rows:
         queues.setdefault(dict(row["properties"])["__SHARDINGKEY"], set()).add(row["queueId"])
@@ -167,55 +176,33 @@ def test_example_makes_test_data(run_spark: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_example_archives_what_is_new(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_archives_what_is_new(run_spark: Run, live: Path, tmp_path: Path) -> None:
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
-    with rmqstore.open(golden_store("live")) as store:
-        n_messages = store.scan(columns="topic").read_all().num_rows
+    n_messages = read(live, columns="topic").num_rows
     for new in (n_messages, 0):
-        shown = run_spark("06_stream_to_parquet.py", golden_store("live"), archive, checkpoint)
+        shown = run_spark("06_stream_to_parquet.py", live, archive, checkpoint)
         assert f"{new} new messages, {n_messages} in {archive}" in shown
     assert list(archive.glob("topic=LivePlain/day=*/*.parquet"))
 
 
 @pytest.mark.spark
-def test_example_replays_tags_once(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_replays_tags_once(run_spark: Run, live: Path, tmp_path: Path) -> None:
     tags = "TagA || TagC"
-    with rmqstore.open(golden_store("live")) as store:
-        expected = (
-            store.scan(subscribe="LivePlain", tags=tags, columns="queueId,body")
-            .read_all()
-            .to_pylist()
-        )
-    assert expected
+    columns = "topic,queueId,body"
+    expected = read(live, subscribe="LivePlain", tags=tags, columns=columns)
+    assert len(expected)
     for _ in range(2):
         run_spark(
-            "07_replay_stream.py", golden_store("live"), tmp_path / "b", tmp_path / "checkpoint",
+            "07_replay_stream.py", live, tmp_path / "b", tmp_path / "checkpoint",
             "LivePlain", tags, "--once",
         )  # fmt: skip
-    with rmqstore.open(tmp_path / "b") as store:
-        found = store.scan(columns="queueId,body").read_all().to_pylist()
-
-    def by_queue(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
-        return {
-            queue_id: [row["body"] for row in rows if row["queueId"] == queue_id]
-            for queue_id in {row["queueId"] for row in rows}
-        }
-
-    assert by_queue(found) == by_queue(expected)
+    assert by_queue(read(tmp_path / "b", columns=columns)) == by_queue(expected)
 
 
 @pytest.mark.spark
-def test_example_counts_by_batch(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
+def test_example_counts_by_batch(run_spark: Run, live: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        shown = run_spark(
-            "08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint"
-        )
+        shown = run_spark("08_foreach_batch.py", live, tmp_path / "table", tmp_path / "checkpoint")
     assert "|LivePlain      |210     |106965|" in shown
 
 
@@ -301,9 +288,8 @@ def test_example_reprocesses_dead_letters_once(run: Run, tmp_path: Path) -> None
     with rmqstore.open(root, mode="a") as writer:  # one more dead letter
         writer.append(letter)
     assert "1 dead letters of CG_retry" in run(*script)
-    with rmqstore.open(again) as store:
-        rows = store.scan().read_all()
-        assert not list(verify(store))
+    require_valid(again)
+    rows = read(again)
     assert rows["topic"].to_pylist() == ["LiveRetry"] * 5
     assert set(rows["reconsumeTimes"].to_pylist()) == {0}
     originals = {row["msgId"]: row for row in first.to_pylist()}
@@ -359,11 +345,9 @@ def test_example_migrates_a_cluster(run: Run, golden_store: goldens.Golden, tmp_
     assert "queues a/LivePlain/0: [0, 54] became [0, 53]" in shown
 
 
-def test_example_extracts_and_removes_one_person(
-    run: Run, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    root, extract, target = golden_store("live"), tmp_path / "p.parquet", tmp_path / "store"
-    shown = run("13_one_person.py", root, extract, target, "retry-3")
+def test_example_extracts_and_removes_one_person(run: Run, live: Path, tmp_path: Path) -> None:
+    extract, target = tmp_path / "p.parquet", tmp_path / "store"
+    shown = run("13_one_person.py", live, extract, target, "retry-3")
     # the message, its retry in the schedule topic and in its own, and the dead letter
     assert "4 messages, with retries and dead letters" in shown
     assert "0 messages are found by the keys" in shown
@@ -374,9 +358,9 @@ def test_example_extracts_and_removes_one_person(
     words = b"retry-3"
     everything = b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
     assert words not in everything
-    assert words in b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+    assert words in b"".join(path.read_bytes() for path in live.rglob("*") if path.is_file())
     key = ["topic", "queueId", "queueOffset"]
-    with rmqstore.open(root) as old, rmqstore.open(target) as new:
+    with rmqstore.open(live) as old, rmqstore.open(target) as new:
         assert not list(verify(new))
         columns = [*key, "body", "keys", "bornTimestamp"]
         before = old.scan(columns=columns, include_system_topics=True).read_all().to_pylist()
@@ -392,32 +376,28 @@ def test_example_extracts_and_removes_one_person(
     ]
 
 
-def test_example_replays_a_window(run: Run, golden_store: goldens.Golden, tmp_path: Path) -> None:
+def test_example_replays_a_window(run: Run, live: Path, tmp_path: Path) -> None:
     begin, end = "2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600"
-    arguments = (golden_store("live"), tmp_path / "test", "LivePlain", begin, end)
+    arguments = (live, tmp_path / "test", "LivePlain", begin, end)
     assert "LivePlain-3: 6 messages" in run("14_replay_window.py", *arguments)
     assert "exists already" in run("14_replay_window.py", *arguments, code=1)
-    with rmqstore.open(golden_store("live")) as store:
-        expected = store.scan(
-            subscribe="LivePlain", starting_timestamp=begin, ending_timestamp=end, columns=SAME
-        ).read_all()
-    with rmqstore.open(tmp_path / "test") as store:
-        found = store.scan(columns=SAME).read_all()
-        assert not list(verify(store))
+    times = {"starting_timestamp": begin, "ending_timestamp": end}
+    expected = read(live, subscribe="LivePlain", columns=SAME, **times)
+    found = read(tmp_path / "test", columns=SAME)
+    require_valid(tmp_path / "test")
     assert len(found) == 25
     assert by_queue(found) == by_queue(expected)
 
 
 @pytest.mark.spark
 def test_example_of_a_job_that_read_kafka_counts_words(
-    run_spark: Run, golden_store: goldens.Golden, tmp_path: Path
+    run_spark: Run, live: Path, tmp_path: Path
 ) -> None:
     shown = run_spark(
-        "15_move_kafka_job.py", golden_store("live"), "LivePlain", tmp_path / "result",
+        "15_move_kafka_job.py", live, "LivePlain", tmp_path / "result",
         tmp_path / "checkpoint",
     )  # fmt: skip
-    with rmqstore.open(golden_store("live")) as store:
-        bodies = store.scan(subscribe="LivePlain", columns="body").to_arrow()["body"].to_pylist()
+    bodies = read(live, subscribe="LivePlain", columns="body")["body"].to_pylist()
     words = sum(len(re.findall("[a-zA-Z]+", body.decode(errors="replace"))) for body in bodies)
     assert "key binary, value binary, topic string, partition int, offset bigint" in shown
     assert f"{words} words in 3 rows" in shown
@@ -433,9 +413,8 @@ def test_example_copies_kafka_logs_once(run_spark: Run, tmp_path: Path) -> None:
     for _ in range(2):
         run_spark("16_kafka_logs_to_rocketmq.py", logs, store, *topics)
     columns = "topic,queueId,body,keys,properties,bornTimestamp"
-    with rmqstore.open(store) as written:
-        rows = written.scan(columns=columns).to_arrow().to_pylist()
-        assert not list(verify(written))
+    require_valid(store)
+    rows = read(store, columns=columns).to_pylist()
     assert len(rows) == len(expected) > 0
     for row in rows:  # a store adds its own
         row["properties"] = [pair for pair in row["properties"] if pair[0] not in OWN]
@@ -443,20 +422,9 @@ def test_example_copies_kafka_logs_once(run_spark: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_example_shows_what_it_would_send_to_kafka(
-    run_spark: Run, golden_store: goldens.Golden
-) -> None:
-    shown = run_spark("17_rocketmq_to_kafka.py", golden_store("live"), "LivePlain")
-    assert "210 messages of LivePlain" in shown
-    assert "|LivePlain|        0|" in shown
-
-
-@pytest.mark.spark
-def test_rows_for_the_kafka_sink_are_as_it_takes_them(
-    spark: SparkSession, golden_store: goldens.Golden
-) -> None:
+def test_rows_for_the_kafka_sink_are_as_it_takes_them(spark: SparkSession, live: Path) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "17_rocketmq_to_kafka.py"))
-    frame = example["records_of"](spark, str(golden_store("live")), "LivePlain")
+    frame = example["records_of"](spark, str(live), "LivePlain")
     assert dict(frame.dtypes) == {
         "topic": "string", "partition": "int", "key": "binary", "value": "binary",
         "headers": "array<struct<key:string,value:binary>>",
@@ -464,8 +432,7 @@ def test_rows_for_the_kafka_sink_are_as_it_takes_them(
     sent: dict[int, list[bytes]] = {}
     for row in frame.collect():
         sent.setdefault(row["partition"], []).append(bytes(row["value"]))
-    with rmqstore.open(golden_store("live")) as store:
-        stored: dict[int, list[bytes]] = {}
-        for row in store.scan(subscribe="LivePlain", columns="queueId,body").to_arrow().to_pylist():
-            stored.setdefault(row["queueId"], []).append(row["body"])
+    stored: dict[int, list[bytes]] = {}
+    for row in read(live, subscribe="LivePlain", columns="queueId,body").to_pylist():
+        stored.setdefault(row["queueId"], []).append(row["body"])
     assert sent == stored

@@ -41,7 +41,7 @@ def config(folder: Path, text: str = SIZES) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl.gz"])
 @pytest.mark.parametrize("name", ["basic", "edges", "ipv6", "compressed"])
 def test_messages_come_back_the_same(
     golden_store: goldens.Golden, tmp_path: Path, name: str, suffix: str
@@ -50,16 +50,8 @@ def test_messages_come_back_the_same(
     success("export", root, target, "--all")
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     back = tmp_path / "back"
-    success(
-        "import",
-        back,
-        target,
-        "-c",
-        config(tmp_path),
-        "--uniq-key",
-        "keep",
-        "--allow-system-topics",
-    )
+    kept = ("--uniq-key", "keep", "--allow-system-topics")
+    success("import", back, target, "-c", config(tmp_path), *kept)
     assert rows(back) == rows(root)
     assert len(rows(back)) > 10
     for row in rows(back, ["properties", "msgId"]):
@@ -79,10 +71,10 @@ def test_a_verbatim_export_comes_back_byte_for_byte(
     assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
 
 
-def test_export_takes_what_was_chosen(golden_store: goldens.Golden, tmp_path: Path) -> None:
+def test_export_takes_what_was_chosen(live: Path, tmp_path: Path) -> None:
     target = tmp_path / "some.parquet"
     chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
-    success("export", golden_store("live"), target, *chosen)
+    success("export", live, target, *chosen)
     found = parquet.read_table(target)
     assert found.column_names == ["queueOffset", "body"]
     assert found.column("queueOffset").to_pylist()[:2] == [10, 11]
@@ -166,7 +158,7 @@ def test_an_error_names_the_row_of_its_file(tmp_path: Path) -> None:
     one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
     for path, last in ((one, b"x"), (two, b"y" * (5 << 20))):
         table = pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [last]})
-        parquet.write_table(table, path)
+        parquet.write_table(table, path, row_group_size=4000)
     said = refusal("import", tmp_path / "s", one, two)
     assert f"error: {two}: row 9000: MESSAGE_ILLEGAL: a body of 5242880 bytes" in said
     assert not (tmp_path / "s").exists()
@@ -181,21 +173,11 @@ def test_an_error_names_the_line_of_its_file(tmp_path: Path) -> None:
     one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     good, bad = '{"topic": "T", "body": "x"}\n', '{"topic": "no/topic", "body": "x"}\n'
     one.write_text(good * 600 + "\n\n" + good * 9000)
-    two.write_text("\n" + good * 700 + "\n" + bad)
+    two.write_text("\n" + good * 1100 + "\n" + bad)
     for option in ((), ("--dry-run",)):
         said = refusal("import", tmp_path / "s", one, two, *option)
-        assert f"error: {two}: line 703: MESSAGE_ILLEGAL: topic" in said
+        assert f"error: {two}: line 1103: MESSAGE_ILLEGAL: topic" in said
         assert not (tmp_path / "s").exists()
-
-
-def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -> None:
-    table = pa.table({"topic": ["T"] * 8 + ["no/topic"], "body": [b"x"] * 9})
-    parquet.write_table(table, tmp_path / "1.parquet", row_group_size=3)
-    lines = ['{"topic": "T", "body": "x"}\n'] * 1100 + ['{"topic": "no/topic", "body": "x"}\n']
-    (tmp_path / "2.jsonl").write_text("".join(lines))
-    for name, place in (("1.parquet", "row 9"), ("2.jsonl", "line 1101")):
-        shown = run("import", tmp_path / "s", tmp_path / name)
-        assert f"error: {tmp_path / name}: {place}: MESSAGE_ILLEGAL: topic" in shown.stderr
 
 
 def test_a_refused_import_leaves_no_store(tmp_path: Path) -> None:
@@ -262,10 +244,10 @@ def test_rows_of_one_file_keep_their_order(tmp_path: Path) -> None:
 def test_what_is_not_parquet_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.parquet"
     bad.write_bytes(gzip.compress(b"x"))
-    shown = run("import", tmp_path / "s", bad)
-    assert (shown.exit_code, (tmp_path / "s").exists()) == (2, False)
-    assert "bad.parquet cannot be read as Parquet" in shown.stderr
-    assert "none.parquet" in refusal("import", tmp_path / "s", tmp_path / "none.parquet")
+    assert "bad.parquet cannot be read as Parquet" in refusal("import", tmp_path / "s", bad)
+    for name in ("none.jsonl", "none.parquet"):
+        assert "there is no such file" in refusal("import", tmp_path / "s", tmp_path / name)
+    assert not (tmp_path / "s").exists()
 
 
 def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Path) -> None:

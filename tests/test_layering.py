@@ -46,6 +46,16 @@ QUEUE_KINDS: dict[str, set[str]] = {
 LAZY_PACKAGES = {"rmqstore", "kafkalog"}
 LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
 
+# Packages and modules of the core that the connector enters by.
+DOORS = {
+    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
+    "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
+    "rmqstore.remoting", "rmqstore.storage.files",
+    "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
+    "rmqstore.storage.broker.folders", "rmqstore.storage.broker.retry",
+    "rmqstore.storage.recovery.store_ends",
+}  # fmt: skip
+
 # Calls to the file system, and who may make them: everyone else reads the files of a store through
 # a Storage and changes them through a Disk.
 PURE_OS = {"PathLike", "fspath", "fsencode", "getpid"}
@@ -197,34 +207,6 @@ def assert_none(offences: Iterable[str]) -> None:
         pytest.fail("\n".join([f"{len(found)} found:", *found]), pytrace=False)
 
 
-def test_imports_are_absolute() -> None:
-    assert_none(
-        f"{module.at(found.line)}: {found.target}"
-        for module in all_modules()
-        for found in imports_of(module)
-        if found.target.startswith(".")
-    )
-
-
-def test_a_module_is_imported_by_one_statement_of_one_block() -> None:
-    """A second block, or a second statement, is what a merge of modules leaves behind."""
-
-    def offences(module: Module) -> Iterator[str]:
-        seen: set[str | None] = set()
-        has_ended = False
-        for node in module.tree.body:
-            is_import = isinstance(node, ast.Import | ast.ImportFrom)
-            if is_import and has_ended:
-                yield f"{module.at(node.lineno)}: an import after the first block of them"
-            if isinstance(node, ast.ImportFrom) and node.module in seen:
-                yield f"{module.at(node.lineno)}: {node.module} again"
-            if isinstance(node, ast.ImportFrom):
-                seen.add(node.module)
-            has_ended |= not is_import and not isinstance(node, ast.Expr)
-
-    assert_none(offence for module in all_modules() for offence in offences(module))
-
-
 def test_an_import_names_a_module_and_not_a_package() -> None:
     """A package holds nothing, and the contracts speak of modules."""
     known = {module.name for module in modules_of("rmqstore", "kafkalog")}
@@ -260,6 +242,19 @@ def test_the_index_of_helpers_names_each_of_them() -> None:
     assert sorted(indexed) == sorted(
         str(helper) for helper in helpers if not helper.name.startswith(others)
     )
+
+
+def test_the_connector_enters_the_core_by_its_doors_only() -> None:
+    outside, used = [], set()
+    for module in all_modules():
+        if is_part(module.name, "pyspark_rmqstore"):
+            for found in imports_of(module):
+                doors = {door for door in DOORS if is_part(found.target, door)}
+                used |= doors
+                if is_part(found.target, "rmqstore") and not doors:
+                    outside.append(f"{module.at(found.line)}: {found.target}")
+    unused = [f"{door} is in DOORS, and nothing enters by it" for door in sorted(DOORS - used)]
+    assert_none([*outside, *unused])
 
 
 def test_modules_of_formats_open_no_file() -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pyarrow.fs import FileSelector, FileType, LocalFileSystem, SubTreeFileSystem
 
 import goldens
 import rmqstore
 import tiers
+from command_line import success
 from crash.faults import Cut
 from reading import read
-from rmqstore.cli import main
 from rmqstore.copying import copier, remote_copier
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
@@ -69,9 +68,21 @@ class Faults:
         monkeypatch.setattr(RemoteFolder, "write", cut_write)
         monkeypatch.setattr(RemoteFolder, "delete", cut_delete)
 
+    def cut(self, at: int, *arguments: Any, **options: Any) -> None:
+        """Begin a copy that is interrupted at a change; the next one is not."""
+        self.left = at
+        with pytest.raises(Cut):
+            copy(*arguments, **options)
+        self.left = -1
+
     def _is_last(self) -> bool:
         self.left -= 1
         return self.left == 0
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
 
 
 @pytest.mark.parametrize("name", spread(16, CLOSED))
@@ -100,11 +111,10 @@ def test_a_copy_in_s3_is_copied_back(root: Path, tmp_path: Path, s3: S3Server) -
 
 @pytest.mark.parametrize("seed", tiers.seeds(12))
 def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
-    root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, seed: int
+    root: Path, s3: S3Server, faults: Faults, seed: int
 ) -> None:
     uri = f"s3://{BUCKET}/cut-{seed}"
-    faults, chosen = Faults(monkeypatch), random.Random(seed)
-    is_complete = False
+    chosen, is_complete = random.Random(seed), False
     for most in (55, 20, 5, 0):
         faults.left = chosen.randint(1, most) if most else -1
         with suppress(Cut):
@@ -120,16 +130,13 @@ def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
 
 
 def test_what_was_copied_is_not_copied_again(
-    root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    root: Path, s3: S3Server, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
     uri = f"s3://{BUCKET}/not-again"
-    faults = Faults(monkeypatch)
-    faults.left = 30
-    with pytest.raises(Cut):
-        copy(root, uri, target_options=s3.options)
+    faults.cut(30, root, uri, target_options=s3.options)
     before = {name for name in faults.written if not name.startswith(".rmqstore")}
-    faults.left, faults.written = -1, []
+    faults.written = []
     copy(root, uri, target_options=s3.options)
     again = before & set(faults.written)
     assert len(before) > 15
@@ -152,20 +159,14 @@ def other_files(tmp_path: Path) -> tuple[Path, SubTreeFileSystem]:
 
 
 def test_notes_that_were_cut_are_written_again(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, files = other_files(tmp_path)
-    faults = Faults(monkeypatch)
-    faults.left = 1
-    with pytest.raises(Cut):
-        copy(root, "copy", target_filesystem=files)
+    faults.cut(1, root, "copy", target_filesystem=files)
     monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
-    faults.left = 20
-    with pytest.raises(Cut):
-        copy(root, "copy", target_filesystem=files)
+    faults.cut(20, root, "copy", target_filesystem=files)
     notes = sorted((folder / "copy/.rmqstore/copying").glob("0*"))
     notes[-1].write_bytes(notes[-1].read_bytes()[:-10])
-    faults.left = -1
     assert copy(root, "copy", target_filesystem=files).findings == ()
     assert contents(folder / "copy") == contents(root)
 
@@ -239,13 +240,10 @@ def test_a_file_that_went_while_it_was_copied_leaves_no_part_of_it(
 
 
 def test_a_copy_since_a_time_before_now_goes_on_later(
-    root: Path, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, s3: S3Server, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"s3://{BUCKET}/relative"
-    faults = Faults(monkeypatch)
-    faults.left = 10
-    with pytest.raises(Cut):
-        copy(root, uri, since="-7d", target_options=s3.options)
+    faults.cut(10, root, uri, since="-7d", target_options=s3.options)
     assert copy(root, uri, since="-7d", target_options=s3.options).findings == ()
     with monkeypatch.context() as patched:
         patched.setattr(copier._Copier, "run", lambda *_: pytest.fail("stopped"))
@@ -289,7 +287,5 @@ def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:
 def test_the_command_line_copies_to_a_uri(root: Path, s3: S3Server) -> None:
     uri = f"s3://{BUCKET}/by-command"
     options = [f"--target-option={name}={value}" for name, value in s3.options.items()]
-    result = CliRunner().invoke(main, ["copy", str(root), uri, *options])
-    assert result.exit_code == 0, result.output
-    assert "0 findings" in result.output
+    assert "0 findings" in success("copy", root, uri, *options).output
     assert objects(s3, uri) == contents(root)

@@ -14,8 +14,8 @@ from goldens import Golden
 
 
 @pytest.fixture
-def conf(golden_store: Golden, tmp_path: Path) -> Path:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+def conf(live: Path, tmp_path: Path) -> Path:
+    root = shutil.copytree(live, tmp_path / "store")
     (root / "commitlog").rename(tmp_path / "log")
     file = tmp_path / "broker.conf"
     file.write_text(
@@ -34,13 +34,13 @@ def conf(golden_store: Golden, tmp_path: Path) -> Path:
     ids=lambda words: words[0],
 )  # fmt: skip
 def test_a_verb_takes_the_file_instead_of_the_path(
-    golden_store: Golden, conf: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+    live: Path, conf: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # as doctor wants it
     verb, *others = words
     done = success(verb, "-c", conf, *others)
     if verb in ("stat", "dump", "get", "query"):
-        shown = run(verb, golden_store("live"), *others).stdout
+        shown = run(verb, live, *others).stdout
         assert done.stdout.replace("mine", "broker-a") == shown
 
 
@@ -50,14 +50,13 @@ def test_arguments_after_the_path_stay_where_they_are(conf: Path, tmp_path: Path
     success("get", tmp_path / "copy", 496)
 
 
-def test_ids_follow_the_path_or_the_file(golden_store: Golden, conf: Path) -> None:
-    root = golden_store("live")
+def test_ids_follow_the_path_or_the_file(live: Path, conf: Path) -> None:
     words = ["496", "7F0000010000904D00000000000001F0", "--columns", "keys", "--json"]
-    shown = success("get", root, *words)
+    shown = success("get", live, *words)
     assert run("get", "-c", conf, *words).stdout == shown.stdout
     log = conf.parent / "log"
-    assert run("get", root, *words, "-c", conf, "--commitlog", log).stdout == shown.stdout
-    assert "Missing argument 'ID'" in run("get", root).output
+    assert run("get", live, *words, "-c", conf, "--commitlog", log).stdout == shown.stdout
+    assert "Missing argument 'ID'" in run("get", live).output
     assert "Missing argument 'PATH'" in run("get").output
     assert "Path '/nowhere' does not exist" in run("get", "/nowhere", "496").output
 
@@ -98,11 +97,11 @@ def test_what_names_no_store_is_refused(words: list[str], text: str) -> None:
     assert text in refusal(*words)
 
 
-def test_a_file_without_a_root_needs_the_path(golden_store: Golden, tmp_path: Path) -> None:
+def test_a_file_without_a_root_needs_the_path(live: Path, tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=b\n")
     assert "has no storePathRootDir: give the path of the store too" in refusal("stat", "-c", file)
-    success("stat", "-c", file, golden_store("live"))
+    success("stat", "-c", file, live)
 
 
 def test_import_takes_the_folders_of_the_file(conf: Path, tmp_path: Path) -> None:

@@ -11,48 +11,31 @@ from pathlib import Path
 import pytest
 
 import goldens
-from command_line import refusal, rows, rows_of, run, success
+from command_line import refusal, rows, run, success
 from goldens import Golden
-from rmqstore.storage.files.lock import StoreLock
-from rmqstore.store.opening import open_for
 
 
-def test_a_store_may_be_named_by_a_file_uri(golden_store: Golden) -> None:
-    root = golden_store("live")
-    assert run("stat", f"FILE://{root}").stdout == run("stat", root).stdout
-    assert "a file of another computer cannot be read" in refusal("stat", f"file://elsewhere{root}")
+def test_a_store_may_be_named_by_a_file_uri(live: Path) -> None:
+    assert run("stat", f"FILE://{live}").stdout == run("stat", live).stdout
+    assert "a file of another computer cannot be read" in refusal("stat", f"file://elsewhere{live}")
 
 
-def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
-    shown = success("stat", golden_store("live"))
+def test_stat_shows_a_table_without_system_topics(live: Path) -> None:
+    shown = success("stat", live)
     assert "LivePlain" in shown.stdout
     assert "%RETRY%" not in shown.stdout
-    assert "%RETRY%CG_retry" in run("stat", golden_store("live"), "--all").stdout
+    assert "%RETRY%CG_retry" in run("stat", live, "--all").stdout
 
 
 def test_stat_of_very_many_queues_is_plain_text(
-    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+    live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framed = run("stat", golden_store("live")).stdout.splitlines()
+    framed = run("stat", live).stdout.splitlines()
     monkeypatch.setattr("rmqstore.cli.output._FRAMED_ROWS", 1)
-    plain = run("stat", golden_store("live")).stdout.splitlines()
+    plain = run("stat", live).stdout.splitlines()
     cells = [re.sub("[│┃]", "", line).split() for line in framed if line[0] in "│┃"]
     assert [line.split() for line in plain[:-1]] == cells
     assert plain[-1] == framed[-1] == "CommitLog, queues in files, RocketMQ 5.0 or later"
-
-
-@pytest.mark.parametrize("name", ["batch-cq", "lmq", "cq-ext"])
-def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> None:
-    root, known = golden_store(name), goldens.summary(name)["queues"]
-    messages, expected = (
-        {(row["topic"], row["queueId"]): row["messages"] for row in each}
-        for each in (rows("stat", root, "--all"), known)
-    )
-    assert messages == expected
-    queue = known[-1]
-    shown = success("dump", root, "-t", queue["topic"], "-i", queue["queueId"])
-    assert len(shown.stdout.splitlines()) == queue["messages"]
-    success("verify", root)
 
 
 def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
@@ -116,14 +99,13 @@ def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Gold
     assert all("topic" in row for row in rows("stat", golden_store("controller")))
 
 
-def test_dump_writes_the_requested_messages(golden_store: Golden) -> None:
-    root = golden_store("live")
-    chosen = rows("dump", root, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
+def test_dump_writes_the_requested_messages(live: Path) -> None:
+    chosen = rows("dump", live, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
     assert [row["queueOffset"] for row in chosen] == [10, 11]
     assert {row["topic"] for row in chosen} == {"LivePlain"}
     assert all(isinstance(row["properties"], dict) for row in chosen)
     condition = "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0"
-    assert [row["queueOffset"] for row in rows("dump", root, "--where", condition)] == [3, 5]
+    assert [row["queueOffset"] for row in rows("dump", live, "--where", condition)] == [3, 5]
 
 
 USAGE_ERRORS = {
@@ -142,10 +124,6 @@ def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], mes
     assert message in refusal(arguments[0], golden_store("basic"), *arguments[1:])
 
 
-def test_a_folder_that_is_not_a_store_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path} is not a RocketMQ store" in refusal("stat", tmp_path)
-
-
 def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
     root = golden_store("batch-cq")
     asked = run("query", root, "-t", "BatchA", "-k", "ik26")
@@ -157,26 +135,8 @@ def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
     assert "share a record" not in run("query", root, "-t", "Plain", "-k", "none").stderr
 
 
-def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
-    arguments = ["assign", golden_store("live"), "-g", "CG_part", "-c", "c1", "-c", "c2"]
-    shares = rows(*arguments)
-    assert {row["clientId"] for row in shares} == {"c1", "c2"}
-    with open_for(golden_store("live")) as store:
-        lags = {
-            (row["topic"], row["queueId"]): row["lag"]
-            for row in store.view("groups").read_all().to_pylist()
-            if row["consumerGroup"] == "CG_part"
-        }
-    assert lags
-    found = {(row["topic"], row["queueId"]): row["lag"] for row in shares}
-    assert {key: found[key] for key in lags} == lags
-    assert "c1" in run(*arguments).stdout
-
-
-def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
-    golden_store: Golden, tmp_path: Path
-) -> None:
-    master = shutil.copytree(golden_store("live"), tmp_path / "master")
+def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(live: Path, tmp_path: Path) -> None:
+    master = shutil.copytree(live, tmp_path / "master")
     (master / "broker.conf").write_text("brokerName=b\nbrokerId=0\nbrokerIP1=10.0.0.1")
     slave = shutil.copytree(master, tmp_path / "slave")
     (slave / "broker.conf").write_text("brokerName=b\nbrokerId=1\nbrokerIP1=10.0.0.2")
@@ -209,28 +169,6 @@ def test_copy_says_what_it_copied_and_left_out(golden_store: Golden, tmp_path: P
     assert "exists already" in refusal("copy", golden_store("basic"), tmp_path / "copy")
 
 
-def test_rebuild_mends_what_verify_names(copied: Golden) -> None:
-    root = copied("basic")
-    shutil.rmtree(root / "consumequeue" / "TopicA" / "1")
-    broken = run("verify", root, "--json")
-    assert broken.exit_code == 1
-    (finding,) = rows_of(broken)
-    assert (finding["part"], finding["place"]) == ("queue", "TopicA-1")
-    success("rebuild", root)
-    success("verify", root)
-
-
-def test_rebuild_refuses_a_store_that_somebody_has(copied: Golden) -> None:
-    root = copied("one")
-    lock = StoreLock(root / "lock")
-    try:
-        shown = run("rebuild", root)
-    finally:
-        lock.release()
-    assert shown.exit_code == 2
-    assert "another writer" in shown.stderr or "this process" in shown.stderr
-
-
 def test_good_records_after_damage_are_exported_before_they_are_cut(
     copied: Golden, tmp_path: Path
 ) -> None:
@@ -245,12 +183,6 @@ def test_good_records_after_damage_are_exported_before_they_are_cut(
     success("export", root, saved, *way, "--ignore-log-end")
     assert len(saved.read_text(encoding="utf-8").splitlines()) > kept
     success("rebuild", root, "--truncate")
-
-
-def test_import_of_a_file_that_is_not_there_makes_no_store(tmp_path: Path) -> None:
-    for name in ("none.jsonl", "none.parquet"):
-        assert "there is no such file" in refusal("import", tmp_path / "s", tmp_path / name)
-    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("verb", ["stat", "topics", "brokers"])

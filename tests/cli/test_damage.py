@@ -15,9 +15,9 @@ from goldens import Golden
 
 
 @pytest.fixture
-def damaged(golden_store: Golden, tmp_path: Path) -> Path:
+def damaged(live: Path, tmp_path: Path) -> Path:
     """Return a store in which one of the newest messages of LivePlain-1 is damaged."""
-    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    root = Path(shutil.copytree(live, tmp_path / "s"))
     with rmqstore.open(root) as store:
         chosen = store.scan(subscribe="LivePlain", where="queueId = 1", columns="commitLogOffset")
         place = chosen.to_arrow()["commitLogOffset"].to_pylist()[-2]

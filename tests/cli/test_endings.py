@@ -14,18 +14,6 @@ from goldens import Golden
 COMMAND = [sys.executable, "-m", "rmqstore"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "said"), [("n", 4, "nothing was changed"), ("y", 0, "were built")]
-)
-def test_a_question_is_answered(
-    copied: Golden, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, said: str
-) -> None:
-    root = copied("one")
-    monkeypatch.setattr("rmqstore.cli.verify.must_ask", lambda **_: True)
-    done = run("rebuild", root, stdin=f"{answer}\n")
-    assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, click.Abort])
 def test_ctrl_c_has_its_own_code(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]

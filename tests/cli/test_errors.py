@@ -42,10 +42,8 @@ TIME = "must be epoch milliseconds, an ISO-8601 time"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_an_error_names_the_option_of_the_verb(
-    golden_store: Golden, words: list[str], text: str
-) -> None:
-    store = str(golden_store("live"))
+def test_an_error_names_the_option_of_the_verb(live: Path, words: list[str], text: str) -> None:
+    store = str(live)
     assert text in refusal(*(word.replace("STORE", store) for word in words))
 
 

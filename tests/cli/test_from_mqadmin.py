@@ -7,11 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import manual
+from command_line import success
 from goldens import Golden
-from rmqstore.cli import main
 from rmqstore.cli.verbs import VERBS
 
 PAGE = manual.ROOT / "docs" / "from-mqadmin.md"
@@ -39,7 +38,6 @@ def test_every_command_of_the_tables_runs(
     Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
     for _, command, _ in ROWS:
         _, *words = shlex.split(manual.placed(command.strip("`"), tmp_path))
-        done = CliRunner().invoke(main, words)
-        assert done.exit_code == 0, f"{command}: {done.output}"
+        done = success(*words)
         is_quiet = words[:2] in (["view", "traces"], ["view", "epochs"])
         assert bool(done.output.strip()) or is_quiet, command

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
 import manual
+from command_line import refusal, success
 from goldens import Golden
 from rmqstore.cli import main
 from rmqstore.cli.verbs import EXAMPLES, VERBS
@@ -23,9 +23,9 @@ WITHOUT_A_STORE = {"kafka", *WITHOUT_A_BROKER}
 
 
 def helped(*words: str) -> str:
-    shown = CliRunner().invoke(main, [*words, "--help"], env={"COLUMNS": "120"})
-    assert shown.exit_code == 0
-    return shown.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
+        return success(*words, "--help").stdout
 
 
 def test_every_verb_is_in_a_group_and_has_two_examples() -> None:
@@ -75,14 +75,11 @@ def test_every_example_runs(
         for example in EXAMPLES[verb]:
             name, *words = shlex.split(manual.placed(example, tmp_path))
             assert (name, words[0]) == ("rmqstore", verb)
-            done = CliRunner().invoke(main, words)
-            assert done.exit_code == 0, f"{example}: {done.output}"
+            success(*words)
 
 
 def test_errors_are_one_line_without_a_frame() -> None:
-    refused = CliRunner().invoke(main, ["stat"])
-    assert refused.exit_code == 2
-    assert refused.stderr.splitlines()[-1].startswith("Error: Missing argument 'PATH'")
+    assert refusal("stat").splitlines()[-1].startswith("Error: Missing argument 'PATH'")
 
 
 @pytest.mark.parametrize(
@@ -105,9 +102,9 @@ def test_errors_are_one_line_without_a_frame() -> None:
     ids=str,
 )
 def test_a_shell_completes_topics_options_and_verbs(
-    golden_store: Golden, tmp_path: Path, words: list[str], incomplete: str, completed: list[str]
+    live: Path, tmp_path: Path, words: list[str], incomplete: str, completed: list[str]
 ) -> None:
-    store = str(golden_store("live"))
+    store = str(live)
     shell = ShellComplete(main, {}, "rmqstore", "_RMQSTORE_COMPLETE")
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathRootDir={store}\n")
@@ -115,14 +112,9 @@ def test_a_shell_completes_topics_options_and_verbs(
     assert [item.value for item in shell.get_completions(given, incomplete)] == completed
 
 
-def test_views_are_named_as_documented_and_taken_in_any_case(golden_store: Golden) -> None:
-    shown = " ".join(CliRunner().invoke(main, ["view", "--help"]).output.split())
+def test_views_are_named_as_documented_and_taken_in_any_case(live: Path) -> None:
+    shown = " ".join(success("view", "--help").output.split())
     assert all(name in shown for name in VIEWS)
-    root = str(golden_store("live"))
-    rows = [
-        CliRunner().invoke(main, ["view", name, root]) for name in ("deadLetters", "DEADletters")
-    ]
-    assert rows[0].exit_code == 0
-    assert rows[0].stdout == rows[1].stdout
-    refused = CliRunner().invoke(main, ["view", "nope", root]).stderr
-    assert "'deadLetters'" in refused
+    one, other = (success("view", name, live).stdout for name in ("deadLetters", "DEADletters"))
+    assert one == other
+    assert "'deadLetters'" in refusal("view", "nope", live)

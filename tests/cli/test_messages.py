@@ -15,7 +15,6 @@ from pyarrow import parquet
 
 import rmqstore
 from command_line import refusal, rows, run, success
-from goldens import Golden
 
 BODIES = [
     b'{"a": 1.10, "b": [12345678901234567890123, "x y"]}',
@@ -129,61 +128,58 @@ def topics(*words: object) -> set[tuple[str, int]]:
     return {(row["topic"], row["queueId"]) for row in rows(*words)}
 
 
-def test_topics_match_patterns_and_queues_are_chosen_by_id(golden_store: Golden) -> None:
-    root = golden_store("live")
+def test_topics_match_patterns_and_queues_are_chosen_by_id(live: Path) -> None:
     columns = ("--columns", "topic,queueId")
-    every = topics("dump", root, *columns)
-    live = {(topic, queue) for topic, queue in every if topic.startswith("LiveT")}
-    assert topics("dump", root, "-t", "LiveT*", *columns) == live
-    chosen = topics("dump", root, "-i", 0, "-i", 2, *columns)
+    every = topics("dump", live, *columns)
+    matching = {(topic, queue) for topic, queue in every if topic.startswith("LiveT")}
+    assert topics("dump", live, "-t", "LiveT*", *columns) == matching
+    chosen = topics("dump", live, "-i", 0, "-i", 2, *columns)
     assert chosen == {(topic, queue) for topic, queue in every if queue in (0, 2)}
-    one = topics("dump", root, "-t", "LivePlai?", "-t", "LiveTx", "-i", 1, *columns)
+    one = topics("dump", live, "-t", "LivePlai?", "-t", "LiveTx", "-i", 1, *columns)
     assert one == {("LivePlain", 1), ("LiveTx", 1)}
-    both = topics("dump", root, "-t", "LivePlain", "-t", "LiveTx", "-i", 1, "-i", 0, *columns)
+    both = topics("dump", live, "-t", "LivePlain", "-t", "LiveTx", "-i", 1, "-i", 0, *columns)
     assert both == {(topic, queue) for topic in ("LivePlain", "LiveTx") for queue in (0, 1)}
-    by_log = topics("dump", root, "-t", "LiveT*", "--scan", "commitlog", *columns)
-    assert by_log >= live
-    assert {topic for topic, _ in by_log} == {topic for topic, _ in live}
+    by_log = topics("dump", live, "-t", "LiveT*", "--scan", "commitlog", *columns)
+    assert by_log >= matching
+    assert {topic for topic, _ in by_log} == {topic for topic, _ in matching}
 
 
-def test_patterns_match_system_topics_only_on_request(golden_store: Golden) -> None:
-    root = golden_store("live")
+def test_patterns_match_system_topics_only_on_request(live: Path) -> None:
     for order in ("queue", "commitlog"):
         arguments = ("-t", "*", "--scan", order, "--columns", "topic,queueId")
-        names = {topic for topic, _ in topics("dump", root, *arguments)}
+        names = {topic for topic, _ in topics("dump", live, *arguments)}
         assert names
         assert not any(topic.startswith(("%", "SCHEDULE", "RMQ_SYS")) for topic in names)
-        every = {topic for topic, _ in topics("dump", root, *arguments, "--all")}
+        every = {topic for topic, _ in topics("dump", live, *arguments, "--all")}
         assert "%RETRY%CG_retry" in every
-    assert "only system topics" in refusal("dump", root, "-t", "%RETRY*")
-    assert "matches no topic" in run("dump", root, "-t", "Nope*").stderr
-    named = topics("stat", root, "-t", "Live*", "-t", "%RETRY%CG_retry")
+    assert "only system topics" in refusal("dump", live, "-t", "%RETRY*")
+    assert "matches no topic" in run("dump", live, "-t", "Nope*").stderr
+    named = topics("stat", live, "-t", "Live*", "-t", "%RETRY%CG_retry")
     assert {topic for topic, _ in named} >= {"%RETRY%CG_retry", "LivePlain"}
 
 
-def test_queries_take_patterns_and_queues(golden_store: Golden) -> None:
-    root = golden_store("live")
-    every = rows("query", root, "-t", "LivePlain", "-k", "key-1")
-    assert rows("query", root, "-t", "LiveP*", "-k", "key-1") == every
-    chosen = rows("query", root, "-t", "Live*", "-i", 1, "-k", "key-1")
+def test_queries_take_patterns_and_queues(live: Path) -> None:
+    every = rows("query", live, "-t", "LivePlain", "-k", "key-1")
+    assert rows("query", live, "-t", "LiveP*", "-k", "key-1") == every
+    chosen = rows("query", live, "-t", "Live*", "-i", 1, "-k", "key-1")
     assert chosen == [row for row in every if row["queueId"] == 1]
-    exact = rows("query", root, "-t", "LivePlain", "-i", 1, "-k", "key-1")
+    exact = rows("query", live, "-t", "LivePlain", "-i", 1, "-k", "key-1")
     assert exact == chosen
-    times = rows("query", root, "-t", "LivePlai?", "--time", "2026-11-21T02:17:03")
+    times = rows("query", live, "-t", "LivePlai?", "--time", "2026-11-21T02:17:03")
     assert {row["topic"] for row in times} == {"LivePlain"}
 
 
-def test_offsets_of_several_queues(golden_store: Golden) -> None:
-    found = rows("dump", golden_store("live"), "-t", "LivePlain", "-i", 0, "-i", 2, "-o", 30)
+def test_offsets_of_several_queues(live: Path) -> None:
+    found = rows("dump", live, "-t", "LivePlain", "-i", 0, "-i", 2, "-o", 30)
     assert {(row["queueId"], row["queueOffset"] >= 30) for row in found} == {(0, True), (2, True)}
 
 
 @pytest.mark.parametrize("verb", ["topics", "groups", "routes", "view queues", "assign"])
-def test_views_take_patterns_too(golden_store: Golden, verb: str) -> None:
+def test_views_take_patterns_too(live: Path, verb: str) -> None:
     name, *options = verb.split()
     if name == "assign":
         options = ["-g", "CG_part", "-c", "one"]
-    command = [name, *options, golden_store("live"), "-t"]
+    command = [name, *options, live, "-t"]
     found = rows(*command, "LiveP*")
     assert {row["topic"] for row in found} >= {"LivePlain"}
     assert all(row["topic"].startswith("LiveP") for row in found)
@@ -196,21 +192,20 @@ def test_views_take_patterns_too(golden_store: Golden, verb: str) -> None:
         assert any(row["topic"].startswith("%RETRY%") for row in rows(*command, "*"))
 
 
-def test_a_scan_of_the_log_reads_it_as_it_is(golden_store: Golden) -> None:
-    words = ("dump", golden_store("live"), "--scan", "commitlog", "--columns", "topic")
+def test_a_scan_of_the_log_reads_it_as_it_is(live: Path) -> None:
+    words = ("dump", live, "--scan", "commitlog", "--columns", "topic")
     every = run(*words).stdout
     assert "RETRY" in every
     assert run(*words, "--all").stdout == every
     assert "RETRY" not in run(*words, "-t", "*").stdout
     assert run(*words, "-t", "*", "--all").stdout == every
-    by_queue = run("dump", golden_store("live"), "--columns", "topic", "-t", "*").stdout
+    by_queue = run("dump", live, "--columns", "topic", "-t", "*").stdout
     assert "RETRY" not in by_queue
 
 
 def test_a_time_zone_is_that_of_given_and_of_shown_times(
-    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+    live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = golden_store("live")
     choice = ("dump", live, "-t", "LivePlain", "-n", 1, "--columns", "storeTimestamp")
     assert rows(*choice) == [{"storeTimestamp": "2026-11-21T02:17:02.269+00:00"}]
     begin = ("-b", "2026-11-21T10:17:02.269", "--tz", "Asia/Shanghai")

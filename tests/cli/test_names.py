@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import rmqstore
@@ -43,8 +45,8 @@ def test_names_that_one_store_of_several_knows_are_taken(golden_store: Golden) -
         success(*arguments, *stores, "--fail-if-empty")
 
 
-def test_a_group_without_copies_is_not_an_error(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
+def test_a_group_without_copies_is_not_an_error(live: Path) -> None:
+    with rmqstore.open(live) as store:
         assert store.view("deadLetters", consumer_group="CG_part").count() == 0
         with pytest.raises(rmqstore.OptionError, match=r"the nearest: .*CG_part"):
             store.view("deadLetters", consumer_group="CG_prt")

@@ -12,7 +12,6 @@ from click.testing import Result
 from rich.console import Console
 
 import command_line
-from goldens import Golden
 
 Run = Callable[..., tuple[Result, str]]
 
@@ -52,34 +51,31 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Run:
     ids=str,
 )
 def test_in_the_end_all_is_done(
-    golden_store: Golden, on_terminal: Run, arguments: list[str], done: str
+    live: Path, on_terminal: Run, arguments: list[str], done: str
 ) -> None:
-    _, last = on_terminal(arguments[0], golden_store("live"), *arguments[1:])
+    _, last = on_terminal(arguments[0], live, *arguments[1:])
     assert done in " ".join(last.split())
 
 
-def test_verbs_that_write_show_their_progress(
-    golden_store: Golden, on_terminal: Run, tmp_path: Path
-) -> None:
+def test_verbs_that_write_show_their_progress(live: Path, on_terminal: Run, tmp_path: Path) -> None:
     rows, store = tmp_path / "rows.parquet", tmp_path / "s"
-    assert "100 % 410/410 messages" in on_terminal("export", golden_store("live"), rows)[1]
+    assert "100 % 410/410 messages" in on_terminal("export", live, rows)[1]
     assert "100 % 410/410 messages" in on_terminal("import", store, rows)[1]
     assert re.search(r"100 % (\S+ kB)/\1", on_terminal("rebuild", store)[1])
     assert re.search(r"100 % (\S+ \w+)/\1", on_terminal("copy", store, tmp_path / "copy")[1])
     assert re.search(
         r"100 % (\S+ kB)/\1",
-        on_terminal("report", golden_store("live"), "-o", tmp_path / "page.html")[1],
+        on_terminal("report", live, "-o", tmp_path / "page.html")[1],
     )
 
 
 def test_progress_is_on_terminals_only_and_not_when_quiet(
-    golden_store: Golden, on_terminal: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    live: Path, on_terminal: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    root = golden_store("live")
     for verb, quietly, plainly in (
         ("dump", [], []), ("stat", [], []), ("query", ["-k", "key-1"], ["-k", "key-1"]),
         ("verify", [], []), ("export", ["1.csv"], ["2.csv"]), ("copy", ["one"], ["two"]),
     ):  # fmt: skip
-        assert on_terminal(verb, root, *quietly, "--quiet")[1] == ""
-        assert "%" not in command_line.success(verb, root, *plainly).stderr
+        assert on_terminal(verb, live, *quietly, "--quiet")[1] == ""
+        assert "%" not in command_line.success(verb, live, *plainly).stderr

@@ -10,9 +10,8 @@ import pytest
 import broken_stores
 import goldens
 import rmqstore
-from broken_stores import Case, lost_of, unserved
+from broken_stores import Case, findings, lost_of, unserved
 from goldens import Golden
-from rmqstore.errors import Finding
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
 
@@ -28,12 +27,6 @@ NOT_KNOWN = {
 NEXT = re.compile(r"gives out queue offsets from (\d+) on again")
 
 
-def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
-    broken_stores.make(whole, case, root)
-    with rmqstore.open(root, commitlogs=broken_stores.folders(case, root)) as store:
-        return list(verify(store))
-
-
 def in_damaged_part(case: Case, queue: str, offset: int) -> bool:
     """Return whether a broker serves the bytes of a record whose end was made zeros."""
     topic, _, queue_id = queue.rpartition("-")
@@ -44,12 +37,12 @@ def in_damaged_part(case: Case, queue: str, offset: int) -> bool:
 @pytest.mark.parametrize("part", broken_stores.PARTS)
 @pytest.mark.parametrize("state", broken_stores.STATES)
 def test_it_says_what_the_real_broker_does(
-    golden_store: Golden, tmp_path: Path, state: str, part: str
+    live: Path, tmp_path: Path, state: str, part: str
 ) -> None:
     for number, (case, real) in enumerate(TRUTH.items()):
         if (case.store, case.state, case.part) != ("live", state, part):
             continue
-        found = findings(golden_store("live"), case, tmp_path / str(number))
+        found = findings(live, case, tmp_path / str(number))
         kinds = {kind_of(one) for one in found}
         assert ("start" in kinds) == (not real["starts"]), case
         if case[2:] in NOT_KNOWN or not real["starts"]:
@@ -66,11 +59,9 @@ def test_it_says_what_the_real_broker_does(
             assert kinds & {"lost", "gone", "unbuilt"}, case
 
 
-def test_what_saves_it_comes_in_the_order_of_what_is_lost(
-    golden_store: Golden, tmp_path: Path
-) -> None:
+def test_what_saves_it_comes_in_the_order_of_what_is_lost(live: Path, tmp_path: Path) -> None:
     case = Case("live", "closed", "commitlog", "newest", "missing")
-    found = findings(golden_store("live"), case, tmp_path / "s")
+    found = findings(live, case, tmp_path / "s")
     assert kind_of(found[0]) == "lost"
     (said,) = (one.text for one in found if "messages of" in one.text)
     assert said == (
@@ -95,12 +86,12 @@ def test_of_a_crashed_store_it_says_which_units_a_broker_does_not_build(
 @pytest.mark.parametrize("state", broken_stores.STATES)
 @pytest.mark.parametrize("damage", ["page", "cut", "long", "empty"])
 def test_a_rebuild_leaves_a_store_of_which_verify_blames_no_unit(
-    golden_store: Golden, tmp_path: Path, state: str, damage: str
+    live: Path, tmp_path: Path, state: str, damage: str
 ) -> None:
     case = Case("live", state, "commitlog", "middle", damage)
     root = tmp_path / "s"
-    broken_stores.make(golden_store("live"), case, root)
-    lost = {kind_of(one) for one in findings(golden_store("live"), case, tmp_path / "t")}
+    broken_stores.make(live, case, root)
+    lost = {kind_of(one) for one in findings(live, case, tmp_path / "t")}
     assert "start" in lost or damage == "page"
     with rmqstore.open(root, mode="a", truncate=True) as writer:
         writer.rebuild()

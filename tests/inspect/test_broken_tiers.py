@@ -9,9 +9,8 @@ import pytest
 
 import broken_stores
 import rmqstore
-from broken_stores import Case, lost_of, unserved
+from broken_stores import Case, findings, lost_of, unserved
 from goldens import Golden
-from rmqstore.errors import Finding
 from rmqstore.inspect.remedies import by_kind, kind_of
 from rmqstore.inspect.verify import verify
 from written import require_valid
@@ -20,16 +19,9 @@ TRUTH = broken_stores.truth("tiered")
 _STEP = 4  # of the cases of a part, which are 27 or 36
 
 
-def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
-    broken_stores.make(whole, case, root)
-    with rmqstore.open(root, tiered=root / "tieredstore") as store:
-        found = list(verify(store))
-    shutil.rmtree(root)
-    return found
-
-
 def check(whole: Path, case: Case, root: Path) -> None:
     real, found = TRUTH[case], findings(whole, case, root)
+    shutil.rmtree(root)
     said, lost = unserved(found), lost_of(real)
     assert said.keys() == lost.keys(), case
     for queue, offsets in lost.items():

@@ -12,7 +12,7 @@ import pytest
 import broken_stores
 import rmqstore
 import store_builder as build
-from broken_stores import Case
+from broken_stores import Case, findings
 from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.format.layout import TIMER_SLOT, TIMER_SLOTS
@@ -22,12 +22,6 @@ from rmqstore.inspect.verify import verify
 
 TRUTH = broken_stores.truth("timers")
 UNDELIVERED = re.compile(r"never delivers queue offsets? ([\d, to]+)$")
-
-
-def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
-    broken_stores.make(whole, case, root)
-    with rmqstore.open(root) as store:
-        return list(verify(store))
 
 
 def undelivered(found: list[Finding]) -> list[list[int]]:

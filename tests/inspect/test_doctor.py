@@ -35,15 +35,14 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_computer_that_runs_the_tests_is_well(
-    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+    live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    root = golden_store("live")
-    checks = {check.what: check for check in examine(root)}
+    checks = {check.what: check for check in examine(live)}
     assert {check.state for check in checks.values()} == {OK}
     assert checks["Python"].found.endswith(sys.executable)
-    assert checks[str(root)].found == "CommitLog, queues in files, RocketMQ 5.0 or later"
-    assert [row["what"] for row in rows("doctor", root)] == list(checks)
+    assert checks[str(live)].found == "CommitLog, queues in files, RocketMQ 5.0 or later"
+    assert [row["what"] for row in rows("doctor", live)] == list(checks)
 
 
 def test_what_is_not_a_store_is_wrong(tmp_path: Path) -> None:

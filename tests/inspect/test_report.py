@@ -94,8 +94,8 @@ def test_rates_of_queues_whose_every_message_is_sampled_are_exact(
     assert checked
 
 
-def test_many_topics_are_summed_up(golden_store: Golden) -> None:
-    rates = facts_of(golden_store("live"), with_verify=False).rates
+def test_many_topics_are_summed_up(live: Path) -> None:
+    rates = facts_of(live, with_verify=False).rates
     assert rates is not None
     counts = Counter(goldens.summary("live")["counts"]["perTopic"])
     of_system = sum(counts.pop(name) for name in [*counts] if is_system_topic(name))
@@ -121,14 +121,14 @@ def test_bytes_of_large_stores_are_estimated(
     assert "≈" in render([facts], MADE_AT)
 
 
-def test_groups_show_how_far_they_are_behind(golden_store: Golden) -> None:
-    offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
+def test_groups_show_how_far_they_are_behind(live: Path) -> None:
+    offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(live))
     assert offsets is not None
     committed = re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])
     queues = [row for row in goldens.summary("live")["queues"] if row["topic"] == "LivePlain"]
     ends = {str(row["queueId"]): row["maxOffset"] for row in queues}
     lag = sum(ends[queue] - int(at) for queue, at in committed)
-    worst = facts_of(golden_store("live"), with_verify=False).groups[0]
+    worst = facts_of(live, with_verify=False).groups[0]
     assert (worst.group, worst.topic) == ("CG_part", "LivePlain")
     assert (worst.queues, worst.lag) == (len(committed), lag)
 
@@ -244,13 +244,10 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     page = render([facts_of(golden_store("crash2"))], MADE_AT)
     assert "54 records of 18.9 KiB follow, which a broker that starts loses" in page
     assert "not messages" not in page
-    read, cut = (page.index(f"<code>rmqstore {command} ") for command in ("export", "rebuild"))
-    assert (
-        page.index("What the check found")
-        < page.index(remedies._REMEDIES["end"].effect)
-        < read
-        < cut
-    )
+    commands = [f"<code>rmqstore {command} " for command in ("export", "rebuild")]
+    texts = ["What the check found", remedies._REMEDIES["end"].effect, *commands]
+    places = [page.index(text) for text in texts]
+    assert places == sorted(places)
     assert {*re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)} == {
         f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"
     }
@@ -264,8 +261,8 @@ def test_each_part_that_verify_names_has_a_remedy(golden_store: Golden) -> None:
     assert all(remedies._REMEDIES[part].effect in page for part in parts)
 
 
-def test_a_page_of_large_stores_is_small(golden_store: Golden) -> None:
-    facts = facts_of(golden_store("live"), with_verify=False)
+def test_a_page_of_large_stores_is_small(live: Path) -> None:
+    facts = facts_of(live, with_verify=False)
     facts.queues *= 400
     page = render([facts], MADE_AT)
     assert "2,000 of 17,600 are shown" in page
@@ -283,8 +280,8 @@ def test_several_stores_are_shown_on_one_page(golden_store: Golden, tmp_path: Pa
     assert set(re.findall(r'href="#([^"]*)"', text)) <= set(ids)
 
 
-def test_the_page_names_nothing_of_the_network(golden_store: Golden) -> None:
-    page = render([facts_of(golden_store("live"))], MADE_AT)
+def test_the_page_names_nothing_of_the_network(live: Path) -> None:
+    page = render([facts_of(live)], MADE_AT)
     assert not re.findall(r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=", page)
     assert "default-src 'none'" in page
 
@@ -373,7 +370,9 @@ def browser() -> Iterator[Any]:
     found.quit()
 
 
-def _open(browser: Any, page: Path) -> None:
+def _show(browser: Any, page: Path, *words: object) -> None:
+    """Let a browser show the report of some stores."""
+    assert run("report", *words, "-o", page).exit_code in (0, 1)
     for log in ("performance", "browser"):
         browser.get_log(log)  # what went before
     browser.get(page.as_uri())
@@ -408,11 +407,10 @@ def _number(text: str) -> int:
 
 @pytest.mark.browser
 def test_a_browser_draws_the_charts_without_errors_or_network(
-    browser: Any, golden_store: Golden, tmp_path: Path
+    browser: Any, live: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "live.html"
-    assert run("report", golden_store("live"), "-o", page).exit_code == 0
-    _open(browser, page)
+    _show(browser, page, live)
     for name, marks in CHARTS.items():
         sizes = browser.execute_script(
             "return [...document.querySelectorAll(`#chart-${arguments[0]} ${arguments[1]}`)]"
@@ -463,13 +461,12 @@ def test_nothing_runs_out_of_its_card(
     browser: Any, golden_store: Golden, tmp_path: Path, width: int, scheme: str
 ) -> None:
     page, stores = tmp_path / "both.html", (golden_store("live"), golden_store("crash"))
-    assert run("report", *stores, "-o", page).exit_code == 1
     screen = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
     preferred = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preferred)
     try:
-        _open(browser, page)
+        _show(browser, page, *stores)
         assert browser.execute_script("return document.documentElement.clientWidth") in range(
             width - 20, width + 1
         )
@@ -486,12 +483,11 @@ def test_nothing_runs_out_of_its_card(
 
 @pytest.mark.browser
 def test_a_table_is_sorted_filtered_and_printed_whole(
-    browser: Any, golden_store: Golden, tmp_path: Path
+    browser: Any, live: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "live.html"
-    assert run("report", golden_store("live"), "-o", page, "--no-verify").exit_code == 0
-    _open(browser, page)
-    facts = facts_of(golden_store("live"), with_verify=False)
+    _show(browser, page, live, "--no-verify")
+    facts = facts_of(live, with_verify=False)
     size_title = browser.find_elements("css selector", "#queues th button")[5]
     of_rows = "return [...document.querySelectorAll('#queues tbody tr')]"
     sizes = f"{of_rows}.map(r => +r.cells[5].dataset.v)"
@@ -525,8 +521,7 @@ def test_bars_are_linear_until_the_other_scale_is_asked_for(browser: Any, tmp_pa
     for number, time_of in enumerate(sorted(times)):
         store.append(build.Record(queue_offset=number, store_timestamp=time_of))
     page = tmp_path / "burst.html"
-    assert run("report", store.write(tmp_path / "s"), "-o", page, "--no-verify").exit_code == 0
-    _open(browser, page)
+    _show(browser, page, store.write(tmp_path / "s"), "--no-verify")
     shown = (
         "return [...document.querySelectorAll('.plot')]"
         ".filter(plot => plot.offsetHeight).map(plot => plot.classList[1])"
@@ -541,8 +536,7 @@ def test_a_browser_shows_the_numbers_of_the_real_store(
     browser: Any, golden_store: Golden, tmp_path: Path
 ) -> None:
     page, name = tmp_path / "live.html", "live"
-    assert run("report", golden_store(name), "-o", page).exit_code == 0
-    _open(browser, page)
+    _show(browser, page, golden_store(name))
     rows = goldens.lines(name, "expected")
     counts = goldens.summary(name)["counts"]["perTopic"]
     tables = [*_table(browser, "topics"), *_table(browser, "system-topics")]
@@ -569,8 +563,7 @@ def test_a_browser_shows_the_numbers_of_the_real_store(
 @pytest.mark.browser
 def test_a_browser_takes_names_for_text(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "hostile.html"
-    run("report", hostile_store(tmp_path / "s"), "-o", page)
-    _open(browser, page)
+    _show(browser, page, hostile_store(tmp_path / "s"))
     (group,) = _table(browser, "groups")
     assert group[0] == HOSTILE
     assert browser.find_element("tag name", "h1").text == "<img src=x onerror=alert(2)>"

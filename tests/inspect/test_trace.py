@@ -11,9 +11,8 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-from command_line import refusal, rows_of, run
+from command_line import rows_of, run
 from goldens import Golden
-from rmqstore.errors import MessageNotFoundError
 from rmqstore.inspect.trace import COLUMNS, trace
 from tiers import split
 
@@ -59,14 +58,6 @@ def test_tiered_storage_that_is_not_read_is_mentioned(
     assert "looking up a physical offset is not supported with tiered" in refused.stderr
 
 
-def test_an_offset_after_the_log_names_its_end(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
-        last = store.scan(scan="commitlog", columns="commitLogOffset,storeSize").to_arrow()
-    end = max(row["commitLogOffset"] + row["storeSize"] for row in last.to_pylist())
-    said = refusal("trace", golden_store("live"), "99999999999")
-    assert f"the log ends at {end}: nothing is stored" in said
-
-
 @pytest.mark.parametrize("name", LIVE)
 def test_groups_have_passed_what_their_offsets_say(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
@@ -96,10 +87,9 @@ def test_groups_have_passed_what_their_offsets_say(golden_store: Golden, name: s
                     assert row["state"] == ("consumed" if has_passed else "not consumed")
 
 
-def test_a_dead_letter_leads_through_its_attempts(golden_store: Golden) -> None:
-    root = golden_store("live")
-    dead = json.loads(run("dump", root, "-t", "%DLQ%CG_retry", "-n", 1).stdout)
-    shown = run("trace", root, dead["offsetMsgId"] if "offsetMsgId" in dead else dead["msgId"],
+def test_a_dead_letter_leads_through_its_attempts(live: Path) -> None:
+    dead = json.loads(run("dump", live, "-t", "%DLQ%CG_retry", "-n", 1).stdout)
+    shown = run("trace", live, dead["offsetMsgId"] if "offsetMsgId" in dead else dead["msgId"],
                 "--columns", "kind,topic,reconsumeTimes,consumerGroup,state", "--json")  # fmt: skip
     assert rows_of(shown) == [
         dict(zip(("kind", "topic", "reconsumeTimes", "consumerGroup", "state"), row, strict=True))
@@ -110,26 +100,24 @@ def test_a_dead_letter_leads_through_its_attempts(golden_store: Golden) -> None:
             ("deadLetter", "%DLQ%CG_retry", 2, "CG_retry", None),
         )
     ]
-    table = run("trace", root, dead["msgId"])
+    table = run("trace", live, dead["msgId"])
     assert table.exit_code == 0
     assert "deadLetter" in table.stdout
     assert "offsetMsgId" not in table.stdout
 
 
-def test_transactions_and_delays_have_their_earlier_forms(golden_store: Golden) -> None:
-    root = golden_store("live")
+def test_transactions_and_delays_have_their_earlier_forms(live: Path) -> None:
     kinds = {}
     for topic in ("LiveTx", "LiveDelay", "LivePop"):
-        message = json.loads(run("dump", root, "-t", topic, "--last", 1, "-n", 1).stdout)
-        kinds[topic] = [row["kind"] for row in rows(root, message["msgId"])]
+        message = json.loads(run("dump", live, "-t", topic, "--last", 1, "-n", 1).stdout)
+        kinds[topic] = [row["kind"] for row in rows(live, message["msgId"])]
     assert kinds["LiveTx"] == ["prepared", "message"]
     assert kinds["LiveDelay"] == ["delayed", "message"]
     assert kinds["LivePop"][0] == "message"
 
 
-def test_what_waits_for_its_delay_is_not_delivered_yet(golden_store: Golden) -> None:
-    root = golden_store("live")
-    with rmqstore.open(root) as store:
+def test_what_waits_for_its_delay_is_not_delivered_yet(live: Path) -> None:
+    with rmqstore.open(live) as store:
         delays = store.parts.config.delay_offsets()
         states = set()
         for message in store.scan(subscribe="SCHEDULE_TOPIC_XXXX").to_arrow().to_pylist():
@@ -154,11 +142,3 @@ def test_copies_of_a_message_without_a_unique_key_are_found_by_its_id(tmp_path: 
     assert [row["consumerGroup"] for row in every] == [None, "g", "g"]
     assert [row["state"] for row in every] == [None, "unknown", None]
     assert rows(root, every[2]["offsetMsgId"]) == every
-
-
-def test_an_id_of_no_message_is_said(golden_store: Golden) -> None:
-    root = golden_store("live")
-    with rmqstore.open(root) as store, pytest.raises(MessageNotFoundError, match="no-such"):
-        trace(store, "no-such-id")
-    assert "no message has this id" in refusal("trace", root, "no-such-id")
-    assert "there are kind, topic" in run("trace", root, 496, "--columns", "nope").stderr

@@ -18,6 +18,12 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.local import LocalStorage
 
 
+@pytest.fixture
+def root(copied: Golden) -> Path:
+    """Return a copy of a store with several files of each kind, which verify finds whole."""
+    return copied("basic")
+
+
 def findings(root: Path) -> list[Finding]:
     with rmqstore.open(root, broker_name="b") as store:
         return list(verify(store))
@@ -70,8 +76,7 @@ def test_progress_rises_up_to_its_total(golden_store: Golden) -> None:
     assert done[-1] == totals[0]
 
 
-def test_missing_units_are_counted(copied: Golden) -> None:
-    root = copied("basic")
+def test_missing_units_are_counted(root: Path) -> None:
     newest = max((root / "consumequeue/TopicA/2").iterdir())
     n_units = -(-len(newest.read_bytes().rstrip(b"\0")) // 20)
     newest.unlink()
@@ -81,8 +86,7 @@ def test_missing_units_are_counted(copied: Golden) -> None:
     assert "a broker that starts does not serve queue offset" in found.text
 
 
-def test_a_wrong_unit_is_named(copied: Golden) -> None:
-    root = copied("basic")
+def test_a_wrong_unit_is_named(root: Path) -> None:
     path = root / "consumequeue/TopicA/2" / f"{0:020d}"
     change(path, 3 * 20 + 8, b"\x00\x00\x01\x01")
     (found,) = findings(root)
@@ -90,8 +94,7 @@ def test_a_wrong_unit_is_named(copied: Golden) -> None:
     assert found.text == "1 unit differs from its record, the first at queue offset 3"
 
 
-def test_units_of_no_record_are_counted(copied: Golden) -> None:
-    root = copied("basic")
+def test_units_of_no_record_are_counted(root: Path) -> None:
     path = max((root / "consumequeue/TopicA/2").iterdir())
     data = path.read_bytes()
     end = -(-len(data.rstrip(b"\0")) // 20) * 20
@@ -101,8 +104,7 @@ def test_units_of_no_record_are_counted(copied: Golden) -> None:
     assert found.text == "1 unit does not point to a record of the queue"
 
 
-def test_damaged_records_are_named(copied: Golden) -> None:
-    root = copied("basic")
+def test_damaged_records_are_named(root: Path) -> None:
     victim = next(row for row in goldens.lines("basic", "expected") if row["bodyBase64"])
     change(root / "commitlog" / f"{0:020d}", victim["physicalOffset"] + 90, b"\xff\xfe")
     found = findings(root)
@@ -110,9 +112,8 @@ def test_damaged_records_are_named(copied: Golden) -> None:
     assert str(victim["physicalOffset"]) in found[0].place
 
 
-def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Golden) -> None:
+def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(root: Path) -> None:
     """A broker serves it and finds it by key; only its time, which a column cannot hold, counts."""
-    root = copied("basic")
     with rmqstore.open(root) as store:
         offsets = store.scan(scan="commitlog", columns=["commitLogOffset"]).read_all()[0]
     place = offsets[100].as_py()
@@ -126,8 +127,7 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Gold
     assert [found.part for found in findings(root)] == ["log"]
 
 
-def test_keys_that_cannot_be_found_are_counted(copied: Golden) -> None:
-    root = copied("basic")
+def test_keys_that_cannot_be_found_are_counted(root: Path) -> None:
     files = sorted((root / "index").iterdir())
     change(files[2], ITEMS_AT + 20 * 7, b"\x12\x34\x56\x78")  # another hash
     texts = [one.text for one in findings(root)]
@@ -138,8 +138,7 @@ def test_keys_that_cannot_be_found_are_counted(copied: Golden) -> None:
     assert findings(root) == []  # older files go with retention; what they held is not missed
 
 
-def test_a_cut_chain_is_counted(copied: Golden) -> None:
-    root = copied("basic")
+def test_a_cut_chain_is_counted(root: Path) -> None:
     newest = max((root / "index").iterdir())
     data = newest.read_bytes()
     slots = numbers(data, SLOTS_AT, 100)
@@ -153,9 +152,8 @@ def test_a_cut_chain_is_counted(copied: Golden) -> None:
     assert (found.part, found.text) == ("index", f"{count} keys are not in the chain of their slot")
 
 
-def test_an_item_that_was_put_twice_may_be_hidden_once(copied: Golden) -> None:
+def test_an_item_that_was_put_twice_may_be_hidden_once(root: Path) -> None:
     """A put was cut before it wrote its slots, and the recovery put the keys again."""
-    root = copied("basic")
     newest = max((root / "index").iterdir())
     data = newest.read_bytes()
     (count,) = numbers(data, 36, 1)
@@ -168,8 +166,7 @@ def test_an_item_that_was_put_twice_may_be_hidden_once(copied: Golden) -> None:
     assert findings(root) == []
 
 
-def test_a_chain_that_leads_in_a_circle_ends(copied: Golden) -> None:
-    root = copied("basic")
+def test_a_chain_that_leads_in_a_circle_ends(root: Path) -> None:
     newest = max((root / "index").iterdir())
     previous = numbers(newest.read_bytes(), ITEMS_AT + 16, 100, 20)
     linked = next(at for at in range(1, 100) if previous[at])
@@ -180,8 +177,7 @@ def test_a_chain_that_leads_in_a_circle_ends(copied: Golden) -> None:
     assert "not in the chain of their slot" in found.text
 
 
-def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden) -> None:
-    root = copied("basic")
+def test_a_missing_file_of_the_log_is_named_and_all_else_compared(root: Path) -> None:
     second = sorted((root / "commitlog").iterdir())[1]
     end = 2 * int(second.name)
     second.unlink()
@@ -192,8 +188,7 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden
     assert any("do not point to a record" in one.text for one in found)
 
 
-def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: Golden) -> None:
-    root = copied("basic")
+def test_a_damaged_header_hides_nothing_that_other_files_lack(root: Path) -> None:
     files = sorted((root / "index").iterdir())
     change(files[-1], SLOTS_AT, bytes(400))
     alone = [one for one in findings(root) if "chain of their slot" in one.text]
@@ -207,9 +202,8 @@ def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: Golden) ->
 @pytest.mark.parametrize("length", [0, 30, 100, 1 << 20])
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_the_length_of_an_index_file_without_items_does_not_matter(
-    copied: Golden, length: int, is_alone: bool
+    root: Path, length: int, is_alone: bool
 ) -> None:
-    root = copied("basic")
     files = sorted((root / "index").iterdir())
     before = findings(root)
     if is_alone:
@@ -219,15 +213,13 @@ def test_the_length_of_an_index_file_without_items_does_not_matter(
     assert findings(root) == before == []
 
 
-def test_a_part_of_the_header_of_an_index_file_is_named(copied: Golden) -> None:
-    root = copied("basic")
+def test_a_part_of_the_header_of_an_index_file_is_named(root: Path) -> None:
     first = min((root / "index").iterdir())
     first.write_bytes(first.read_bytes()[:30])
     assert [one.place for one in findings(root)] == [str(first)]
 
 
-def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: Golden) -> None:
-    root = copied("basic")
+def test_an_index_file_that_is_none_is_named_and_the_others_compared(root: Path) -> None:
     files = sorted((root / "index").iterdir())
     files[2].write_bytes(files[2].read_bytes()[:1000])
     found = findings(root)

@@ -47,7 +47,7 @@ def test_names_of_other_folders(name: str) -> None:
 
 
 def write(path: Path, text: str) -> str:
-    path.write_text(text)
+    path.write_text(text, "utf-8")
     return str(path)
 
 
@@ -56,10 +56,16 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     assert read_offset_checkpoint(LOCAL, path) == {("a.b", 0): 12, ("-c", 3): (1 << 63) - 1}
 
 
+NO_NUMBERS = ("9" * 23, "9223372036854775808", "1_0", "\u0661", "-", "0x1")  # to Java
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "1\n1\na 0 1\n", "0\n2\na 0 1\n", "0\n0\na 0 1\n", "0\nx\n", "0", "0\n1\na 0\n",
-     "0\n1\na 0 x\n", "\0\0\0\0", "0\n1\na 0 1 2\n", "0\n-1\n"],
+     "0\n1\na 0 x\n", "\0\0\0\0", "0\n1\na 0 1 2\n", "0\n-1\n",
+     *(f"0\n1\na 0 {number}\n" for number in NO_NUMBERS),
+     *(f"0\n1\na {number} 3\n" for number in NO_NUMBERS),
+     *(f"0\n{number}\na 0 3\n" for number in NO_NUMBERS)],
 )  # fmt: skip
 def test_an_invalid_checkpoint_is_empty(tmp_path: Path, text: str) -> None:
     assert read_offset_checkpoint(LOCAL, write(tmp_path / "c", text)) == {}
@@ -144,15 +150,6 @@ def test_a_copied_partition_folder_is_recovered(logs: Path, tmp_path: Path) -> N
     assert partition.recovery is not None
 
 
-def test_several_log_directories(logs: Path, tmp_path: Path) -> None:
-    other = build.make_log_dir(tmp_path / "other")
-    build.write_segment(other / "t-2", 0, build.batch(0, [b"a"]))
-    opened = kafkalog.open(logs, str(other))
-    assert list(opened.partitions) == [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
-    assert opened.scan(subscribe="t").count() == 5
-    assert opened.scan(subscribe="t", partitions=[2, 1]).count() == 3
-
-
 @pytest.mark.parametrize("have_numbers", [False, True])
 def test_two_brokers_are_refused_and_at_once_if_they_have_numbers_of_their_own(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, have_numbers: bool
@@ -228,46 +225,6 @@ def test_what_is_not_a_log_directory(logs: Path) -> None:
     assert kafkalog.open(build.make_log_dir(logs.parent / "empty")).topics() == []
 
 
-def test_what_a_scan_refuses(logs: Path) -> None:
-    opened = kafkalog.open(logs)
-    for arguments in (
-        {"subscribe": "t", "partitions": [5]},
-        {"columns": "offset,nothing"},
-        {"columns": "offset,offset"},
-        {"columns": "topic,topic"},
-        {"mode": "STRICT"},
-        {"isolation_level": "committed"},
-        {"starting_offsets": {("t", 9): 0}},
-        {"subscribe": "t", "ending_offsets": {("u", 0): 0}},
-    ):
-        with pytest.raises(OptionError):
-            opened.scan(**arguments)  # type: ignore[arg-type]
-    with pytest.raises(OptionError):
-        opened.partition("t", 9)
-    with pytest.raises(OptionError):
-        opened.partition("t", 0).scan(columns="topic")
-    with pytest.raises(OptionError):
-        opened.partition("t", 0).offset_for_time(-1)
-
-
-def test_a_scan_of_ranges(logs: Path) -> None:
-    opened = kafkalog.open(logs)
-    scan = opened.scan(
-        "t", starting_offsets={"t": {0: 1}}, ending_offsets={("t", 1): 1},
-        columns=["partition", "value"],
-    )  # fmt: skip
-    rows = [{"partition": 0, "value": b"b"}, {"partition": 1, "value": b"a"}]
-    assert scan.to_arrow().to_pylist() == rows
-    assert scan.reader().read_all().to_pylist() == rows  # again
-    assert scan.head(1).to_pylist() == rows[:1]
-    assert scan.head(0).num_rows == 0
-    assert scan.to_pandas()["value"].tolist() == [b"b", b"a"]
-    assert scan.to_polars()["partition"].to_list() == [0, 1]
-    assert repr(scan) == "Scan of partition, value"
-    topics = opened.scan(subscribe="t", columns="topic").to_arrow()
-    assert topics.to_pylist() == [{"topic": "t"}] * 4
-
-
 def test_what_files_of_the_broker_say_is_seen_after_a_refresh(logs: Path) -> None:
     opened = kafkalog.open(logs)
     (logs / ".kafka_cleanshutdown").unlink()
@@ -277,16 +234,3 @@ def test_what_files_of_the_broker_say_is_seen_after_a_refresh(logs: Path) -> Non
         assert (partition.is_clean, partition.high_watermark) == (is_clean, high_watermark)
         opened.refresh()
     assert opened.partition("t", 1).high_watermark is None
-
-
-@pytest.mark.parametrize("text", ["9" * 23, "9223372036854775808", "1_0", "\u0661", "-", "0x1"])
-def test_a_checkpoint_with_a_number_that_java_refuses_is_taken_for_empty(
-    tmp_path: Path, text: str
-) -> None:
-    root = build.make_log_dir(tmp_path / "logs")
-    build.write_segment(root / "t-0", 0, *(build.batch(number, [b"x"]) for number in range(20)))
-    checkpoint = root / "log-start-offset-checkpoint"
-    for content in (f"0\n1\nt 0 {text}\n", f"0\n1\nt {text} 3\n", f"0\n{text}\nt 0 3\n"):
-        checkpoint.write_text(content, "utf-8")
-        partition = kafkalog.open(root).partition("t", 0)
-        assert (partition.start_offset, partition.scan().count()) == (0, 20)

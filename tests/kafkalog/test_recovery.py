@@ -101,14 +101,6 @@ def test_the_segments_of_a_log_that_was_closed(
     assert b"".join(filter(None, build.values_of(partition.scan().to_arrow()))) == values
 
 
-def test_the_start_may_lie_inside_a_batch(folder: Path) -> None:
-    build.write_segment(folder, 0, ONE, TWO)
-    build.write_checkpoint(folder, "log-start-offset", 1)
-    partition = opened(folder)
-    assert partition.start_offset == 1
-    assert build.values_of(partition.scan().to_arrow()) == [b"b", b"c"]
-
-
 def test_other_files_are_not_segments(folder: Path) -> None:
     build.write_segment(folder, 0, ONE)
     for name in ("a.log", ".log", "-5.log", "1.x.log", "99999999999999999999.log", "5.logs"):

@@ -89,6 +89,7 @@ def test_what_is_chosen(
     [
         ({"starting_offsets": "earliest", "ending_offsets": "latest"}, [0, 1, 2, 3], [0, 1, 2, 3]),
         ({"starting_offsets": {"t": {"0": 3, 1: -2}}}, [3], [0, 1, 2, 3]),
+        ({"starting_offsets": {("t", 0): 1}, "ending_offsets": {("t", 1): 1}}, [1, 2, 3], [0]),
         ({"starting_offsets": "group:g"}, [2, 3], [0, 1, 2, 3]),
         ({"ending_offsets": "group:g"}, [0, 1], [0, 1, 2, 3]),
         ({"starting_timestamp": "1970-01-01T00:00:03Z"}, [2, 3], [2, 3]),
@@ -124,11 +125,25 @@ def test_where_partitions_start_and_end(
         ({"last": 0}, "last 0"),
         ({"mode": "PERMISSIVE", "column_name_of_corrupt_record": "topic"}, "has this name"),
         ({"columns": "_corrupt_record"}, "unknown _corrupt_record"),
+        ({"columns": "topic,topic"}, "a column is named twice"),
+        ({"subscribe": "t", "partitions": [5]}, "there is no partition 5 of t"),
+        ({"subscribe": "t", "ending_offsets": {("u", 0): 0}}, "ending_offsets: u-0 is not read"),
+        ({"mode": "STRICT"}, "mode 'STRICT': one of"),
+        ({"isolation_level": "committed"}, "read_uncommitted or read_committed"),
     ],
 )
 def test_what_is_refused(logs: kafkalog.LogDirs, arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
         logs.scan(**arguments)
+
+
+def test_what_a_partition_refuses(logs: kafkalog.LogDirs) -> None:
+    with pytest.raises(OptionError, match="does not hold t-9"):
+        logs.partition("t", 9)
+    with pytest.raises(OptionError, match="unknown topic"):
+        logs.partition("t", 0).scan(columns="topic")
+    with pytest.raises(OptionError, match="timestamp -1: must not be negative"):
+        logs.partition("t", 0).offset_for_time(-1)
 
 
 def test_what_is_refused_while_it_is_read(logs: kafkalog.LogDirs) -> None:
@@ -169,10 +184,13 @@ def test_a_scan_is_used_like_a_reader(logs: kafkalog.LogDirs) -> None:
     with logs.scan(columns="topic,offset", limit=6) as scan:
         assert scan.read_all().equals(scan.to_arrow())
         assert scan.read_pandas().equals(scan.to_pandas())
+        assert scan.to_polars()["offset"].to_list() == scan.to_arrow()["offset"].to_pylist()
+        assert repr(scan) == "Scan of topic, offset"
         assert next(scan).equals(scan.read_next_batch()) is False
         scan.close()
         assert scan.read_next_batch().column("offset")[0].as_py() == 0
         assert scan.count() == scan.head(9).num_rows == 6
+        assert scan.head(0).num_rows == 0
         with pytest.raises(TypeError, match="count"):
             len(scan)
         assert "<td>t</td>" in scan._repr_html_()

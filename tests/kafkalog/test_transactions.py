@@ -40,23 +40,6 @@ def test_the_end_of_one_transaction_says_nothing_of_another(
     assert committed(folder, 0, 2) == [b"a", b"b"]
 
 
-def test_interleaved_transactions(folder: Path) -> None:
-    build.write_segment(
-        folder, 0, sent(0, 1, b"a"), sent(1, 2, b"b"), plain(2, b"plain"),
-        marker(3, 1, COMMIT), sent(4, 1, b"c"),
-    )  # fmt: skip
-    build.write_segment(folder, 5, marker(5, 2, ABORT), sent(6, 2, b"d"), marker(7, 1, ABORT))
-    build.write_segment(folder, 8, marker(8, 2, COMMIT), plain(9, b"end"))
-    partition = opened(folder)
-    assert partition.last_stable_offset == partition.end_offset == 10
-    assert committed(folder) == [b"a", b"plain", b"d", b"end"]
-    assert [committed(folder, start) for start in (1, 5, 7)] == [
-        [b"plain", b"d", b"end"], [b"d", b"end"], [b"end"],
-    ]  # fmt: skip
-    every = build.values_of(partition.scan().to_arrow())
-    assert every == [b"a", b"b", b"plain", b"c", b"d", b"end"]
-
-
 @pytest.mark.parametrize(
     ("batches", "stable", "given"),
     [

@@ -13,6 +13,7 @@ import pytest
 
 import rmqstore
 import simulated
+from goldens import Golden
 from reading import state
 from rmqstore import platforms
 from rmqstore.errors import UnsupportedFeatureError
@@ -22,7 +23,6 @@ from rmqstore.storage.files.storage import UriPath, path_of
 
 pytestmark = pytest.mark.skipif(simulated.SYSTEM != "win32", reason="of Windows only")
 
-GoldenStore = Callable[[str], Path]
 MESSAGE = pa.table({"topic": ["T"], "body": [b"x"]})
 
 
@@ -47,7 +47,7 @@ def writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["create", "append", "copy", "follow"],
 )
 def test_what_changes_a_store_is_refused(
-    golden_store: GoldenStore, tmp_path: Path, change: Callable[[Path, Path], object]
+    golden_store: Golden, tmp_path: Path, change: Callable[[Path, Path], object]
 ) -> None:
     store = golden_store("basic")
     before = state(store)
@@ -77,7 +77,7 @@ def test_a_lock_is_seen_by_its_byte_that_cannot_be_read(
 
 @pytest.mark.parametrize("store", ["rocksdb-cq", "v55-rocksdb-cq"])
 def test_queues_in_rocksdb_are_refused_by_the_name_of_the_system(
-    golden_store: GoldenStore, store: str
+    golden_store: Golden, store: str
 ) -> None:
     with (
         rmqstore.open(golden_store(store)) as opened,

@@ -75,10 +75,6 @@ def test_limits_of_records_and_bytes() -> None:
         require_whole(ranges, parts)
 
 
-def test_a_range_has_no_more_parts_than_offsets() -> None:
-    assert sizes(divide([piece(0, 0, 2, 1e9)], max_bytes=1)) == [1, 1]
-
-
 def test_small_ranges_share_tasks_in_order() -> None:
     small = [piece(number, 0, 10, MEGABYTE) for number in range(14)]
     large = [piece(20, 0, 10, 40 * MEGABYTE)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ from pyspark.errors import PySparkException
 
 import kafka_logs as golden
 from connector.engine import Engine, Frame
-from kafka_logs import bytes_of
 
-TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
-EPOCH = datetime.fromtimestamp(0, UTC)
 Row = dict[str, Any]
 
 
@@ -31,34 +27,16 @@ def load(
     return reader.load([str(one) for one in path] if isinstance(path, list) else str(path))
 
 
-def expected(name: str, *, only_committed: bool = False) -> list[Row]:
-    rows = [
-        {
-            "key": bytes_of(row["key"]),
-            "value": bytes_of(row["value"]),
-            "topic": row["topic"],
-            "partition": row["partition"],
-            "offset": row["offset"],
-            "timestamp": EPOCH + timedelta(milliseconds=row["timestamp"]),
-            "timestampType": TYPES[row["timestampType"]],
-            "headers": [
-                {"key": header, "value": bytes_of(value)} for header, value in row["headers"]
-            ]
-            or None,
-        }
-        for records in golden.records(name).values()
-        for row in records
-        if row["committed"] or not only_committed
-    ]
-    return sorted(rows, key=_place)
-
-
-def _place(row: Row) -> tuple[str, int, int]:
+def place(row: Row) -> tuple[str, int, int]:
     return row["topic"], row["partition"], row["offset"]
 
 
+def expected(name: str, *, only_committed: bool = False) -> list[Row]:
+    return sorted(golden.source_rows(name, only_committed=only_committed), key=place)
+
+
 def in_order(table: pa.Table) -> list[Row]:
-    return sorted(table.to_pylist(), key=_place)
+    return sorted(table.to_pylist(), key=place)
 
 
 def chosen(rows: list[Row], columns: list[str]) -> list[Row]:

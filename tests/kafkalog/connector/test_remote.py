@@ -23,16 +23,6 @@ def count(s3: S3Server, *paths: str, **options: str) -> int:
     return sum(batch.num_rows for split in reader.partitions() for batch in reader.read(split))
 
 
-@pytest.mark.parametrize("name", ["txn", "old", "crash"])
-def test_golden_stores(s3: S3Server, kafka_store: build.Golden, name: str) -> None:
-    uri = s3.upload(kafka_store(name), f"kafka-{name}")
-    n_records = sum(map(len, build.records(name).values()))
-    assert count(s3, uri, subscribe=build.topics(name)) == n_records
-    n_committed = sum(row["committed"] for rows in build.records(name).values() for row in rows)
-    committed = {"subscribe": build.topics(name), "kafka.isolation.level": "read_committed"}
-    assert count(s3, uri, **committed) == n_committed
-
-
 def test_several_directories_and_a_partition_folder(
     s3: S3Server, kafka_store: build.Golden
 ) -> None:
@@ -73,10 +63,6 @@ def test_tasks_read_log_directories_in_s3(engine: Engine, s3: S3Server, tmp_path
         .option("storageOptions", json.dumps(s3.options))
         .load(uri)
     )
-    expected = [
-        (key[1], row["offset"])
-        for key, rows in build.records("txn").items()
-        if key[0] == "Tx"
-        for row in rows
-    ]
+    rows = [row for row in build.source_rows("txn") if row["topic"] == "Tx"]
+    expected = [(row["partition"], row["offset"]) for row in rows]
     assert sorted((row.partition, row.offset) for row in frame.collect()) == sorted(expected)

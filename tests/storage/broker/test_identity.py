@@ -25,7 +25,9 @@ def root(tmp_path: Path) -> Path:
 
 def identity(root: Path) -> BrokerIdentity:
     with rmqstore.open(root) as store:
-        return BrokerConfig(store.paths).identity()
+        found = BrokerConfig(store.paths).identity()
+        assert store.broker_name == (found.name or root.name), "of which less is read"
+    return found
 
 
 def test_settings_come_before_topics_and_metadata_before_both(root: Path) -> None:
