@@ -117,18 +117,15 @@ class _Replay:
             self._records(window, headers[half:])
             return
         for record in records:
-            self._replay(record)
-
-    def _replay(self, record: _Record) -> None:
-        if record.value is None:
-            self.committed.pop(record.key, None)
-            for pending in self._pending.values():
-                pending.pop(record.key, None)
-        elif record.producer is None:
-            self.committed[record.key] = record.offset, record.value
-        else:
-            pending = self._pending.setdefault(record.producer, {})
-            pending[record.key] = record.offset, record.value
+            if record.value is None:
+                self.committed.pop(record.key, None)
+                for pending in self._pending.values():
+                    pending.pop(record.key, None)
+            elif record.producer is None:
+                self.committed[record.key] = record.offset, record.value
+            else:
+                pending = self._pending.setdefault(record.producer, {})
+                pending[record.key] = record.offset, record.value
 
     def _markers(self, window: Window, headers: BatchHeaders) -> None:
         """End the transactions whose markers these are: commits count, unless later ones did."""

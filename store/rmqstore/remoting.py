@@ -524,7 +524,14 @@ class RemotingClient:
         """
         while self._stop - self._start < count:
             if self._stop == len(self._buffer) or self._start == self._stop:
-                self._make_room(count)
+                # What was not taken moves to the front, in a buffer that has room for twice as
+                # much, which need not be more than what is waited for.
+                rest = memoryview(self._buffer)[self._start : self._stop]
+                size = max(_BUFFER_BYTES, min(2 * len(rest), count))
+                if size != len(self._buffer):
+                    self._buffer = bytearray(size)
+                memoryview(self._buffer)[: len(rest)] = rest
+                self._start, self._stop = 0, len(rest)
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
@@ -534,16 +541,3 @@ class RemotingClient:
                 raise ConnectionError("the broker closed the connection")
             self._stop += n_come
         return memoryview(self._buffer)[self._start : self._start + count]
-
-    def _make_room(self, count: int) -> None:
-        """Move what was not taken to the front, in a buffer that has room for twice as much.
-
-        Args:
-            count: how many bytes are waited for, which it need not be longer than.
-        """
-        left = memoryview(self._buffer)[self._start : self._stop]
-        size = max(_BUFFER_BYTES, min(2 * len(left), count))
-        if size != len(self._buffer):
-            self._buffer = bytearray(size)
-        memoryview(self._buffer)[: len(left)] = left
-        self._start, self._stop = 0, len(left)
