@@ -234,7 +234,14 @@ class _Copier:
             self._copy,
             "stop its broker, or copy a snapshot of its disk",
         )
-        if not plan.is_closed or self._lacks_units():
+        lacks_units = False
+        if plan.is_closed:
+            # Queues in files of the copy may lack messages that all of a valid log has.
+            with open_for(self._target) as store:
+                ends = store.parts.ends
+                is_in_files = store.paths.rocksdb_queues is None
+                lacks_units = is_in_files and bool(ends.recovered) and not ends.lost()
+        if not plan.is_closed or lacks_units:
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self._open_source() as store:
                 config = config or sizes_of(store.paths.settings)
@@ -249,12 +256,6 @@ class _Copier:
                     self._disk.delete_tree(paths.batch_folders.root / topic)
             keep_topics(self._disk, paths, self._request.has)
         return plan
-
-    def _lacks_units(self) -> bool:
-        """Return whether queues in files of the copy lack messages that all of a valid log has."""
-        with open_for(self._target) as store:
-            ends = store.parts.ends
-            return store.paths.rocksdb_queues is None and bool(ends.recovered) and not ends.lost()
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
         """Return what a verification of the copy finds, which gets its name after it."""

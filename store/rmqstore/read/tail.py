@@ -430,21 +430,18 @@ class StoreTail:
             if key not in self.ends:
                 self.discovered.add(key)
             logged = LoggedMessages.of(headers.take(rows), tags_codes[rows])
-            self._note_beginning(key, logged)
+            # A queue ends where messages of the log take the place of those that it had.
+            last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
+            is_new = logged.physical_offsets > last_physical_offset
+            if is_new.any():
+                begin = int(logged.queue_offsets[np.argmax(is_new)])
+                if begin <= last_offset:
+                    self.ends[key] = min(begin, self.ends[key])
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.physical_offsets[-1])
             if self.last_record is None or physical_offset >= self.last_record.physical_offset:
                 store_timestamp = headers.take(rows[-1:]).column("store_timestamp")[0]
                 self.last_record = LastRecord(physical_offset, int(store_timestamp))
-
-    def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
-        """Let a queue end where messages of the log take the place of those that it had."""
-        last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
-        is_new = logged.physical_offsets > last_physical_offset
-        if is_new.any():
-            begin = int(logged.queue_offsets[np.argmax(is_new)])
-            if begin <= last_offset:
-                self.ends[key] = min(begin, self.ends[key])
 
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges."""
