@@ -318,7 +318,6 @@ def _invalid(
     """Yield position and reason of the batches that are damaged.
 
     Args:
-        window: the window.
         in_order: the batches whose offsets follow those before them, (n,).
         valid: the batches whose CRC is right, (n,).
     """

@@ -255,7 +255,6 @@ def _with_output(command: Command, default: str) -> Command:
     """Let a command get ``output``, and add the options that say where it goes.
 
     Args:
-        command: the command.
         default: the format on stdout.
     """
 

@@ -279,7 +279,6 @@ def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogSpans:
     Args:
         bounds: (n + 1,), where the parts begin and end.
         mask: (n,), the parts to choose.
-        whole: the range of the whole log.
     """
     edges = bounds[np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))]
     starts, ends = edges[0::2], edges[1::2]
