@@ -76,13 +76,17 @@ class ArrowRows(ABC):
 
     def _repr_html_(self) -> str:
         """Return the columns for a notebook, and the first rows if these are read quickly."""
-        if not self._is_quick:
-            return _as_html(self._schema, None, "head() reads the first rows")
-        try:
-            first = self.head(_SHOWN_ROWS)
-        except (RmqStoreError, OSError) as err:
-            return _as_html(self._schema, None, str(err))
-        return _as_html(self._schema, first, "the first rows; count() returns how many there are")
+        rows: list[dict[str, Any]] = []
+        note = "head() reads the first rows"
+        if self._is_quick:
+            try:
+                rows = self.head(_SHOWN_ROWS).to_pylist()
+                note = "the first rows; count() returns how many there are"
+            except (RmqStoreError, OSError) as err:
+                note = str(err)
+        types = [str(field.type) for field in self._schema]
+        values = (row.values() for row in rows)
+        return line(f"Scan: {note}") + table(self._schema.names, values, types=types)
 
     def __len__(self) -> int:
         """Refuse: a scan is not held in memory.
@@ -188,16 +192,3 @@ class ArrowRows(ABC):
         except ImportError as err:
             raise UnsupportedFeatureError(INSTALL_POLARS) from err
         return pl.DataFrame(self.to_arrow())
-
-
-def _as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
-    """Return the columns of a scan with their types, and its first rows.
-
-    Args:
-        schema: the columns.
-        first: the first rows, None if they are not read.
-        note: stands above the table.
-    """
-    rows = () if first is None else (row.values() for row in first.to_pylist())
-    types = [str(field.type) for field in schema]
-    return line(f"Scan: {note}") + table(schema.names, rows, types=types)

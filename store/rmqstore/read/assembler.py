@@ -20,7 +20,7 @@ from rmqstore.read.faults import (
     explain,
     find_faults,
     merge_faults,
-    tell_flaws,
+    report_flaws,
 )
 from rmqstore.read.read_ahead import Prefetch, prefetch_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
@@ -91,7 +91,7 @@ class Pipeline:
             if origin is not None:
                 faults = find_faults(rows, self.spec, origin, self.explain)
                 batch = decode(rows, self.spec, self._decoded)
-                batch = tell_flaws(batch, rows, self.spec, origin.path)
+                batch = report_flaws(batch, rows, self.spec, origin.path)
                 if faults:
                     batch = merge_faults(batch, rows.all_row_numbers(), faults)
             elif rows.flaws or not rows.valid.all():
