@@ -229,10 +229,15 @@ def printable(text: str) -> str:
     """Return a text of a server on one line, in which a terminal finds nothing to obey."""
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else " " if char.isspace() else ascii(char)[1:-1]
-        for char in text
-    )
+    shown = ""
+    for char in text:
+        if char.isspace():
+            shown += " "
+        elif char.isprintable():
+            shown += char
+        else:
+            shown += ascii(char)[1:-1]
+    return shown
 
 
 _Header = tuple[int, int, int, str, dict[str, str], int]  # as they are in an answer, and the flag

@@ -266,6 +266,7 @@ class _Copier:
         """Copy the files, as the store has them at this time; return what was copied."""
         paths = store.paths
         end = store.log_end
+        log_end = None
         n_dropped = 0
         if end is not None:
             try:
@@ -275,12 +276,12 @@ class _Copier:
                     f"{err}; so the copy of such a store cannot be made valid while it is open: "
                     "stop its broker first"
                 ) from err
+            log_end = end.physical_offset
             n_dropped = store.parts.ends.after_end.n_records if end.reason else 0
             if n_dropped and not self._truncates:
                 refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
-        log_end = None if end is None else end.physical_offset
         log_start = first_kept(store.parts.log, self._request.since, log_end)
         plan = plan_copy(store.parts, self._request, log_start, log_end)
         if n_dropped:

@@ -540,8 +540,10 @@ class StoreTail:
             for key in next_offsets.keys() - self.ends.keys()
             if next_offsets[key] and self.store.ranges.is_chosen(self._selection, *key)
         ]
-        listed = {*self.store.config.topics()} if missing else set()
-        known = listed | {*self.store.store_queues.topics()} if missing else set()
+        if not missing:
+            return set()
+        listed = {*self.store.config.topics()}
+        known = listed | {*self.store.store_queues.topics()}
         return {
             (topic, queue_id)
             for topic, queue_id in missing
