@@ -22,13 +22,12 @@ _SHOWN_ROWS: Final = 5  # in a notebook
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of batches, and ask for no batch after them.
-
-    Raises:
-        OptionError: the limit is not a positive integer.
-    """
-    require_positive("limit", limit)
-    return _first_rows(batches, limit)
+    """Yield the first rows of batches, at least one, and ask for no batch after them."""
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return
 
 
 def require_positive(argument: str, number: int | None) -> None:
@@ -39,14 +38,6 @@ def require_positive(argument: str, number: int | None) -> None:
     """
     if number is not None and number < 1:
         raise OptionError(f"`{argument}` {number}: it must be a positive integer")
-
-
-def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows
-        if limit <= 0:
-            return
 
 
 class ArrowRows(ABC):
