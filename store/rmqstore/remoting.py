@@ -529,8 +529,8 @@ class RemotingClient:
         """
         while self._stop - self._start < count:
             if self._stop == len(self._buffer) or self._start == self._stop:
-                # What was not taken moves to the front, in a buffer that has room for twice as
-                # much, which need not be more than what is waited for.
+                # The unread bytes move to the front, in a buffer with room for twice as many, but
+                # not for more than those that are waited for.
                 rest = memoryview(self._buffer)[self._start : self._stop]
                 size = max(_BUFFER_BYTES, min(2 * len(rest), count))
                 if size != len(self._buffer):

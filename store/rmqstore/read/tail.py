@@ -430,7 +430,7 @@ class StoreTail:
             if key not in self.ends:
                 self.discovered.add(key)
             logged = LoggedMessages.of(headers.take(rows), tags_codes[rows])
-            # A queue ends where messages of the log take the place of those that it had.
+            # A queue ends before messages of the log that replace its own.
             last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
             is_new = logged.physical_offsets > last_physical_offset
             if is_new.any():
