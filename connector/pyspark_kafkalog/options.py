@@ -342,9 +342,17 @@ def parse_limit(given: GivenOptions, end: str, default: int) -> OffsetLimit:
     value = (given[by_offset] or "").strip()
     if value.lower() in ("", *_WORDS):
         return OffsetLimit(_WORDS.get(value.lower(), default))
-    return OffsetLimit(
-        default, _by_partition(by_offset, value, lambda offset: _offset(by_offset, offset))
-    )
+
+    def parse_offset(value: object) -> int:
+        offset = _integer(by_offset, value)
+        if offset < EARLIEST:
+            raise OptionError(
+                f"{by_offset}: offset {offset}; -2 is the earliest, -1 the latest, others count "
+                "from 0"
+            )
+        return offset
+
+    return OffsetLimit(default, _by_partition(by_offset, value, parse_offset))
 
 
 def require_span(start: OffsetLimit, end: OffsetLimit) -> None:
@@ -396,15 +404,6 @@ def _integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,19}", str(value).strip()):
         raise OptionError(f"{name}: {value!r} is not an integer")
     return int(str(value))
-
-
-def _offset(name: str, value: object) -> int:
-    offset = _integer(name, value)
-    if offset < EARLIEST:
-        raise OptionError(
-            f"{name}: offset {offset}; -2 is the earliest, -1 the latest, others count from 0"
-        )
-    return offset
 
 
 def _time(name: str, value: object) -> int:

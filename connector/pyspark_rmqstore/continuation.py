@@ -38,23 +38,20 @@ class Continuation:
         }
         self.replaced: dict[Key, int] = {}
         for broker in since.by_broker.keys() & followed.keys():
-            self._find_replaced(broker, followed[broker])
-
-    def _find_replaced(self, broker: str, store: Followed) -> None:
-        since = self._since
-        of_broker = since.by_broker[broker]
-        # Queues that are followed again: their messages lie at or before older records.
-        left = {key for key in since.left if key[0] == broker and key in self._snapshot.ends}
-        apart = {key[1:]: since.left[key] for key in left & since.queues.keys()}
-        delivered = {queue: end for queue, end in of_broker.items() if queue not in apart}
-        last_record = since.last_records.get(broker)
-        is_cut = broker in self.cut
-        found = replacements(store.tail, delivered, last_record, is_cut=is_cut)
-        for queue, record in apart.items():
-            alone = {queue: of_broker[queue]}
-            is_cut = not store.holds(record, alone)
-            found |= replacements(store.tail, alone, record, is_cut=is_cut)
-        self.replaced |= {(broker, *queue): begin for queue, begin in found.items()}
+            store = followed[broker]
+            of_broker = since.by_broker[broker]
+            # Queues that are followed again: their messages lie at or before older records.
+            left = {key for key in since.left if key[0] == broker and key in snapshot.ends}
+            apart = {key[1:]: since.left[key] for key in left & since.queues.keys()}
+            delivered = {queue: end for queue, end in of_broker.items() if queue not in apart}
+            last_record = since.last_records.get(broker)
+            is_cut = broker in self.cut
+            found = replacements(store.tail, delivered, last_record, is_cut=is_cut)
+            for queue, record in apart.items():
+                alone = {queue: of_broker[queue]}
+                is_cut = not store.holds(record, alone)
+                found |= replacements(store.tail, alone, record, is_cut=is_cut)
+            self.replaced |= {(broker, *queue): begin for queue, begin in found.items()}
 
     def gone(self) -> set[Key]:
         """Return the queues before the offset that were deleted."""

@@ -74,7 +74,7 @@ class RmqStoreDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
         from pyspark_rmqstore.sink import RmqStoreWriter
-        from pyspark_rmqstore.write_options import WriteOptions, parse_write_options
+        from pyspark_rmqstore.write_options import parse_write_options, writes_to_brokers
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
@@ -82,17 +82,15 @@ class RmqStoreDataSource(DataSource):
             raise UnsupportedFeatureError(
                 'a store is a log, which can only be appended to: write with mode("append")'
             )
-        options = parse_write_options(self.options)
-        if isinstance(options, WriteOptions):
-            return RmqStoreWriter(schema, options)
-        live = import_module("pyspark_rmqstore.live.sink")
-        writer: DataSourceArrowWriter = live.RmqLiveWriter(schema, options)
-        return writer
+        if writes_to_brokers(self.options):
+            live = import_module("pyspark_rmqstore.live.sink")
+            return live.RmqLiveWriter(schema, live.parse_send_options(self.options))
+        return RmqStoreWriter(schema, parse_write_options(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""
         from pyspark_rmqstore.spark_versions import stream_writer
-        from pyspark_rmqstore.write_options import parse_stream_write_options
+        from pyspark_rmqstore.write_options import parse_stream_write_options, writes_to_brokers
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
@@ -100,6 +98,9 @@ class RmqStoreDataSource(DataSource):
             raise UnsupportedFeatureError(
                 'a store is a log, which can only be appended to: write with outputMode("append")'
             )
+        if writes_to_brokers(self.options):
+            live = import_module("pyspark_rmqstore.live.stream_sink")
+            return live.live_stream_writer(schema, self.options)
         return stream_writer(schema, parse_stream_write_options(self.options))
 
 

@@ -7,7 +7,6 @@ class of stream writers that take Arrow batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
@@ -101,11 +100,7 @@ def stream_reader(schema: StructType, options: StreamOptions) -> datasource.Data
     return kind(schema, options)
 
 
-def stream_writer(schema: StructType, options: object) -> datasource.DataSourceStreamWriter:
-    """Return a writer of micro-batches that takes Arrow batches, into a store or to brokers."""
-    if not isinstance(options, WriteOptions):
-        live = import_module("pyspark_rmqstore.live.stream_sink")
-        writer: datasource.DataSourceStreamWriter = live.live_stream_writer(schema, options)
-        return writer
+def stream_writer(schema: StructType, options: WriteOptions) -> datasource.DataSourceStreamWriter:
+    """Return a writer of micro-batches into a store that takes Arrow batches."""
     kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter
     return kind(schema, options)

@@ -71,27 +71,22 @@ class _StreamTask:
         if is_valid and store.paths.has_abort:
             is_valid = all(store.ranges.still_holds(queue_slice) for queue_slice in part.slices)
         if not is_valid:
-            part = self._plan_again(store)
+            # What queues now lack is taken from the log. What a recovery cut off is left out if
+            # failOnDataLoss is false.
+            store.forget()
+            slices = part.slices
+            if not self._request.fail_on_data_loss:
+                # Messages that took the place of those that were cut off were stored later than the
+                # last record, and come with the next micro-batch.
+                until = LATEST_TIME
+                if part.last_record is not None and not part.last_record.is_in(store.log):
+                    until = part.last_record.store_timestamp
+                confirmed = (
+                    store.ranges.confirmed(planned, store.log.max_offset, until)
+                    for planned in slices
+                )
+                slices = tuple(chain.from_iterable(confirmed))
+            part = replace(part, slices=slices, recovered=store.ends.recovered)
         batches = part.read(store, self._request)
         first = next(batches, None)
         return batches if first is None else chain([first], batches)
-
-    def _plan_again(self, store: StoreParts) -> QueuesPart:
-        """Take from the log what queues now lack.
-
-        What a recovery cut off is left out if ``failOnDataLoss`` is false.
-        """
-        store.forget()
-        slices = self._planned.slices
-        if not self._request.fail_on_data_loss:
-            # Messages that took the place of those that were cut off were stored later than the
-            # last record, and come with the next micro-batch.
-            until = LATEST_TIME
-            last_record = self._planned.last_record
-            if last_record is not None and not last_record.is_in(store.log):
-                until = last_record.store_timestamp
-            confirmed = (
-                store.ranges.confirmed(part, store.log.max_offset, until) for part in slices
-            )
-            slices = tuple(part for parts in confirmed for part in parts)
-        return replace(self._planned, slices=slices, recovered=store.ends.recovered)

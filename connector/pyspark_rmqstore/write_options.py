@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.store_options import absolute_path, given_conf, paths_or_root
@@ -45,17 +44,19 @@ class WriteOptions:
 
 
 @option_names()
-def parse_write_options(options: Mapping[str, str]) -> object:
-    """Parse the options of a batch write: into a store, or to brokers, as ``live.sink`` has them.
+def writes_to_brokers(options: Mapping[str, str]) -> bool:
+    """Return whether a write is to running brokers, whose options ``live.sink`` parses."""
+    return is_live(GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)["path"])
+
+
+@option_names()
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a batch write into a store.
 
     Raises:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
-    if is_live(given["path"]):
-        live = import_module("pyspark_rmqstore.live.sink")
-        sending: object = live.parse_send_options(given)
-        return sending
     if "storageOptions" in given:
         raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
     conf = given_conf(given)
@@ -90,10 +91,10 @@ def parse_write_options(options: Mapping[str, str]) -> object:
     )
 
 
-def parse_stream_write_options(options: Mapping[str, str]) -> object:
-    """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
+def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a streaming write into a store, as :func:`parse_write_options`."""
     parsed = parse_write_options(options)
-    if isinstance(parsed, WriteOptions) and parsed.txn is not None:
+    if parsed.txn is not None:
         raise OptionError(
             "txnAppId and txnVersion: a micro-batch is identified by its query and number; "
             "use these options for batch writes, as in foreachBatch"

@@ -281,7 +281,6 @@ class PartitionReader:
         it proves that it lies outside of the range.
 
         Args:
-            ordered: the window.
             span: where the range begins and ends. How far the range has been read says nothing: a
                 batch that is not in order may lie between any two others.
             reads_tail: whether the range ends with the log.

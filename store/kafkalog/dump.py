@@ -207,7 +207,11 @@ def records_in(
 
 
 def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[str, Any]:
-    marker = parse_marker(record) if record.is_control else None
+    marker = None
+    marker_name = None
+    if record.is_control:
+        marker = parse_marker(record)
+        marker_name = _control_name(record)
     base_sequence = int(header.base_sequence[0])
     sequence = (base_sequence + record.offset - int(header.base_offset[0])) & _MOST_SEQUENCE
     row = {
@@ -218,7 +222,7 @@ def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[st
         "value_size": None if record.value is None else len(record.value),
         "sequence": sequence if base_sequence >= 0 else None,
         "header_keys": [name for name, _ in record.headers],
-        "marker": _control_name(record) if record.is_control else None,
+        "marker": marker_name,
         "coordinator_epoch": marker and marker.coordinator_epoch,
         "crc": record.crc,
         "leader_epoch": record.leader_epoch,

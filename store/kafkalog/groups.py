@@ -71,24 +71,21 @@ class _Replay:
         self._spec = spec
         self._start_offset = log.start_offset
         for window in log.windows(log.start_offset):
-            self._window(window)
-
-    def _window(self, window: Window) -> None:
-        """Replay the records of a window, in runs between markers and damaged batches."""
-        headers = window.headers
-        valid = headers.check_crcs(window.data)
-        first = 0
-        for row in (*np.flatnonzero(headers.is_control | ~valid).tolist(), len(headers)):
-            self._records(window, headers[first:row])
-            if row < len(headers) and not valid[row]:
-                position = int(headers.position[row])
-                self._refuse(CorruptBatchError(window.segment.path, position, "the CRC is wrong"))
-            else:
-                self._markers(window, headers[row : row + 1])
-            first = row + 1
-        if window.stop is not None:
-            stop = window.stop
-            self._refuse(CorruptBatchError(window.segment.path, stop.position, stop.reason))
+            path = window.segment.path
+            headers = window.headers
+            valid = headers.check_crcs(window.data)
+            # Records are replayed in runs between markers and damaged batches.
+            first = 0
+            for row in (*np.flatnonzero(headers.is_control | ~valid).tolist(), len(headers)):
+                self._records(window, headers[first:row])
+                if row < len(headers) and not valid[row]:
+                    position = int(headers.position[row])
+                    self._refuse(CorruptBatchError(path, position, "the CRC is wrong"))
+                else:
+                    self._markers(window, headers[row : row + 1])
+                first = row + 1
+            if window.stop is not None:
+                self._refuse(CorruptBatchError(path, window.stop.position, window.stop.reason))
 
     def _refuse(self, damage: CorruptBatchError) -> None:
         if self._spec.mode == FAILFAST:
@@ -117,18 +114,15 @@ class _Replay:
             self._records(window, headers[half:])
             return
         for record in records:
-            self._replay(record)
-
-    def _replay(self, record: _Record) -> None:
-        if record.value is None:
-            self.committed.pop(record.key, None)
-            for pending in self._pending.values():
-                pending.pop(record.key, None)
-        elif record.producer is None:
-            self.committed[record.key] = record.offset, record.value
-        else:
-            pending = self._pending.setdefault(record.producer, {})
-            pending[record.key] = record.offset, record.value
+            if record.value is None:
+                self.committed.pop(record.key, None)
+                for pending in self._pending.values():
+                    pending.pop(record.key, None)
+            elif record.producer is None:
+                self.committed[record.key] = record.offset, record.value
+            else:
+                pending = self._pending.setdefault(record.producer, {})
+                pending[record.key] = record.offset, record.value
 
     def _markers(self, window: Window, headers: BatchHeaders) -> None:
         """End the transactions whose markers these are: commits count, unless later ones did."""

@@ -117,10 +117,11 @@ def _first_later(log: PartitionLog, number: int, timestamp: int) -> tuple[int, i
     for window in log.windows_of(number):
         headers = window.headers
         later = np.flatnonzero(headers.max_timestamp >= timestamp)
-        window.require_valid(headers[: later[0] + 1] if len(later) else headers)
         largest = max(largest, int(headers.max_timestamp.max(initial=-1)))
         if len(later):
+            window.require_valid(headers[: later[0] + 1])
             return largest, int(headers.position[later[0]])
+        window.require_valid(headers)
     return largest, None
 
 
@@ -145,9 +146,6 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
     """Return the offset of the first record of a segment that is not earlier, None without one.
 
     Args:
-        log: the log.
-        number: of the segment.
-        timestamp: the time, ms.
         position: all batches before it are known to be earlier; None if nothing is known.
     """
     last_earlier = -1  # the index says that all up to this offset is earlier
@@ -209,9 +207,12 @@ class Partition:
         self.is_clean = folder.is_clean
         self.high_watermark = folder.high_watermark
         self.cleaner_offset = folder.cleaner_offset
-        self._recovered_end = None if before is None else before.recovered_end
         # Open transactions, by whether CRCs are compared: before, and of the log as it is held.
-        self._open_before = {} if before is None else before.open_transactions
+        self._open_before: dict[bool, OpenTransactions] = {}
+        self._recovered_end: RecoveredEnd | None = None
+        if before is not None:
+            self._open_before = before.open_transactions
+            self._recovered_end = before.recovered_end
         self._log: PartitionLog | None = None
         self._open: dict[bool, OpenTransactions] = {}
 

@@ -237,7 +237,24 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
                 yield Finding(_LOG, path, "a recovery deletes the segment")
         if log.segments:
             yield from _damage(log, Gaps(partition.cleaner_offset))
-        yield from _lost_files(partition)
+        lost = lost_start(partition)
+        if lost is not None:
+            text = (
+                f"the log begins at {lost.found}, and {lost.source} says that it began at "
+                f"{lost.named}: its first segments are gone"
+            )
+            yield Finding(_LOG, partition.path, text)
+        lost = lost_end(partition)
+        if lost is not None:
+            text = (
+                f"the log ends at {lost.found}, and {lost.source} says that it reached "
+                f"{lost.named}: its last segments are gone or cut short; get them from another "
+                "replica or a copy before a broker that leads the partition gives offset "
+                f"{lost.found} out again"
+            )
+            yield Finding(_LOG, partition.path, text)
+        for path in list_beside(log.storage, partition.path).orphans.values():
+            yield Finding(_INDEX, path, "its log file is gone; a broker that starts deletes it")
         if partition.is_clean:
             yield from compare_snapshots(log)
 
@@ -269,28 +286,6 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
         yield from (Finding(_LOG, gap.path, str(gap)) for gap in gone)
 
 
-def _lost_files(partition: Partition) -> Iterator[Finding]:
-    """Yield missing parts at the ends of a log, and indexes without their log file."""
-    lost = lost_start(partition)
-    if lost is not None:
-        text = (
-            f"the log begins at {lost.found}, and {lost.source} says that it began at {lost.named}:"
-            " its first segments are gone"
-        )
-        yield Finding(_LOG, partition.path, text)
-    lost = lost_end(partition)
-    if lost is not None:
-        text = (
-            f"the log ends at {lost.found}, and {lost.source} says that it reached {lost.named}:"
-            " its last segments are gone or cut short; get them from another replica or a copy"
-            f" before a broker that leads the partition gives offset {lost.found} out again"
-        )
-        yield Finding(_LOG, partition.path, text)
-    beside = list_beside(partition.log().storage, partition.path)
-    for path in beside.orphans.values():
-        yield Finding(_INDEX, path, "its log file is gone; a broker that starts deletes it")
-
-
 def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
     """Yield the damage of one file of a log: CRCs, records, and the end of its batches.
 
@@ -318,7 +313,6 @@ def _invalid(
     """Yield position and reason of the batches that are damaged.
 
     Args:
-        window: the window.
         in_order: the batches whose offsets follow those before them, (n,).
         valid: the batches whose CRC is right, (n,).
     """

@@ -229,10 +229,15 @@ def printable(text: str) -> str:
     """Return a text of a server on one line, in which a terminal finds nothing to obey."""
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else " " if char.isspace() else ascii(char)[1:-1]
-        for char in text
-    )
+    shown = ""
+    for char in text:
+        if char.isspace():
+            shown += " "
+        elif char.isprintable():
+            shown += char
+        else:
+            shown += ascii(char)[1:-1]
+    return shown
 
 
 _Header = tuple[int, int, int, str, dict[str, str], int]  # as they are in an answer, and the flag
@@ -524,7 +529,14 @@ class RemotingClient:
         """
         while self._stop - self._start < count:
             if self._stop == len(self._buffer) or self._start == self._stop:
-                self._make_room(count)
+                # The unread bytes move to the front, in a buffer with room for twice as many, but
+                # not for more than those that are waited for.
+                rest = memoryview(self._buffer)[self._start : self._stop]
+                size = max(_BUFFER_BYTES, min(2 * len(rest), count))
+                if size != len(self._buffer):
+                    self._buffer = bytearray(size)
+                memoryview(self._buffer)[: len(rest)] = rest
+                self._start, self._stop = 0, len(rest)
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
@@ -534,16 +546,3 @@ class RemotingClient:
                 raise ConnectionError("the broker closed the connection")
             self._stop += n_come
         return memoryview(self._buffer)[self._start : self._start + count]
-
-    def _make_room(self, count: int) -> None:
-        """Move the unread bytes to the front, in a buffer with room for twice as many.
-
-        Args:
-            count: how many bytes are waited for, which it need not be longer than.
-        """
-        left = memoryview(self._buffer)[self._start : self._stop]
-        size = max(_BUFFER_BYTES, min(2 * len(left), count))
-        if size != len(self._buffer):
-            self._buffer = bytearray(size)
-        memoryview(self._buffer)[: len(left)] = left
-        self._start, self._stop = 0, len(left)

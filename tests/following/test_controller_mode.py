@@ -317,7 +317,7 @@ def test_epochs_of_older_files_stay_when_the_broker_forgets_them(tmp_path: Path)
         follow_once(master, tmp_path / "later")
         assert epochs_of(tmp_path / "later") == epochs[1:]
         more(log, 20)
-        follow_once(master, target, retention=parse_retention("retain", "mirror"))
+        follow_once(master, target, retention=parse_retention("mirror"))
         follow_once(master, target)
         assert epochs_of(target) == epochs[1:]
 

@@ -42,7 +42,7 @@ def test_epochs_that_end_before_the_copy_begins_are_left_out(tmp_path: Path) -> 
     log, target = log_of(500), tmp_path / "copy"
     last = Epoch(3, 40_000)
     with FakeController(log, [Epoch(1, 0), Epoch(2, 4010), last]) as master:
-        follow_once(master, target, retention=parse_retention("retain", "40kB"))
+        follow_once(master, target, retention=parse_retention("40kB"))
     assert follow_status(target)[0].begin > 40_000
     assert epochs_of(target) == [last]
 

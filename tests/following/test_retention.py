@@ -56,7 +56,7 @@ def begin_of(target: Path) -> int:
     ],
 )  # fmt: skip
 def test_a_retention_is_read(value: str | list[str], expected: Retention) -> None:
-    assert parse_retention("retain", value) == expected
+    assert parse_retention(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_retention_is_read(value: str | list[str], expected: Retention) -> Non
 )
 def test_what_is_not_a_retention_is_refused(value: str | list[str]) -> None:
     with pytest.raises(OptionError, match="retain"):
-        parse_retention("retain", value)
+        parse_retention(value)
 
 
 def test_a_mirror_keeps_a_file_of_which_the_broker_has_a_part(tmp_path: Path) -> None:

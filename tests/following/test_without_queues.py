@@ -79,7 +79,7 @@ def test_a_cut_reaches_queues_that_were_built_before(n_lost: int, tmp_path: Path
 
 def test_files_whose_queues_are_not_built_may_be_deleted(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
-    retention = parse_retention("retain", "mirror")
+    retention = parse_retention("mirror")
     with FakeMaster(log) as master:
         follow_once(master, target)
         more(log, 500)
@@ -127,7 +127,7 @@ def test_a_follower_that_dies_while_it_deletes_queues_leaves_none_that_counts(
         more(log, 500)
         follow_once(master, target, build_queues=False)
         master.low = 3 * FILE_BYTES
-        settings = {"build_queues": False, "retention": parse_retention("retain", "mirror")}
+        settings = {"build_queues": False, "retention": parse_retention("mirror")}
         with pytest.raises(KeyboardInterrupt):
             follow_once(master, target, make_disk=DyingDisk, **settings)
         assert follow_status(target)[0].built == 0

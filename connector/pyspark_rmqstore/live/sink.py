@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.sink import require_columns
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
@@ -43,14 +43,16 @@ class SendOptions:
     spec: WriteSpec
 
 
-def parse_send_options(given: GivenOptions) -> SendOptions:
-    """Return the options of a write to running brokers.
+@option_names()
+def parse_send_options(options: Mapping[str, str]) -> SendOptions:
+    """Parse the options of a write to running brokers.
 
     Raises:
         OptionError: the path is no address of name servers, or an option says in vain how to reach
             them.
         UnsupportedFeatureError: an option is of stores.
     """
+    given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
     location = LiveLocation.parse(given["path"], given["storageOptions"])
     of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
     of_stores = [name for name in of_stores if name not in _TAKEN]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.live.sink import LiveSink, SendOptions, log_stored
+from pyspark_rmqstore.live.sink import LiveSink, SendOptions, log_stored, parse_send_options
 from pyspark_rmqstore.sink import micro_batch
 from pyspark_rmqstore.spark_versions import HAS_ARROW_STREAM_WRITERS
 
@@ -48,7 +48,7 @@ class OlderLiveStreamWriter(  # type: ignore[misc]
     """The same for PySpark 4.0; see ``OlderStreamWriter``."""
 
 
-def live_stream_writer(schema: StructType, options: SendOptions) -> DataSourceStreamWriter:
-    """Return a writer of micro-batches that takes Arrow batches."""
+def live_stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceStreamWriter:
+    """Return a writer of micro-batches that takes Arrow batches; raises as the parser does."""
     kind = ArrowLiveStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderLiveStreamWriter
-    return kind(schema, options)
+    return kind(schema, parse_send_options(options))

@@ -264,13 +264,14 @@ class _Reader:
 
     def fields(self, fields: tuple[_Field, ...], version: int) -> Json:
         present = [field for field in fields if field.since <= version <= field.until]
-        found = {
-            field.name: None
-            if field.is_nullable and self.number(">b") < 0
-            else self._value(field.kind, version)
-            for field in present
-            if field.tag is None
-        }
+        found: Json = {}
+        for field in present:
+            if field.tag is not None:
+                continue
+            if field.is_nullable and self.number(">b") < 0:
+                found[field.name] = None
+            else:
+                found[field.name] = self._value(field.kind, version)
         known = {field.tag: field for field in present if field.tag is not None}
         tagged = {}
         for _ in range(self._unsigned() if self.is_flexible else 0):

@@ -46,7 +46,6 @@ def _read(section: Section, starts: Longs, owners: Longs, shifts: Longs) -> Rows
     """Return the records of a section of legacy messages.
 
     Args:
-        section: the messages.
         starts: where those that are not compressed begin, (n,).
         owners: number of the batch of each.
         shifts: what is added to their offsets.

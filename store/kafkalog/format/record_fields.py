@@ -362,8 +362,6 @@ def _chunk_headers(
     """Read the headers of a chunk: the first of all records, the second of all, and so on.
 
     Args:
-        data: the bytes.
-        words: its words.
         records: the fields of all records.
         rows: the records of the chunk, those with the most headers first.
         firsts: the number of the first header of each record.

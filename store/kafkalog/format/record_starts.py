@@ -298,7 +298,6 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
     Nothing is checked here, so that a step is a few passes over the chains.
 
     Args:
-        data: the bytes.
         cursors: where chains begin.
         limits: where they end.
         total: how many records there are; None is returned if there seem to be more or fewer.

@@ -176,7 +176,6 @@ def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Ar
     """Return the names of headers if all records have the same; else None.
 
     Args:
-        data: the bytes.
         starts: where the names begin, (n_records, headers of each).
         lengths: their lengths, the same.
     """

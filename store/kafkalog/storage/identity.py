@@ -127,12 +127,9 @@ def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
         if not header.is_log_append_time[0]:
             found = found._replace(max_timestamp=-1)
         return noted.is_before(found)
-    return noted.is_before(found) or not _may_be_rewritten(header)
-
-
-def _may_be_rewritten(header: BatchHeaders) -> bool:
-    """Return whether a compaction may have written a batch, so that its CRC is another one."""
+    # A compaction may have written the batch, so that its CRC is another one.
     n_offsets = int(header.last_offset[0] - header.base_offset[0]) + 1
     is_thinned = 0 <= int(header.record_count[0]) < n_offsets
     is_wrapper = bool(header.magic[0] < 2 and header.codec[0])
-    return is_thinned or is_wrapper or bool(header.has_delete_horizon[0])
+    may_be_rewritten = is_thinned or is_wrapper or bool(header.has_delete_horizon[0])
+    return noted.is_before(found) or not may_be_rewritten

@@ -365,7 +365,6 @@ def _tail_after(window: Window, tail: _Tail) -> _Tail:
     What the header of a damaged batch says counts only if it continues the batch before it.
 
     Args:
-        window: batches of the segment.
         tail: the last batch before the window.
     """
     headers = window.headers

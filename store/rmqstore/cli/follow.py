@@ -36,7 +36,7 @@ _OF_SIGNAL: Final = 128
 _SECRET_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - a name
 
 
-def tell_status(target: str, *, as_json: bool) -> None:
+def show_status(target: str, *, as_json: bool) -> None:
     """Report on a copy, or on each copy in a folder; exits with 2 if one of them is damaged."""
     damaged = []
     for name, path in copies_in(target).items():
@@ -352,7 +352,7 @@ def follow_brokers(**asked: Any) -> None:  # noqa: ANN401 - of the rows above
     namesrv = asked["namesrv"]
     _require_folders(asked)
     if asked["status"]:
-        tell_status(source, as_json=asked["as_json"])
+        show_status(source, as_json=asked["as_json"])
         return
     _require_fitting(asked)
     stop = threading.Event()

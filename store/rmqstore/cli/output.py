@@ -255,7 +255,6 @@ def _with_output(command: Command, default: str) -> Command:
     """Add the options of printed findings; the command gets ``output``.
 
     Args:
-        command: the command.
         default: the format on stdout.
     """
 

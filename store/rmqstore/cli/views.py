@@ -78,12 +78,17 @@ def view(
     for option, argument in _ARGUMENTS.items():
         if chosen[argument] is not None and name not in ALLOWED[argument]:
             raise click.UsageError(f"{option} does not go with view {name}")
+    has_key = None
+    if word_of_keys is not None:
+        patterns = (f"{word_of_keys} %", f"% {word_of_keys}", f"% {word_of_keys} %")
+        others = [f"keys LIKE {_quoted(pattern)}" for pattern in patterns]
+        has_key = " OR ".join([f"keys = {_quoted(word_of_keys)}", *others])
     conditions = []
     for option, column, condition in (
         ("-i", "queueId", where_queue(queue_ids, None, {})),
         ("-o", "queueOffset", None if least_offset is None else f"queueOffset >= {least_offset}"),
         ("-m", "msgId", _equals("msgId", unique_key)),
-        ("-k", "keys", _has_key(word_of_keys)),
+        ("-k", "keys", has_key),
     ):
         if condition is None:
             continue
@@ -98,15 +103,6 @@ def view(
 
 def _equals(column: str, value: str | None) -> str | None:
     return None if value is None else f"{column} = {_quoted(value)}"
-
-
-def _has_key(key: str | None) -> str | None:
-    """Return the condition that a word of the column ``keys`` is a key."""
-    if key is None:
-        return None
-    patterns = (f"{key} %", f"% {key}", f"% {key} %")
-    others = [f"keys LIKE {_quoted(pattern)}" for pattern in patterns]
-    return " OR ".join([f"keys = {_quoted(key)}", *others])
 
 
 def _quoted(text: str) -> str:

@@ -234,7 +234,14 @@ class _Copier:
             self._copy,
             "stop its broker, or copy a snapshot of its disk",
         )
-        if not plan.is_closed or self._lacks_units():
+        lacks_units = False
+        if plan.is_closed:
+            # Queues in files of the copy may lack messages that all of a valid log has.
+            with open_for(self._target) as store:
+                ends = store.parts.ends
+                is_in_files = store.paths.rocksdb_queues is None
+                lacks_units = is_in_files and bool(ends.recovered) and not ends.lost()
+        if not plan.is_closed or lacks_units:
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self._open_source() as store:
                 config = config or sizes_of(store.paths.settings)
@@ -250,12 +257,6 @@ class _Copier:
             keep_topics(self._disk, paths, self._request.has)
         return plan
 
-    def _lacks_units(self) -> bool:
-        """Return whether queues in files of the copy lack messages that all of a valid log has."""
-        with open_for(self._target) as store:
-            ends = store.parts.ends
-            return store.paths.rocksdb_queues is None and bool(ends.recovered) and not ends.lost()
-
     def check(self, goal: Path) -> tuple[Finding, ...]:
         """Return the findings of the copy before it gets its final name."""
         with open_for(self._target) as store:
@@ -265,6 +266,7 @@ class _Copier:
         """Copy the files, as the store has them at this time; return what was copied."""
         paths = store.paths
         end = store.log_end
+        log_end = None
         n_dropped = 0
         if end is not None:
             try:
@@ -274,12 +276,12 @@ class _Copier:
                     f"{err}; so the copy of such a store cannot be made valid while it is open: "
                     "stop its broker first"
                 ) from err
+            log_end = end.physical_offset
             n_dropped = store.parts.ends.after_end.n_records if end.reason else 0
             if n_dropped and not self._truncates:
                 refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
-        log_end = None if end is None else end.physical_offset
         log_start = first_kept(store.parts.log, self._request.since, log_end)
         plan = plan_copy(store.parts, self._request, log_start, log_end)
         if n_dropped:

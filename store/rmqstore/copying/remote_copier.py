@@ -126,25 +126,10 @@ class RemoteCopier:
 
         Raises:
             UnsupportedFeatureError: the store is open, or was not closed.
-            StoreStateError: it changes all the time.
+            StoreStateError: it changes all the time, or another call has put files into the folder.
         """
         plan = copy_until_stable(self._open_source, self._request, self._copy, "stop its broker")
         findings = self._check() if verify else ()
-        self._finish(plan)
-        return plan, findings
-
-    def _check(self) -> tuple[Finding, ...]:
-        self._storage.refresh()
-        self._storage.hide(UNFINISHED_COPY)
-        with open_for(UriPath(self._folder.root), storage=self._storage) as store:
-            return findings_of(store, self._request, self._steps, self._folder.root)
-
-    def _finish(self, plan: CopyPlan) -> None:
-        """Take the notes away; the marker is the last of them.
-
-        Raises:
-            StoreStateError: another call has put files into the folder.
-        """
         self._require_ours()
         stored = self._folder.sizes()
         notes = [name for name in stored if name.startswith(f"{_JOURNAL}/")]
@@ -159,7 +144,14 @@ class RemoteCopier:
             )
         for name in notes:
             self._folder.delete(name)
-        self._folder.delete(UNFINISHED_COPY)
+        self._folder.delete(UNFINISHED_COPY)  # the last of the notes
+        return plan, findings
+
+    def _check(self) -> tuple[Finding, ...]:
+        self._storage.refresh()
+        self._storage.hide(UNFINISHED_COPY)
+        with open_for(UriPath(self._folder.root), storage=self._storage) as store:
+            return findings_of(store, self._request, self._steps, self._folder.root)
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         require_closed(store, self._folder.root)

@@ -133,8 +133,6 @@ def _column(
     Args:
         rows: the rows, (n,).
         values_by_name: their values, (n,) each, None where a row does not have a name.
-        name: name of the column.
-        kind: its type.
 
     Raises:
         AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException: a value is unusual.

@@ -119,7 +119,6 @@ def _kept(
     """Return the numbers of the columns that stay.
 
     Args:
-        names: the headers.
         rows: the cells.
         least: the least width of each column.
         width: the most columns of text that a line may take.

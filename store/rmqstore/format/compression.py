@@ -82,7 +82,6 @@ def _of_frames(
     """Return the inflated bytes of consecutive frames.
 
     Args:
-        stored: the frames.
         inflate: returns what the first frame inflates to, and the bytes after it.
         codec: the name of the codec.
     """

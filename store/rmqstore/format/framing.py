@@ -364,7 +364,6 @@ def _refuse(entry: _Entry, offset: int, left: int, after: FrameNumbers | None) -
 
     Args:
         entry: the bytes there.
-        offset: the physical offset.
         left: bytes from there to the end of the file.
         after: the numbers of the entry before, None if they are not known.
     """

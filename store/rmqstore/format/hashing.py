@@ -109,16 +109,16 @@ _31 = np.uint32(31)
 _INVERSE_31 = np.uint32(pow(31, -1, 1 << 32))
 
 
-def _powers(base: np.uint32, count: int) -> NDArray[np.uint32]:
-    powers = np.full(count, base, np.uint32)
+def _powers(base: np.uint32) -> NDArray[np.uint32]:
+    powers = np.full(_POWERS_AT_ONCE, base, np.uint32)
     powers[:1] = 1
     with np.errstate(over="ignore"):
         accumulated: NDArray[np.uint32] = np.multiply.accumulate(powers, dtype=np.uint32)
     return accumulated
 
 
-_POWERS = _powers(_31, _POWERS_AT_ONCE)
-_INVERSE_POWERS = _powers(_INVERSE_31, _POWERS_AT_ONCE)
+_POWERS = _powers(_31)
+_INVERSE_POWERS = _powers(_INVERSE_31)
 
 
 def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -152,7 +152,6 @@ def _wrong_units_and_keys(
     """Yield the differences of queues and index from the records of the log.
 
     Args:
-        store: the local store.
         n_bytes: the size of the log, which one pass has read.
         progress: called with the progress of both passes.
     """
@@ -290,7 +289,6 @@ def _record_headers(
     an impossible time, has its unit and its keys all the same.
 
     Args:
-        store: the store.
         end: physical offset where the log ends.
         gaps: receives the parts of the log, up to any offset, in which no complete record lies.
         progress: called with the bytes that were walked.
@@ -422,6 +420,7 @@ class _Tally:
             text = f"a broker that starts cuts off {named_offsets(cut)}"
             yield Finding("queue", queue_name, text + again, "end")
         texts = []
+        kind = ""
         if self.n_missing:
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
             texts.append(f"{count}, the first at queue offset {self._first_missing}")
@@ -429,8 +428,8 @@ class _Tally:
             named = named_offsets(unserved)
             text = f"a broker that starts does not serve {named}, which the log has"
             texts.append(text + again)
+            kind = "unbuilt"
         if texts:
-            kind = "unbuilt" if len(unserved) else ""
             yield Finding("queue", queue_name, "; ".join(texts), kind)
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, "unit")

@@ -551,7 +551,6 @@ class LiveBrokers(Closing):
         A broker says so, and refuses pulls of them.
 
         Args:
-            broker: the broker.
             unserved: queues that may be written to. There is a warning if it does not say whether
                 they hold any.
             beyond: the first queue of each topic after those that it has. Where one holds messages,
@@ -625,7 +624,15 @@ class LiveBrokers(Closing):
         found_spans = self.spans(selection, pruning, fail_on_data_loss=fail_on_data_loss)
         for broker, spans, withdrawn in found_spans:
             if fail_on_data_loss:
-                self._require_complete_topics(broker, spans)
+                # Brokers remove messages of compacted topics that later ones replace.
+                topics = sorted({topic for topic, _ in spans})
+                for topic, attributes in zip(topics, broker.attributes(topics), strict=True):
+                    if attributes.get(_CLEANUP, "").upper() == _COMPACTION:
+                        raise UnsupportedFeatureError(
+                            f"{topic} is compacted ({_CLEANUP}): which of its messages were "
+                            "replaced and which are lost is not known. "
+                            f"{READS_ON} reads those that are left"
+                        )
             if withdrawn:
                 low, high = pruning.queue_offsets.low, pruning.queue_offsets.high + 1
                 bounds = bounds_of_withdrawn(broker, selection, spans, withdrawn)
@@ -649,18 +656,3 @@ class LiveBrokers(Closing):
     def opened(self, name: str) -> LiveBroker:
         """Return a broker that was found before."""
         return self._brokers[name]
-
-    @staticmethod
-    def _require_complete_topics(broker: LiveBroker, spans: Spans) -> None:
-        """Refuse compacted topics, of which a broker removes replaced messages.
-
-        Raises:
-            UnsupportedFeatureError: there is one.
-        """
-        topics = sorted({topic for topic, _ in spans})
-        for topic, attributes in zip(topics, broker.attributes(topics), strict=True):
-            if attributes.get(_CLEANUP, "").upper() == _COMPACTION:
-                raise UnsupportedFeatureError(
-                    f"{topic} is compacted ({_CLEANUP}): which of its messages were replaced and "
-                    f"which are lost is not known. {READS_ON} reads those that are left"
-                )

@@ -112,18 +112,10 @@ class LiveScan:
         if walked.is_valid.all():
             yield from self._rows(slices, walked)
             return
-        number = int(np.argmin(walked.is_valid))
-        yield from self._pass_damage(slices, window[: number + 1])
-        if number + 1 < len(window):
-            yield from self._decode(slices, window[number + 1 :])
-
-    def _pass_damage(
-        self, slices: Sequence[QueueSlice], window: list[Pulled]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of some answers, the last of which is no chain of records."""
-        walked = _walk(window)
+        number = int(np.argmin(walked.is_valid))  # of the first answer that is no chain of records
+        walked = _walk(window[: number + 1])
         yield from self._rows(slices, walked)
-        pulled = window[-1]
+        pulled = window[number]
         at = pulled.start
         if walked.counts[-1]:
             queue_offsets, n_messages = self._queue_offsets(slices, walked)
@@ -137,6 +129,8 @@ class LiveScan:
             with self._broker.separate() as broker:  # other answers come on this connection
                 answers = [*Pulls(broker, rest)]
             yield from self._read(rest, answers)
+        if number + 1 < len(window):
+            yield from self._decode(slices, window[number + 1 :])
 
     def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
         """Yield the messages of records."""

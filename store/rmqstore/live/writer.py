@@ -175,30 +175,27 @@ class LiveWriter(Closing):
         """
         self._require_usable()
         for batch in record_batches(rows):
-            self._append_batch(batch, first_row)
+            self._find_queues(batch, first_row)
+            columns = self._maker.make(_sendable(batch), first_row)
+            delays = np.zeros(len(batch), np.int32)
+            if _has_values(batch, "delayTimeLevel"):
+                delays = np.asarray(batch.column("delayTimeLevel").cast(pa.int32()).fill_null(0))
+            encoded = _Encoded.of(columns, delays, first_row)
+            for row_numbers in rows_by_queue(columns.topics.codes, columns.queue_ids):
+                topic = columns.topics.names[int(columns.topics.codes[row_numbers[0]])]
+                index = int(columns.queue_ids[row_numbers[0]])
+                queues = self._queues[topic]
+                if index >= len(queues):
+                    raise IllegalMessageError(
+                        f"row {first_row + int(row_numbers[0])}: queueId {index}, but {topic} has "
+                        f"{len(queues)} queues that can be written to"
+                    )
+                queue = queues[index]
+                for request in encoded.requests(row_numbers, queue):
+                    self._senders[queue.broker].put(queue, request)
+            while sum(sender.n_buffered for sender in self._senders.values()) > _BUFFERED_BYTES:
+                self._exchange()
             first_row += len(batch)
-
-    def _append_batch(self, batch: pa.RecordBatch, first_row: int) -> None:
-        self._find_queues(batch, first_row)
-        columns = self._maker.make(_sendable(batch), first_row)
-        delays = np.zeros(len(batch), np.int32)
-        if _has_values(batch, "delayTimeLevel"):
-            delays = np.asarray(batch.column("delayTimeLevel").cast(pa.int32()).fill_null(0))
-        encoded = _Encoded.of(columns, delays, first_row)
-        for row_numbers in rows_by_queue(columns.topics.codes, columns.queue_ids):
-            topic = columns.topics.names[int(columns.topics.codes[row_numbers[0]])]
-            index = int(columns.queue_ids[row_numbers[0]])
-            queues = self._queues[topic]
-            if index >= len(queues):
-                raise IllegalMessageError(
-                    f"row {first_row + int(row_numbers[0])}: queueId {index}, but {topic} has "
-                    f"{len(queues)} queues that can be written to"
-                )
-            queue = queues[index]
-            for request in encoded.requests(row_numbers, queue):
-                self._senders[queue.broker].put(queue, request)
-        while sum(sender.n_buffered for sender in self._senders.values()) > _BUFFERED_BYTES:
-            self._exchange()
 
     def flush(self) -> None:
         """Wait until everything is stored, and can be read; raises as :meth:`append` does.

@@ -22,13 +22,12 @@ _SHOWN_ROWS: Final = 5  # in a notebook
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of batches, and ask for no batch after them.
-
-    Raises:
-        OptionError: the limit is not a positive integer.
-    """
-    require_positive("limit", limit)
-    return _first_rows(batches, limit)
+    """Yield the first rows of batches, at least one, and ask for no batch after them."""
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return
 
 
 def require_positive(argument: str, number: int | None) -> None:
@@ -39,14 +38,6 @@ def require_positive(argument: str, number: int | None) -> None:
     """
     if number is not None and number < 1:
         raise OptionError(f"`{argument}` {number}: it must be a positive integer")
-
-
-def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows
-        if limit <= 0:
-            return
 
 
 class ArrowRows(ABC):
@@ -76,13 +67,17 @@ class ArrowRows(ABC):
 
     def _repr_html_(self) -> str:
         """Return the columns for a notebook, and the first rows if these are read quickly."""
-        if not self._is_quick:
-            return _as_html(self._schema, None, "head() reads the first rows")
-        try:
-            first = self.head(_SHOWN_ROWS)
-        except (RmqStoreError, OSError) as err:
-            return _as_html(self._schema, None, str(err))
-        return _as_html(self._schema, first, "the first rows; count() returns how many there are")
+        rows: list[dict[str, Any]] = []
+        note = "head() reads the first rows"
+        if self._is_quick:
+            try:
+                rows = self.head(_SHOWN_ROWS).to_pylist()
+                note = "the first rows; count() returns how many there are"
+            except (RmqStoreError, OSError) as err:
+                note = str(err)
+        types = [str(field.type) for field in self._schema]
+        values = (row.values() for row in rows)
+        return line(f"Scan: {note}") + table(self._schema.names, values, types=types)
 
     def __len__(self) -> int:
         """Refuse: a scan is not held in memory.
@@ -188,16 +183,3 @@ class ArrowRows(ABC):
         except ImportError as err:
             raise UnsupportedFeatureError(INSTALL_POLARS) from err
         return pl.DataFrame(self.to_arrow())
-
-
-def _as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
-    """Return the columns of a scan with their types, and its first rows.
-
-    Args:
-        schema: the columns.
-        first: the first rows, None if they are not read.
-        note: stands above the table.
-    """
-    rows = () if first is None else (row.values() for row in first.to_pylist())
-    types = [str(field.type) for field in schema]
-    return line(f"Scan: {note}") + table(schema.names, rows, types=types)

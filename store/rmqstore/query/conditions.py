@@ -222,8 +222,12 @@ def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogS
 
     Where all records are known, the parts are those of the records that match, joined if little
     lies between them. Otherwise the points cut the log into parts, and a part holds the times from
-    one of its ends to the other, widened as :func:`_widened` says. The part before the first point
-    may hold any earlier time, and the part after the last point any later one.
+    one of its ends to the other. The part before the first point may hold any earlier time, and the
+    part after the last point any later one.
+
+    A clock that is set back further than the time from one point to the next shows at the points,
+    whose times then fall. A smaller step hides between them. So the times of each part are widened,
+    on both sides, by twice the longest interval among its own and those of its neighbours.
 
     For example, points at 100, 200, 300 and 400 of a log of 500 bytes, whose records were stored at
     seconds 10, 12, 15 and 20, leave three of five parts for a question about second 23::
@@ -245,32 +249,21 @@ def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogS
         return _joined_parts(bounds, np.append(False, is_match), whole)
     if not len(points.physical_offsets):
         return LogSpans.of([whole])
-    lows, highs = _widened(points.store_timestamps.clip(-_FAR, _FAR))
-    may_match = (lows <= times.high) & (highs >= times.low)
-    may_match[0] |= times.low <= highs[0]
-    may_match[-1] |= times.high >= lows[-1]
-    return _joined_parts(bounds, may_match, whole)
-
-
-def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the lowest and highest store times of each of the n + 1 parts around n points, ms.
-
-    A clock that is set back further than the time from one point to the next shows at the points,
-    whose times then fall. A smaller step hides between them. So the times of each part are widened,
-    on both sides, by twice the longest interval among its own and those of its neighbours.
-
-    Args:
-        times: int64 (n,), store times of the points in the order of the log, ms.
-    """
-    at_start = np.concatenate((times[:1], times))
-    at_end = np.concatenate((times, times[-1:]))
+    times_of_points = points.store_timestamps.clip(-_FAR, _FAR)
+    at_start = np.concatenate((times_of_points[:1], times_of_points))
+    at_end = np.concatenate((times_of_points, times_of_points[-1:]))
     intervals = np.abs(at_end - at_start)
     longest_around = intervals.copy()
     for shift in range(1, _NEIGHBOURS + 1):
         longest_around[shift:] = np.maximum(longest_around[shift:], intervals[:-shift])
         longest_around[:-shift] = np.maximum(longest_around[:-shift], intervals[shift:])
     slack = np.maximum(2 * longest_around, _CLOCK_SLACK_MS)
-    return np.minimum(at_start, at_end) - slack, np.maximum(at_start, at_end) + slack
+    lows = np.minimum(at_start, at_end) - slack
+    highs = np.maximum(at_start, at_end) + slack
+    may_match = (lows <= times.high) & (highs >= times.low)
+    may_match[0] |= times.low <= highs[0]
+    may_match[-1] |= times.high >= lows[-1]
+    return _joined_parts(bounds, may_match, whole)
 
 
 def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogSpans:
@@ -279,7 +272,6 @@ def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogSpans:
     Args:
         bounds: (n + 1,), where the parts begin and end.
         mask: (n,), the parts to choose.
-        whole: the range of the whole log.
     """
     edges = bounds[np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))]
     starts, ends = edges[0::2], edges[1::2]

@@ -270,22 +270,21 @@ def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bo
         if value.startswith(GROUP_PREFIX):
             without_offset = EARLIEST if name == "starting_offsets" else LATEST
             return Bound(without_offset, group=value.removeprefix(GROUP_PREFIX))
-    offsets = _by_queue(name, value, "offsets", lambda offset: _offset(name, offset))
-    return Bound(default, offsets=offsets)
+
+    def parse_offset(value: object) -> int:
+        offset = _integer(name, value)
+        if offset < EARLIEST:
+            raise OptionError(
+                f"`{name}`: offset {offset}; -2 is earliest, -1 latest, others count from 0"
+            )
+        return offset
+
+    return Bound(default, offsets=_by_queue(name, value, "offsets", parse_offset))
 
 
 def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey, int]:
     """Parse ``starting_offsets_by_timestamp`` or ``ending_offsets_by_timestamp``."""
     return _by_queue(name, value, "times", lambda time: parse_timestamp(name, time))
-
-
-def _offset(name: str, value: object) -> int:
-    offset = _integer(name, value)
-    if offset < EARLIEST:
-        raise OptionError(
-            f"`{name}`: offset {offset}; -2 is earliest, -1 latest, others count from 0"
-        )
-    return offset
 
 
 def _integer(name: str, value: object) -> int:

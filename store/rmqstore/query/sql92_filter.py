@@ -351,8 +351,9 @@ class _Evaluator:
     def _between(self, node: Between | NotBetween) -> Truth:
         operand = self.operand(node.operand)
         is_inside = isinstance(node, Between)
-        low_symbol, high_symbol = (">=", "<=") if is_inside else ("<", ">")
-        ends = ((low_symbol, node.low), (high_symbol, node.high))
+        ends = ((">=", node.low), ("<=", node.high))
+        if not is_inside:
+            ends = (("<", node.low), (">", node.high))
         orders = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
         if is_inside:
             return self._all(orders)
@@ -417,11 +418,13 @@ def _as_mask(values: pa.BooleanArray) -> Mask:
 
 def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     """Parse strings as numbers of one of Java's classes: int, Long or float."""
-    is_double = kind is float
-    is_plain = pc.match_substring_regex(values, _PLAIN_DOUBLE if is_double else _PLAIN_INTEGER)
+    pattern, number_type = _PLAIN_INTEGER, pa.int64()
+    if kind is float:
+        pattern, number_type = _PLAIN_DOUBLE, pa.float64()
+    is_plain = pc.match_substring_regex(values, pattern)
     is_plain = pc.fill_null(is_plain, fill_value=False)
     plain_texts = pc.if_else(is_plain, values, pa.scalar("0"))
-    numbers = plain_texts.cast(pa.float64() if is_double else pa.int64()).to_numpy().copy()
+    numbers = plain_texts.cast(number_type).to_numpy().copy()
     valid = is_plain.to_numpy(zero_copy_only=False).copy()
     odd_rows = np.flatnonzero(~valid & values.is_valid().to_numpy(zero_copy_only=False))
     if len(odd_rows):

@@ -151,9 +151,12 @@ class _Parser(Tokens):
                 self._require_equatable(left, start, right, right_start)
                 left = Equal(left, right) if operator.kind == "=" else Not(Equal(left, right))
             elif self._accept("IS"):
-                negated = self._accept("NOT")
-                self._expect("NULL", "NULL" if negated else "NULL or NOT NULL")
-                left = Not(IsNull(left)) if negated else IsNull(left)
+                if self._accept("NOT"):
+                    self._expect("NULL", "NULL")
+                    left = Not(IsNull(left))
+                else:
+                    self._expect("NULL", "NULL or NOT NULL")
+                    left = IsNull(left)
             else:
                 return left
 

@@ -84,28 +84,29 @@ class Tokens(ABC):
         return OptionError(f"{self._position(start)}: {reason}")
 
     def _position(self, start: int) -> str:
-        """Return the text and a position in it, as errors name them."""
-        return f"{self._SUBJECT} {_quoted(self._text, start)}, character {start + 1}"
+        """Return the text and a position in it, as errors name them.
+
+        Of a long text it is the part around the position. What a terminal would not show stands in
+        escapes.
+        """
+        text = self._text
+        low = 0
+        if len(text) > _LONGEST_SHOWN:
+            low = min(max(start - _LONGEST_SHOWN // 2, 0), len(text) - _LONGEST_SHOWN)
+        high = low + _LONGEST_SHOWN
+        shown = "".join(
+            character if character.isprintable() else repr(character)[1:-1]
+            for character in text[low:high]
+        )
+        if low:
+            shown = f"…{shown}"
+        if high < len(text):
+            shown += "…"
+        quote = '"' if "'" in text else "'"
+        quoted = as_typed(f"{quote}{shown}{quote}")
+        return f"{self._SUBJECT} {quoted}, character {start + 1}"
 
 
 def shortened(text: str) -> str:
     """Return a text as an error repeats it."""
     return as_typed(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
-
-
-def _quoted(text: str, position: int) -> str:
-    """Return a text in quotes as it was typed, of a long one the part around a position.
-
-    What a terminal would not show stands in escapes.
-    """
-    start = 0
-    if len(text) > _LONGEST_SHOWN:
-        start = min(max(position - _LONGEST_SHOWN // 2, 0), len(text) - _LONGEST_SHOWN)
-    end = start + _LONGEST_SHOWN
-    quote = '"' if "'" in text else "'"
-    shown = "".join(
-        character if character.isprintable() else repr(character)[1:-1]
-        for character in text[start:end]
-    )
-    before, after = "…" if start else "", "…" if end < len(text) else ""
-    return as_typed(f"{quote}{before}{shown}{after}{quote}")

@@ -456,18 +456,14 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         text = " name columns, their numbers change with what a scan reads"
         raise OptionError(f"`where` {shortened(str(where))}:{text}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
-    return Where(_fields(_columns_of(where, columns), columns), NO_PRUNING, where)
-
-
-def _columns_of(expression: pc.Expression, columns: pa.Schema) -> list[str]:
-    """Return the columns without which an expression cannot be computed."""
-    rows, named = columns.empty_table(), []
+    rows = columns.empty_table()
+    named = []  # the columns without which the expression cannot be computed
     for name in columns.names:
         try:
-            rows.drop_columns(name).filter(expression)
+            rows.drop_columns(name).filter(where)
         except pa.ArrowInvalid:
             named.append(name)
-    return named
+    return Where(_fields(named, columns), NO_PRUNING, where)
 
 
 def within_physical_offsets(

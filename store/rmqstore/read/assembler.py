@@ -20,7 +20,7 @@ from rmqstore.read.faults import (
     explain,
     find_faults,
     merge_faults,
-    tell_flaws,
+    report_flaws,
 )
 from rmqstore.read.read_ahead import Prefetch, prefetch_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
@@ -89,7 +89,11 @@ class Pipeline:
                     break
                 rows = step(rows)
             if origin is not None:
-                batch = self._decode_and_report(rows, origin)
+                faults = find_faults(rows, self.spec, origin, self.explain)
+                batch = decode(rows, self.spec, self._decoded)
+                batch = report_flaws(batch, rows, self.spec, origin.path)
+                if faults:
+                    batch = merge_faults(batch, rows.all_row_numbers(), faults)
             elif rows.flaws or not rows.valid.all():
                 break
             else:
@@ -99,13 +103,6 @@ class Pipeline:
             if batch.num_rows:
                 yield batch
         return n_read
-
-    def _decode_and_report(self, rows: Rows, origin: Origin) -> pa.RecordBatch:
-        """Return the rows as a batch, in which damage is handled as the mode says."""
-        faults = find_faults(rows, self.spec, origin, self.explain)
-        batch = decode(rows, self.spec, self._decoded)
-        batch = tell_flaws(batch, rows, self.spec, origin.path)
-        return merge_faults(batch, rows.all_row_numbers(), faults) if faults else batch
 
     @cached_property
     def _decoded(self) -> pa.Schema:

@@ -67,7 +67,7 @@ def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) ->
     return both.to_batches()[0] if both.num_rows else batch
 
 
-def tell_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -> pa.RecordBatch:
+def report_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -> pa.RecordBatch:
     """Return a batch without the values that its records lack, and with the reasons.
 
     Args:

@@ -93,9 +93,9 @@ class MessageScan:
         if request.mode == FAILFAST:
             request = replace(request, schema=select_columns(["queueOffset"]))
         batches = MessageScan(self._store, request).rows()
-        return sum(
-            batch.num_rows for batch in (batches if limit is None else first_rows(batches, limit))
-        )
+        if limit is not None:
+            batches = first_rows(batches, limit)
+        return sum(batch.num_rows for batch in batches)
 
     def _n_planned(self) -> int | None:
         """Return the number of messages if the ends of queues give it, None if they do not.

@@ -319,7 +319,6 @@ def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
     ahead are in between: such a message meets all those of the same final second in the end.
 
     Args:
-        part: the messages.
         others: all messages that may cancel them.
 
     Source: TimerMessageStore.java#dequeue, #TimerDequeueGetMessageService.

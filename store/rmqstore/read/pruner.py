@@ -150,7 +150,6 @@ class StorePruner:
         None if there is no such unit.
 
         Args:
-            physical_offsets: the physical offsets.
             slices: the ranges of queues that the units are taken from.
             but: parts of these ranges that no unit is taken from.
         """

@@ -85,9 +85,18 @@ class QueueScan:
             CorruptQueueError: a unit is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
-        windows, prefetch = self._windows(
-            [queue_slice for queue_slice in slices if queue_slice.start < queue_slice.end]
-        )
+        filled = [queue_slice for queue_slice in slices if queue_slice.start < queue_slice.end]
+        windows = self._merge(filled)
+        prefetch: Prefetch = prefetch_nothing
+        if self._log.is_remote:
+            files: set[str] = set()
+            for queue_slice in filled[:_PREPARED_SLICES]:
+                queue = self._open_queue(queue_slice.topic, queue_slice.queue_id)
+                files.update(queue.end_files or ())
+            self._log.storage.prepare(files)
+            ahead = ReadAhead(self._log, windows, self._records_of)
+            windows = ahead.windows()
+            prefetch = ahead.prefetch_after
         try:
             for window in windows:
                 yield from self._read(window, prefetch)
@@ -105,18 +114,6 @@ class QueueScan:
                 yield from self._read(window, prefetch_nothing)
         finally:
             self._repeated.warn()
-
-    def _windows(self, slices: list[QueueSlice]) -> tuple[Iterator[UnitRows], Prefetch]:
-        """Return windows of units, and the function that prefetches their records."""
-        windows = self._merge(slices)
-        if not self._log.is_remote:
-            return windows, prefetch_nothing
-        files: set[str] = set()
-        for queue_slice in slices[:_PREPARED_SLICES]:
-            files.update(self._open_queue(queue_slice.topic, queue_slice.queue_id).end_files or ())
-        self._log.storage.prepare(files)
-        ahead = ReadAhead(self._log, windows, self._records_of)
-        return ahead.windows(), ahead.prefetch_after
 
     def _records_of(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
         """Return where the records of a window lie, physical offsets and sizes, (n,) each.

@@ -289,14 +289,17 @@ def find_by_keys(store: StoreParts, lookup_keys: LookupKeys, selection: Selectio
     selection.require_by_log()
     # Named topics are searched even if no queue has them.
     named = selection.subscribe or selection.assign
-    known = [] if named else store.store_queues.known_topics()
-    if not named and not known and are_queues_unreadable(store.paths):
-        raise UnsupportedFeatureError(
-            f"{store.paths.rocksdb_queues}, a RocksDB database, alone shows which topics there "
-            f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "
-            "or name the topics that are to be searched (subscribe)"
-        )
-    topics = sorted(named) if named else choose_topics(selection, known)
+    if named:
+        topics = sorted(named)
+    else:
+        known = store.store_queues.known_topics()
+        if not known and are_queues_unreadable(store.paths):
+            raise UnsupportedFeatureError(
+                f"{store.paths.rocksdb_queues}, a RocksDB database, alone shows which topics there "
+                f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "
+                "or name the topics that are to be searched (subscribe)"
+            )
+        topics = choose_topics(selection, known)
     end = selection.end.timestamp
     last_time = None if end is None else end - 1
     times = (_in_range(selection.start.timestamp), _in_range(last_time))

@@ -172,16 +172,19 @@ class ScanRequest:
             advance: called when records were read.
         """
         schema = self.schema
+        tags = self.tags
         if self.where is not None:
             missing = [field for field in self.where.columns if field.name not in schema.names]
-            schema = pa.schema([*schema, *missing]) if missing else schema
+            if missing:
+                schema = pa.schema([*schema, *missing])
+            tags = self.where.pruning.tagged(tags)
         return ReadSpec(
             schema=schema,
             mode=self.mode,
             corrupt_column=self.corrupt_column,
             check_crc=self.check_crc,
             fail_on_data_loss=self.fail_on_data_loss,
-            tags=self.tags if self.where is None else self.where.pruning.tagged(self.tags),
+            tags=tags,
             filter=self.filter,
             broker_name=broker_name,
             inflate=self.inflate,
@@ -231,7 +234,11 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
     schema = returned_schema(given["columns"], **{name: given[name] for name in OF_SCHEMA})
     start = given["starting_physical_offset"]
     end = given["ending_physical_offset"]
-    _require_span(start, end)
+    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
+        if offset is not None and offset < 0:
+            raise OptionError(f"`{name}` {offset}: must not be negative")
+    if start is not None and end is not None and start > end:
+        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
     where = given["where"]
     sql92 = given["filter"]
     if where is not None:
@@ -254,16 +261,3 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
         fail_on_data_loss=given["fail_on_data_loss"],
         inflate=not given["verbatim"],
     )
-
-
-def _require_span(start: int | None, end: int | None) -> None:
-    """Refuse bounds on physical offsets between which nothing can lie.
-
-    Raises:
-        OptionError: one is negative, or the end lies before the start.
-    """
-    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
-        if offset is not None and offset < 0:
-            raise OptionError(f"`{name}` {offset}: must not be negative")
-    if start is not None and end is not None and start > end:
-        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")

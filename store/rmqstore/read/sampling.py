@@ -72,7 +72,11 @@ class Sampler:
         for tier, parts in zip(self._store_queues.tiers, in_tiers, strict=True):
             for part in parts:
                 queue_in_tier = tier.queue(part.topic, part.queue_id)
-                base = self._base(queue_in_tier.log)
+                log = queue_in_tier.log
+                if log.folders not in self._bases:
+                    self._lowest_base -= max(log.max_offset - log.min_offset, 1)
+                    self._bases[log.folders] = self._lowest_base - log.min_offset
+                base = self._bases[log.folders]
                 for sample in sample_queue(queue_in_tier.units, part.start, part.end, count):
                     offset = sample.physical_offset + base
                     samples.append(sample._replace(physical_offset=offset))
@@ -129,13 +133,6 @@ class Sampler:
             else:
                 result.append(item)
         return result
-
-    def _base(self, log: CommitLog) -> int:
-        """Return what is added to physical offsets in the log of a queue in tiered storage."""
-        if log.folders not in self._bases:
-            self._lowest_base -= max(log.max_offset - log.min_offset, 1)
-            self._bases[log.folders] = self._lowest_base - log.min_offset
-        return self._bases[log.folders]
 
     def rows_within(self, queue_slice: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""

@@ -174,7 +174,6 @@ def _flaws_of_messages(
     """Return what the messages of some records lack, as :attr:`Rows.flaws` has it.
 
     Args:
-        rows: the records.
         row_numbers: (m,) which of the rows that were asked for the messages are.
         record_of: (m,) the record of each message.
     """

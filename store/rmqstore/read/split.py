@@ -72,11 +72,9 @@ class SampledSlice(NamedTuple):
 
         A queue whose files are missing has no sample. It gets one of 0 bytes.
         """
-        return (
-            self
-            if self.samples
-            else self._replace(samples=[Sample(self.queue_slice.start, 0, 0.0)])
-        )
+        if self.samples:
+            return self
+        return self._replace(samples=[Sample(self.queue_slice.start, 0, 0.0)])
 
 
 class SampledQueues:

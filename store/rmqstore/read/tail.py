@@ -430,21 +430,18 @@ class StoreTail:
             if key not in self.ends:
                 self.discovered.add(key)
             logged = LoggedMessages.of(headers.take(rows), tags_codes[rows])
-            self._note_beginning(key, logged)
+            # A queue ends before messages of the log that replace its own.
+            last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
+            is_new = logged.physical_offsets > last_physical_offset
+            if is_new.any():
+                begin = int(logged.queue_offsets[np.argmax(is_new)])
+                if begin <= last_offset:
+                    self.ends[key] = min(begin, self.ends[key])
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.physical_offsets[-1])
             if self.last_record is None or physical_offset >= self.last_record.physical_offset:
                 store_timestamp = headers.take(rows[-1:]).column("store_timestamp")[0]
                 self.last_record = LastRecord(physical_offset, int(store_timestamp))
-
-    def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
-        """Let a queue end before messages of the log that replace its own."""
-        last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
-        is_new = logged.physical_offsets > last_physical_offset
-        if is_new.any():
-            begin = int(logged.queue_offsets[np.argmax(is_new)])
-            if begin <= last_offset:
-                self.ends[key] = min(begin, self.ends[key])
 
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges."""
@@ -543,8 +540,10 @@ class StoreTail:
             for key in next_offsets.keys() - self.ends.keys()
             if next_offsets[key] and self.store.ranges.is_chosen(self._selection, *key)
         ]
-        listed = {*self.store.config.topics()} if missing else set()
-        known = listed | {*self.store.store_queues.topics()} if missing else set()
+        if not missing:
+            return set()
+        listed = {*self.store.config.topics()}
+        known = listed | {*self.store.store_queues.topics()}
         return {
             (topic, queue_id)
             for topic, queue_id in missing

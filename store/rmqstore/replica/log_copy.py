@@ -381,9 +381,6 @@ class LogCopy:
     def _begin(self, data: Bytes) -> bool:
         """Check the head of what follows the last complete record.
 
-        Args:
-            data: what came of it.
-
         Returns:
             Whether it is a blank, all of which is written but its head.
         """

@@ -205,7 +205,14 @@ class QueueBuilder:
             is_far: much will follow soon, so several parts may come to the disk together, as they
                 do where one step is not enough. A step that finds nothing to build brings them.
         """
-        self._take_kinds(kinds)
+        if kinds != self._kinds:
+            if not self.is_clean:
+                self._flush()
+            self._open = _Open({}, None)
+            self._kinds = kinds
+            plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
+            batch = frozenset((self._is_batch.keys() | kinds.batch) - plain)
+            self._queues = QueueFiles(self._disk, self._paths, self._config, batch)
         self._starts = starts
         start = stop = self.progress.written
         unknown = frozenset[str]()
@@ -230,17 +237,6 @@ class QueueBuilder:
     def _last_before(self, stop: int) -> _Last:
         record = last_record_before(self._log, stop)
         return _Last(record, max(self._last.time, self._time_at(record)))
-
-    def _take_kinds(self, kinds: TopicKinds) -> None:
-        if kinds == self._kinds:
-            return
-        if not self.is_clean:
-            self._flush()
-        self._open = _Open({}, None)
-        self._kinds = kinds
-        plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
-        batch = frozenset((self._is_batch.keys() | kinds.batch) - plain)
-        self._queues = QueueFiles(self._disk, self._paths, self._config, batch)
 
     def _flush(self) -> None:
         """Bring what was built to the disk."""

@@ -136,7 +136,6 @@ def _new_queues(
     """Return the physical offset of the first message that a query cannot have seen.
 
     Args:
-        paths: the copy.
         read: topic and queue id of the queues that it knew.
         newest: physical offset of the newest record of that time. A queue that began before it, and
             was not known, is not read by the query.
@@ -234,11 +233,10 @@ class Retention(NamedTuple):
         return self == Retention()
 
 
-def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
+def parse_retention(value: str | Sequence[str]) -> Retention:
     """Return what one text says, or several together.
 
     Args:
-        name: of the argument, for errors.
         value: ``forever``, ``mirror``, an age (units m, h, d, w), or a size (B, kB, MB, GB, TB, or
             KiB and so on).
 
@@ -254,15 +252,15 @@ def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
             retention = retention._replace(is_mirror=True)
         elif age is not None and int(age[1]):
             if retention.max_age is not None:
-                raise OptionError(f"`{name}` {text!r}: another age is given too; give one")
+                raise OptionError(f"`retain` {text!r}: another age is given too; give one")
             retention = retention._replace(max_age=int(age[1]) * _MILLIS[age[2]])
         elif size is not None and int(size[1]):
             if retention.max_bytes is not None:
-                raise OptionError(f"`{name}` {text!r}: another size is given too; give one")
+                raise OptionError(f"`retain` {text!r}: another size is given too; give one")
             unit = (1024 if size[3] else 1000) ** _POWERS[size[2]]
             retention = retention._replace(max_bytes=int(size[1]) * unit)
         elif word != FOREVER:
-            raise OptionError(f"`{name}` {text!r}: {_FORMS}")
+            raise OptionError(f"`retain` {text!r}: {_FORMS}")
     return retention
 
 

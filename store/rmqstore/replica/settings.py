@@ -162,7 +162,7 @@ def settings_of(
     return FollowSettings(
         until=until,
         ha_address=None if ha_address is None else Address.parse(ha_address),
-        retention=parse_retention("retain", arguments.get("retain", FOREVER)),
+        retention=parse_retention(arguments.get("retain", FOREVER)),
         keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
         **given,
     )

@@ -49,16 +49,11 @@ _COPIED_AT_ONCE = 1 << 20
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 
-INSTALL_ROCKSDB = (
-    f"to read it, {install('rocksdb')}"
-    if platforms.CAN_READ_ROCKSDB
-    else f"on {platforms.NAME} it is not read (docs/install.md)"
-)
-NEED_ROCKSDB = (
-    f"which need the extra rocksdb: {install('rocksdb')}"
-    if platforms.CAN_READ_ROCKSDB
-    else f"which are not read on {platforms.NAME} (docs/install.md)"
-)
+INSTALL_ROCKSDB = f"to read it, {install('rocksdb')}"
+NEED_ROCKSDB = f"which need the extra rocksdb: {install('rocksdb')}"
+if not platforms.CAN_READ_ROCKSDB:
+    INSTALL_ROCKSDB = f"on {platforms.NAME} it is not read (docs/install.md)"
+    NEED_ROCKSDB = f"which are not read on {platforms.NAME} (docs/install.md)"
 
 _TRIAL_SECONDS = 60
 _ATTEMPTS = 20  # to open a database that changes, which a busy computer may take many of

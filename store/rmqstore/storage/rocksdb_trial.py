@@ -14,7 +14,7 @@ _MAX_BYTES = 4 << 30
 _MAX_KEYS = 1 << 20
 
 
-def _limit_memory() -> None:
+def _main(folder: str, *small: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MAX_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_BYTES)
     try:
@@ -22,10 +22,6 @@ def _limit_memory() -> None:
     except (OSError, ValueError):
         if sys.platform == "linux":
             raise
-
-
-def _main(folder: str, *small: str) -> None:
-    _limit_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from rocksdict import AccessType, Options, Rdict
 

@@ -124,9 +124,11 @@ class SavedCheckpoint:
             log_start: physical offset where the log begins.
             is_valid: whether a recovery gets from there to the end of the log.
         """
+        built = None
         if is_valid:
             self._checkpoint = self._checkpoint.recovered_from(log_start)
-        self.save(built=0 if is_valid else None, index=0)
+            built = 0
+        self.save(built=built, index=0)
 
     def cover_index(self) -> None:
         """Flush the newest index file, and guarantee all of them at the next :meth:`save`.

@@ -203,16 +203,15 @@ def decode_columns(
                 buf, headers.property_starts, headers.property_lengths
             )
             column = _property_column(buf, headers, entries, field.name)
-            columns.append(column if column.type == field.type else column.cast(field.type))
         elif field.name == "topic" and field.name in known:
-            columns.append(known[field.name])
+            column = known[field.name]
         elif field.name == "body":
-            bodies = known["body"] if "body" in known else stored_bodies(buf, headers)
-            is_text = field.type == pa.string()
-            columns.append(valid_text(bodies.view(pa.string())) if is_text else bodies)
+            column = known["body"] if "body" in known else stored_bodies(buf, headers)
+            if field.type == pa.string():
+                column = valid_text(column.view(pa.string()))
         else:
             column = _plain_column(buf, headers, field)
-            columns.append(column if column.type == field.type else column.cast(field.type))
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return columns
 
 

@@ -181,33 +181,18 @@ def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
         kept = booleans(is_kept)
         names, values = names.filter(kept), values.filter(kept)
         rows, has_value = rows[is_kept], has_value[is_kept]
-    _require_texts(names, has_value, rows)
-    return IrregularMaps(names, values, rows, n)
-
-
-def _require_texts(names: pa.StringArray, has_value: Mask, rows: Positions) -> None:
-    """Refuse properties without a name or without a value.
-
-    Args:
-        names: (m,).
-        has_value: (m,).
-        rows: (m,), the message of each property.
-
-    Raises:
-        IllegalPropertyError: there is one.
-    """
     has_name = lengths_of(names) > 0
     faulty = np.flatnonzero(~(has_name & has_value))
-    if not len(faulty):
-        return
-    first = int(faulty[0])
-    reason = "a property has no name"
-    if has_name[first]:
-        name = as_binary(names)[first].as_py().decode(errors="replace")
-        reason = f"the value of property {name!r} is null or empty"
-    raise IllegalPropertyError(
-        int(rows[first]), f"{reason}; RocketMQ drops such a property, and its client refuses it"
-    )
+    if len(faulty):
+        entry = int(faulty[0])
+        reason = "a property has no name"
+        if has_name[entry]:
+            name = as_binary(names)[entry].as_py().decode(errors="replace")
+            reason = f"the value of property {name!r} is null or empty"
+        raise IllegalPropertyError(
+            int(rows[entry]), f"{reason}; RocketMQ drops such a property, and its client refuses it"
+        )
+    return IrregularMaps(names, values, rows, n)
 
 
 def _regular(

@@ -188,7 +188,6 @@ def _tails_match(buf: Bytes, tails: Positions, topic: bytes, tail_lengths: Posit
     """Return whether all V1 records have this topic, and properties that fill the rest.
 
     Args:
-        buf: the buffer of the records.
         tails: (n,), where the body of each record ends.
         topic: the topic that all should have.
         tail_lengths: (n,), bytes of topic and properties together.

@@ -169,8 +169,7 @@ def _backlog(
     source: StoreParts | None, queue: MessageQueue, client: str | None, committed: int | None
 ) -> Assignment:
     if source is None:
-        lag = -committed if committed is not None else 0
-        return Assignment(client, *queue, committed, 0, lag, 0)
+        return Assignment(client, *queue, committed, 0, -(committed or 0), 0)
     try:
         start, end = source.store_queues.range(queue.topic, queue.queue_id)
         first = min(max(start, committed or 0), end)

@@ -269,14 +269,18 @@ def _topic(
     if are_queues_unreadable(source.paths):
         reason = "its queues lie in RocksDB"
         is_countable = False
+    n_messages = None
+    n_bytes = None
+    if is_countable:
+        n_messages = sum(queue.messages or 0 for queue in facts)
+        if with_bytes:
+            n_bytes = sum(queue.n_bytes or 0 for queue in facts)
     columns: dict[str, object] = {
         "topic": topic,
         "isSystem": is_system_topic(topic) or (not ids and topic in own_topics),
         "queues": len(facts),
-        "messages": sum(queue.messages or 0 for queue in facts) if is_countable else None,
-        "bytes": sum(queue.n_bytes or 0 for queue in facts)
-        if is_countable and with_bytes
-        else None,
+        "messages": n_messages,
+        "bytes": n_bytes,
         "firstStoreTimestamp": min(
             (time for time in first_times if time is not None), default=None
         ),

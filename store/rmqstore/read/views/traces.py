@@ -63,9 +63,14 @@ def read_traces(
         rows = pa.array(parents)
         corrupt = batch.column(CORRUPT_RECORD).take(rows)
         damage: pa.Array = pc.coalesce(corrupt, fields["reason"])
-        columns: dict[str, Column] = {
-            REASON: pc.coalesce(damage, _odd_times(fields["timestamp"])),
-        }
+        # Times of no calendar, such as one in microseconds, are not shown.
+        millis = fields["timestamp"]
+        is_odd = booleans(~in_calendar(millis.fill_null(0).to_numpy()))
+        text = pc.binary_join_element_wise(
+            "timestamp is not in the years 1 to 9999:", millis.cast(pa.string()), "ms", " "
+        )
+        odd_times = pc.if_else(is_odd, text, pa.scalar(None, pa.string()))
+        columns: dict[str, Column] = {REASON: pc.coalesce(damage, odd_times)}
         for name, column in _OF_MESSAGE.items():
             if name in spec.schema.names:
                 columns[name] = batch.column(column).take(rows)
@@ -78,12 +83,3 @@ def read_traces(
             found = found.filter(damage.is_null())
         if found.num_rows:
             yield found
-
-
-def _odd_times(millis: pa.Array) -> pa.Array:
-    """Return why times, ms, are not shown: those of no calendar, such as one in microseconds."""
-    is_odd = booleans(~in_calendar(millis.fill_null(0).to_numpy()))
-    text = pc.binary_join_element_wise(
-        "timestamp is not in the years 1 to 9999:", millis.cast(pa.string()), "ms", " "
-    )
-    return pc.if_else(is_odd, text, pa.scalar(None, pa.string()))

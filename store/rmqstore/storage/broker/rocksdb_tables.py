@@ -92,9 +92,9 @@ def stored_tables(config: Path, storage: Storage, name: str) -> list[StoredTable
         database, location = open_rocksdb(folder, storage), LOCATIONS[name]
         if folder.name == _SECOND_FORM:
             return [_second_form(database, name, location)]
-        is_shared = folder.name == _SHARED
-        family = location.family if is_shared else "default"
-        version = f"{location.family}Version" if is_shared else _VERSION_FAMILY
+        family, version = "default", _VERSION_FAMILY
+        if folder.name == _SHARED:
+            family, version = location.family, f"{location.family}Version"
         items = _bounded(database, database.items(family, *_EVERYTHING))
         entries = {_text(key): value for key, value in items}
         stored = database.get(version, _VERSION_KEY)

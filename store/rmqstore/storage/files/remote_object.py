@@ -440,13 +440,12 @@ class RemoteObject:
         """
         self._prefetched = [group for group in self._prefetched if not group.is_done]
         blocks = blocks_of(starts, ends)
-        is_missing = ~np.array(
-            [self._cache.holds(self._number, block) for block in blocks.tolist()]
-        )
-        for group in self._prefetched if len(blocks) else ():
+        cached = [self._cache.holds(self._number, block) for block in blocks.tolist()]
+        is_missing = ~np.array(cached, np.bool_)
+        for group in self._prefetched:
             is_missing &= ~group.contain(blocks)
-        missing = blocks[is_missing] if len(blocks) else blocks
-        ranges = [self._range(*bounds) for bounds in requests_for(missing, self.size, PART_BYTES)]
+        missing = requests_for(blocks[is_missing], self.size, PART_BYTES)
+        ranges = [self._range(*bounds) for bounds in missing]
         if not ranges:
             return
 

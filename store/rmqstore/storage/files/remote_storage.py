@@ -303,8 +303,9 @@ class RemoteFile(Closing):
 
     def _by_parts(self, low: int, high: int) -> int:
         """Return the end of the written bytes in ``[low, high)``, after which all is zero."""
-        start, near = low, _NEAR_BYTES if high <= _SHORT_BYTES else _NEAR_IN_LONG_BYTES
-        n_parts = 2 if high <= _SHORT_BYTES else _PARTS_OF_LONG
+        start, near, n_parts = low, _NEAR_IN_LONG_BYTES, _PARTS_OF_LONG
+        if high <= _SHORT_BYTES:
+            near, n_parts = _NEAR_BYTES, 2
         while high - low > near:
             positions = low + (high - low) * np.arange(1, n_parts, dtype=np.int64) // n_parts
             data = np.flatnonzero(self._hold_data(positions, is_last=False))

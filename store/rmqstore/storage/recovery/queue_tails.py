@@ -535,15 +535,19 @@ class _Recovery:
         if tails:
             units = np.concatenate([tail.units for tail in tails.values()])
             n_built = int((units["physical_offset"] >= built_from).sum())
+            compared = "as a recovery would"
+            if n_built < len(units):
+                compared = (
+                    f"of which a broker that starts builds {n_built} at most: "
+                    "`rmqstore verify` says what to do before that"
+                )
             logger.warning(
                 "%s that %s %s taken from the log, %s",
                 number_of(len(units), "unit"),
                 number_of(len(tails), "queue lacks", "queues lack"),
                 "is" if len(units) == 1 else "are",
-                "as a recovery would" if n_built == len(units)
-                else f"of which a broker that starts builds {n_built} at most: "
-                "`rmqstore verify` says what to do before that",
-            )  # fmt: skip
+                compared,
+            )
         # The spans that may have held the messages that queues lack. Units in files point at
         # the earlier spans, so a read finds those by itself.
         lacking = (tail.files_records_end for tail in self._open_tails() if tail.lacks_units)
