@@ -17,6 +17,7 @@ from connector.engine import Engine
 from connector.sparkreads import Golden
 from connector.streams import SIZES, Clock, add, delivered, drain, put, start
 from read.test_tail import put_back
+from reading import column
 from rmqstore.store.opening import create
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -130,8 +131,7 @@ def test_triggers_take_so_many_bytes(engine: Engine, tmp_path: Path) -> None:
     )  # fmt: skip
     found = drain(engine, tmp_path / "s", tmp_path / "q", **EARLIEST, maxBytesPerTrigger="2k")
     assert len(delivered(engine, tmp_path / "q")["A", 0]) == 201
-    with rmqstore.open(tmp_path / "s") as store:
-        sizes = store.scan(columns="storeSize").read_all()["storeSize"].to_pylist()
+    sizes = column(tmp_path / "s", "storeSize")
     taken = [one["numInputRows"] for one in found]
     starts = [sum(taken[:number]) for number in range(len(taken))]
     by_trigger = [sum(sizes[at : at + count]) for at, count in zip(starts, taken, strict=True)]

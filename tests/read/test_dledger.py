@@ -65,13 +65,11 @@ def change(root: Path, store: build.Store, physical_offset: int, data: bytes) ->
 
 
 def by_log(root: Path, **options: Any) -> list[int]:
-    with rmqstore.open(root) as store:
-        return column(store, "commitLogOffset", scan="commitlog", **options)
+    return column(root, "commitLogOffset", scan="commitlog", **options)
 
 
 def by_queue(root: Path, **options: Any) -> list[int]:
-    with rmqstore.open(root) as store:
-        return sorted(column(store, "commitLogOffset", **options))
+    return sorted(column(root, "commitLogOffset", **options))
 
 
 # ---- torn records

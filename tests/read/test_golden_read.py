@@ -55,8 +55,7 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 def test_scan_of_the_log_gives_exactly_its_records_in_order(
     golden_store: Golden, name: str
 ) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        found = read(store, scan="commitlog")
+    found = read(golden_store(name), scan="commitlog")
     expected = goldens.records(name)
     columns = goldens.RECORD_COLUMNS
     assert [[row[column] for column in columns.values()] for row in found] == [
@@ -240,16 +239,16 @@ def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: Gol
 def test_the_end_of_a_crashed_log_is_not_damage_in_any_mode(
     golden_store: Golden, name: str, mode: str
 ) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        found = read(store, scan="commitlog", mode=mode, columns="commitLogOffset")
+    found = read(golden_store(name), scan="commitlog", mode=mode, columns="commitLogOffset")
     assert [(row["commitLogOffset"], row.get("_corrupt_record")) for row in found] == [
         (row["physicalOffset"], None) for row in goldens.records(name)
     ]
 
 
 def test_checked_crc_does_not_move_the_end_of_a_crashed_log(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("crash2")) as store:
-        found = read(store, scan="commitlog", columns="commitLogOffset", check_crc=False)
+    found = read(
+        golden_store("crash2"), scan="commitlog", columns="commitLogOffset", check_crc=False
+    )
     assert offsets(found) == [row["physicalOffset"] for row in goldens.records("crash2")]
 
 
@@ -315,10 +314,10 @@ def test_properties_as_text_are_the_stored_string(golden_store: Golden, name: st
     expected = {
         row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines(name, "expected")
     }
-    with rmqstore.open(golden_store(name)) as store:
-        assert {
-            row["commitLogOffset"]: row["properties"] for row in read(store, columns=schema)
-        } == expected
+    assert {
+        row["commitLogOffset"]: row["properties"]
+        for row in read(golden_store(name), columns=schema)
+    } == expected
 
 
 def test_offsets_and_times_bound_each_queue(golden_store: Golden) -> None:

@@ -423,8 +423,9 @@ def test_files_may_have_any_length_and_begin_anywhere(golden_store: Golden, tmp_
         for key, stored in stored_messages(golden_store("basic")).items()
         if len(stored) > 10
     }
-    with rmqstore.open(golden_store("basic")) as store:
-        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+    expected = by_queue(
+        read(golden_store("basic"), columns="topic,queueId,queueOffset,body,properties")
+    )
     for number in range(6):
         first = {key: rng.randrange(len(stored)) for key, stored in messages.items()}
         broker = write_tier(
@@ -450,8 +451,7 @@ def test_the_crc_of_a_whole_record_is_not_checked(golden_store: Golden, tmp_path
     root = golden_store("prop-crc")
     messages = {key: stored for key, stored in stored_messages(root).items() if stored}
     broker = write_tier(tmp_path, messages, log_start=40)
-    with rmqstore.open(root) as store:
-        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+    expected = by_queue(read(root, columns="topic,queueId,queueOffset,body,properties"))
     with rmqstore.open(broker) as store:
         columns = "topic,queueId,queueOffset,body,properties"
         assert by_queue(read(store, columns=columns)) == expected
@@ -616,8 +616,7 @@ MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 def damage_of(store: Path, mode: str) -> tuple[list[dict], Exception | None]:
     try:
-        with rmqstore.open(store) as opened:
-            return read(opened, columns=None, mode=mode), None
+        return read(store, columns=None, mode=mode), None
     except RmqStoreError as err:
         return [], err
 
@@ -691,8 +690,7 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
         assert isinstance(err, kind), (name, len(rows), err)
         assert str(queue.relative_to(good)) in str(err)
         caplog.clear()
-        with rmqstore.open(folder) as store:
-            left = read(store, mode="DROPMALFORMED", fail_on_data_loss=False)
+        left = read(folder, mode="DROPMALFORMED", fail_on_data_loss=False)
         assert 0 < len(left) < 100
         assert caplog.records, f"{name}: nothing is left out without a warning"
 
@@ -795,8 +793,7 @@ def test_hostile_bytes_end_in_an_error_or_in_rows(
     caplog.set_level(logging.CRITICAL)
     rng = random.Random(seed)
     queue = made_tier(golden_store, tmp_path / "good", units_per_file=40)
-    with rmqstore.open(tmp_path / "good") as store:
-        good = {row["queueOffset"]: row for row in read(store)}
+    good = {row["queueOffset"]: row for row in read(tmp_path / "good")}
     for number in range(25):
         folder = shutil.copytree(tmp_path / "good", tmp_path / str(number))
         copy = folder / queue.relative_to(tmp_path / "good")

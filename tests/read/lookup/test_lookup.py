@@ -248,8 +248,7 @@ def small_store(folder: Path) -> tuple[Path, list[Key]]:
             "msgId": [f"ID{row}" for row in range(6)],
         }
         store.append(pa.RecordBatch.from_pydict(table))
-    with rmqstore.open(root) as store:
-        rows = read(store, columns="keys,msgId,commitLogOffset,storeTimestamp")
+    rows = read(root, columns="keys,msgId,commitLogOffset,storeTimestamp")
     return root, [
         (key, row["commitLogOffset"], row["storeTimestamp"])
         for row in rows
