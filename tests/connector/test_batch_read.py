@@ -39,13 +39,6 @@ def refused(frame: Frame, *texts: str) -> None:
         assert text in str(caught.value)
 
 
-def same_rows(one: Frame, other: Frame) -> bool:
-    same_types = [(field.name, field.dataType) for field in one.schema] == [
-        (field.name, field.dataType) for field in (other.schema[name] for name in other.columns)
-    ]
-    return same_types and sorted(map(repr, one.collect())) == sorted(map(repr, other.collect()))
-
-
 def queue_rows(name: str, topic: str, queue_id: int) -> list[Row]:
     return goldens.queues(name)[topic, queue_id]
 
@@ -107,13 +100,6 @@ def test_a_read_of_no_message_is_an_empty_frame(golden: Golden) -> None:
 
 
 # ---- columns, schemas
-
-
-def test_columns_are_those_of_the_full_read(golden: Golden) -> None:
-    names = ["commitLogOffset", "tags", "body", "queueId", "topic"]
-    found = golden.load("basic", columns=", ".join(names))
-    assert found.schema.fieldNames() == names
-    assert same_rows(found, golden.load("basic").select(*names))
 
 
 def test_a_schema_may_have_a_map_without_nulls(golden: Golden) -> None:
@@ -339,23 +325,6 @@ def test_damage_in_one_of_many_tasks_is_still_found(
         assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
             victim["physicalOffset"]
         ]
-
-
-def test_damage_of_a_log_whose_queues_are_gone_is_not_a_silent_end(
-    golden: Golden, tmp_path: Path
-) -> None:
-    root = golden.copy("crash4", tmp_path / "s")
-    records = goldens.records("crash4")
-    victim = records[-1]["physicalOffset"]  # of which no later record of its queue tells
-    file = root / "commitlog" / f"{victim - victim % 65536:020d}"
-    data = bytearray(file.read_bytes())
-    data[victim % 65536 : victim % 65536 + 8] = b"\xff" * 8
-    file.write_bytes(data)
-    options = {"columns": "commitLogOffset", "includeSystemTopics": "true"}
-    refused(golden.load(root, **options), "CorruptRecordError", str(file), str(victim))
-    assert offsets(golden.read(root, mode="DROPMALFORMED", **options)) == physical(records[:-1])
-    rows = golden.read(root, mode="PERMISSIVE", **options)
-    assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [victim]
 
 
 # ---- queues of other kinds

@@ -198,22 +198,6 @@ def test_every_column_and_what_overrides_what(engine: Engine, tmp_path: Path) ->
     assert topics["T"]["writeQueueNums"] == 8
 
 
-def test_delayed_messages_wait_in_the_schedule_topic(engine: Engine, tmp_path: Path) -> None:
-    levels = [number % 3 * 10 for number in range(30)]
-    table = with_column(rows(30), "delayTimeLevel", levels, pa.int32())
-    write(engine.frame(table, 2), tmp_path / "s", **SMALL)
-    columns = "topic,queueId,properties,storeTimestamp,tagsCode"
-    options = {"brokerName": "b", "includeSystemTopics": "true", "columns": columns}
-    found = read(engine, tmp_path / "s", **options)
-    delayed = [row for row in found if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
-    assert len(delayed) == 20
-    assert {row["queueId"] for row in delayed} == {9, 17}
-    for row in delayed:
-        assert row["properties"]["REAL_TOPIC"] == "Orders"
-        wait = {"10": 360_000, "18": 7_200_000}[row["properties"]["DELAY"]]
-        assert row["tagsCode"] == row["storeTimestamp"] + wait
-
-
 @pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
 def test_bodies_are_compressed_above_a_size(engine: Engine, tmp_path: Path, codec: str) -> None:
     table = rows(20)

@@ -84,6 +84,7 @@ GIVEN = {
         "ERROR", lambda read: read.request.selection.timestamp_strategy == "error",
     ),
     "tags": ("A || B", lambda read: read.request.tags == {"A", "B"}),
+    "filter": ("a = 'x'", lambda read: read.request.filter is not None),
     "columns": (" body , topic", lambda read: read.columns.columns == ("body", "topic")),
     "scan": ("CommitLog", lambda read: read.request.by == "commitlog"),
     "minPartitions": ("3", lambda read: read.limits.min_partitions == 3),

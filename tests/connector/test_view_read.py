@@ -48,15 +48,6 @@ def test_a_view_gives_the_rows_of_the_core(golden: Golden, name: str, view: str)
     assert sorted(collect(frame), key=str) == sorted(expected, key=str)
 
 
-def test_several_stores_in_one_view_are_distinguished(golden: Golden) -> None:
-    paths = [golden.path("basic"), golden.path("v2")]
-    names = {str(paths[0]): "a", str(paths[1]): "b"}
-    found = collect(golden.load(paths, view="topics", brokerName=names, includeSystemTopics="true"))
-    for broker, name in (("a", "basic"), ("b", "v2")):
-        counts = {row["topic"]: row["messages"] for row in found if row["brokerName"] == broker}
-        assert counts == goldens.summary(name)["counts"]["perTopic"]
-
-
 def test_a_schema_is_a_projection_with_wider_types(golden: Golden) -> None:
     frame = golden.load(
         "basic", view="queues", schema="queueId long, topic string", subscribe="TopicA"
@@ -81,28 +72,6 @@ def test_views_are_not_streams(golden: Golden, tmp_path: Path) -> None:
     )
     with pytest.raises(PySparkException, match="views are for batch reads"):
         query.processAllAvailable()
-
-
-@pytest.mark.parametrize("view", ["commitlog", "consumequeue", "index", "queues", "topics"])
-def test_views_are_cut_into_tasks_that_give_all_rows_once(
-    golden_store: GoldenStore, view: str
-) -> None:
-    path = golden_store("basic")
-    parsed = parse_view_options(
-        {"path": str(path), "view": view, "maxBytesPerPartition": "1", "minPartitions": "4"}
-    )
-    reader = RmqStoreViewReader(view_schema(parsed), parsed)
-    planned = reader.partitions()
-    assert len(planned) > 4
-    found = [row for split in planned for row in rows(reader.read(split))]
-    with rmqstore.open(path) as store:
-        assert found == rows(store.view(view))
-
-
-def test_small_views_are_one_task(golden_store: GoldenStore) -> None:
-    for view in ("commitlog", "consumequeue", "queues", "topics", "groups", "files"):
-        assert len(splits(golden_store("live"), view)) == 1
-    assert len(splits(golden_store("live"), "commitlog", minPartitions="3")) >= 3
 
 
 def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
