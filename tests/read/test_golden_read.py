@@ -127,11 +127,12 @@ def test_offset_at_answers_time_queries_as_the_real_store_does(
     known = set(goldens.queues(name))
     with rmqstore.open(golden_store(name)) as store:
         for row in queries:
-            if (row["topic"], row["queueId"]) in known:
-                found = store.offset_at(
-                    row["topic"], row["queueId"], row["timestamp"], boundary.lower()
-                )
+            topic, queue_id, time = row["topic"], row["queueId"], row["timestamp"]
+            if (topic, queue_id) in known:
+                found = store.offset_at(topic, queue_id, time, boundary.lower())
                 assert found == row["offset"], row
+                by_queue_id = store.offsets_at(topic, time, boundary.lower())
+                assert (by_queue_id[queue_id], [*by_queue_id]) == (found, store.queue_ids(topic))
 
 
 @pytest.mark.parametrize("name", STALE_MINIMUM)

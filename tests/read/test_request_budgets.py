@@ -52,8 +52,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_ends_of_eight_queues_take_few_requests(root: Path) -> None:
     with remote(root) as store:
         assert store.count() == 60_000
+        assert len(store.parts.sampler.log_headers()) < 64
         assert counts(store).gets <= 60
         assert counts(store).bytes <= 8_000_000
+        assert counts(store).listings < 20
 
 
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import shutil
@@ -17,7 +16,6 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-import tiers
 from goldens import Golden
 from memory_storage import MemoryStorage
 from reading import by_queue, plain, read, rows
@@ -28,7 +26,6 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     OptionError,
     RmqStoreError,
-    StoreFormatError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.record import from_millis
@@ -611,9 +608,6 @@ def test_records_and_units_that_retention_deleted_are_left_out(
         assert len(read(store)) == end - 20
 
 
-MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
-
-
 def damage_of(store: Path, mode: str) -> tuple[list[dict], Exception | None]:
     try:
         return read(store, columns=None, mode=mode), None
@@ -784,41 +778,6 @@ def test_other_names_are_passed_over(
         assert store.queue_range(queue.parent.name, 5) == (0, 0)
         assert len(read(store)) == 100
     assert caplog.text.count("not named as a file of tiered storage") == 4
-
-
-@pytest.mark.parametrize("seed", tiers.seeds(3))
-def test_hostile_bytes_end_in_an_error_or_in_rows(
-    golden_store: Golden, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    rng = random.Random(seed)
-    queue = made_tier(golden_store, tmp_path / "good", units_per_file=40)
-    good = {row["queueOffset"]: row for row in read(tmp_path / "good")}
-    for number in range(25):
-        folder = shutil.copytree(tmp_path / "good", tmp_path / str(number))
-        copy = folder / queue.relative_to(tmp_path / "good")
-        for _ in range(rng.randrange(1, 4)):
-            file = rng.choice(files_of(copy, rng.choice(["COMMIT_LOG", "CONSUME_QUEUE"])))
-            content = bytearray(file.read_bytes())
-            kind = rng.randrange(4)
-            if kind == 0 and content:
-                content[rng.randrange(len(content))] = rng.randrange(256)
-            elif kind == 1:
-                del content[rng.randrange(len(content) + 1) :]
-            elif kind == 2:
-                start = rng.randrange(len(content) + 1)
-                content[start : start + 40] = os.urandom(min(40, len(content) - start))
-            else:
-                content += rng.choice([b"\0" * 20, b"\xff" * 20, os.urandom(33)])
-            file.write_bytes(content)
-        for mode in MODES:
-            rows, err = damage_of(folder, mode)
-            assert err is None or isinstance(err, StoreFormatError | OffsetOutOfRangeError)
-            for row in rows:
-                if not row.get("_corrupt_record"):
-                    # nothing protects properties, times and hosts
-                    assert row["body"] == good[row["queueOffset"]]["body"]
-        shutil.rmtree(folder)
 
 
 def test_inner_batches_are_read_message_by_message(golden_store: Golden, tmp_path: Path) -> None:

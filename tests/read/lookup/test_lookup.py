@@ -183,16 +183,6 @@ def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
         assert column(store, "commitLogOffset", msg_id=lower) == [rows[0]["commitLogOffset"]]
 
 
-@pytest.mark.parametrize("name", ["basic", "edges", "v49"])
-def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: Golden) -> None:
-    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
-    with rmqstore.open(golden_store(name)) as store:
-        for query in goldens.summary(name)["timeQueries"][:200]:
-            found = store.offsets_at(query["topic"], query["timestamp"], query["boundary"].lower())
-            assert found[query["queueId"]] == query["offset"], query
-            assert set(found) == {queue for topic, queue in queues if topic == query["topic"]}
-
-
 @pytest.mark.parametrize("step", tiers.sampled(61, 9))
 def test_long_chains_are_found_as_short_ones(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch, step: int
