@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 
 import rmqstore
 import store_builder as build
-from connector.streams import SIZES, add, put
+from connector.engine import ddl
+from connector.streams import SCHEMA, SIZES, add, put
 from connector.test_stream_read import numbered
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
@@ -38,27 +39,21 @@ LENIENT = {"failOnDataLoss": "false"}
 class Query:
     """A query that starts at the earliest message, trigger by trigger."""
 
+    columns = SCHEMA
+
     def __init__(
         self, path: Path | list[Path], offset: dict[str, Any] | None = None, **options: object
     ) -> None:
-        schema = (
-            StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long")
-        )
-        given = {
-            "startingOffsets": "earliest",
-            **{name: str(value) for name, value in options.items()},
-        }
-        given |= (
-            {"paths": json.dumps([str(one) for one in path])}
-            if isinstance(path, list)
-            else {"path": str(path)}
-        )
-        self.reader = RmqStoreStreamReader(
-            schema.add("body", "string"), parse_stream_options(given)
-        )
+        given = {"startingOffsets": "earliest"}
+        given |= {name: str(value) for name, value in options.items()}
+        if not isinstance(path, list):
+            given["path"] = str(path)
+        elif path:
+            given["paths"] = json.dumps([str(one) for one in path])
+        self.reader = RmqStoreStreamReader(ddl(self.columns), parse_stream_options(given))
         self.offset = offset or self.reader.initialOffset()
 
-    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         batches = [
             batch for part in self.reader.partitions(start, end) for batch in self.reader.read(part)
         ]
