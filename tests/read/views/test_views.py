@@ -522,6 +522,27 @@ def test_files_show_their_range_and_state(golden_store: Golden) -> None:
     assert expected
 
 
+def test_files_of_log_and_index_have_the_times_of_their_records(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        records = store.scan(
+            scan="commitlog",
+            columns=["commitLogOffset", "storeTimestamp"],
+            include_system_topics=True,
+        ).read_all()
+        rows = store.view("files").read_all().to_pylist()
+    stored = list(zip(*(column.to_pylist() for column in records.columns), strict=True))
+    files = [row for row in rows if row["kind"] == "commitlog"]
+    assert len(files) == 3
+    for row in files:
+        own = [time for at, time in stored if row["rangeStart"] <= at < row["rangeEnd"]]
+        assert (row["firstStoreTimestamp"], row["lastStoreTimestamp"]) == (min(own), max(own))
+    times = {time for _, time in stored}
+    indexes = [row for row in rows if row["kind"] == "index" and row["state"] == "live"]
+    assert indexes
+    assert all(row["firstStoreTimestamp"] in times for row in indexes)
+    assert {row["firstStoreTimestamp"] for row in rows if row["kind"] == "consumequeue"} == {None}
+
+
 def test_files_of_databases_and_of_the_timer_wheel_have_kinds(copied: Golden) -> None:
     root = copied("v55-live-rocksdb")
     for name in ("timerwheel.52", "timerwheel.104", "timerwheel.156.tmp"):
