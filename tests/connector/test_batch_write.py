@@ -22,6 +22,7 @@ import rmqstore
 from connector.engine import Engine, Frame, LocalFrame
 from connector.sparkreads import GoldenStore, load, read
 from connector.streams import SMALL, Clock
+from reading import by_queue
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
@@ -102,19 +103,10 @@ def test_what_was_read_is_written_as_the_same_messages(
         **SMALL | {"mappedFileSizeCommitLog": "131072"},
     )  # fmt: skip
     before, after = (
-        read(engine, golden_store(name), **options),
-        read(engine, tmp_path / "copy", **options),
+        by_queue({column: row[column] for column in SAME} for row in read(engine, root, **options))
+        for root in (golden_store(name), tmp_path / "copy")
     )
-
-    def by_queue(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
-        queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for row in sorted(rows, key=lambda row: row["queueOffset"]):
-            queues.setdefault((row["topic"], row["queueId"]), []).append(
-                {column: row[column] for column in SAME}
-            )
-        return queues
-
-    assert by_queue(after) == by_queue(before)
+    assert after == before
 
 
 def test_rows_show_all_at_once_with_keys_ids_and_queues(engine: Engine, tmp_path: Path) -> None:

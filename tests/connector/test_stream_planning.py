@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,6 @@ def cut(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     query = Query(root)
     assert len(query.trigger()) == 35
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     return root, query.offset
 
 
@@ -311,7 +309,6 @@ def test_a_closed_store_that_falls_back_after_the_plan_of_a_batch_is_data_loss(
     failing, lenient = planned(), planned(**LENIENT)
     assert bodies(*failing) == numbered(0, 30)
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     add(root, ("A", 0, numbered(0, n_new, "new")))
     with pytest.raises(OffsetOutOfRangeError):
         bodies(*failing)
@@ -329,7 +326,6 @@ def test_a_closed_store_that_falls_back_after_the_plan_gives_no_message_twice(
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     planned = query.reader.partitions(query.offset, end)
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     new = numbered(0, 15, "new")
     add(root, ("A", 0, new))
     batches = [batch for part in planned for batch in query.reader.read(part)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,7 +244,6 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     add(root, ("A", 0, numbered(100, 110)))
     drain(engine, root, state, **EARLIEST)
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     with rmqstore.open(root, mode="a") as writer:
         if refill:
             put(writer, "A", 0, numbered(0, refill, "new"))

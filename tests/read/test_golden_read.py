@@ -28,8 +28,6 @@ EVERY = (
     *(*goldens.OF_GROUPS, *goldens.OF_GROUPS_CRASHED),
 )
 TRANSACTION_TYPE, WITHOUT_QUEUE = 12, (4, 12)  # prepared, and rolled back
-# Of these nothing tells the broker's name but the folder, which tests name after the store.
-NAMED = {"live": "broker-a"}
 
 
 def _columns_of(row: dict[str, object], *names: str) -> dict[str, object]:

@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from rmqstore.read.store_parts import open_parts
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
 _STORE_TIME = 56  # where a record with IPv4 hosts has it
+COLUMNS = "topic,queueId,queueOffset,body,properties"
 
 
 @pytest.fixture(params=goldens.IN_TIER)
@@ -48,6 +49,19 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def tier_of(root: Path) -> Path:
     return root / "tieredstore"
+
+
+def alone_and_continued(root: Path, tier: Path) -> Iterator[rmqstore.MessageStore]:
+    """Open tiered storage alone, and then the local store that continues it."""
+    with rmqstore.open(tier) as store:
+        yield store
+    with rmqstore.open(root, tiered=tier) as store:
+        yield store
+
+
+def many_messages(root: Path) -> list[Stored]:
+    """Return the messages of a queue that has 100 or more."""
+    return next(stored for stored in stored_messages(root).values() if len(stored) >= 100)
 
 
 def test_the_tier_has_the_messages_that_rocketmq_serves_from_it(
@@ -180,9 +194,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: Golden, name: str)
 
 
 def test_no_clock_hides_a_message_from_a_condition(golden_store: Golden, tmp_path: Path) -> None:
-    messages = next(
-        stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
-    )
+    messages = many_messages(golden_store("basic"))
     rng = random.Random(3)
     times = [1_700_000_000_000 + 1000 * number for number in range(100)]
     for number in rng.sample(range(100), 5):
@@ -235,20 +247,19 @@ def test_any_storage_holds_a_tier(golden_store: Golden, name: str) -> None:
 
 def test_what_needs_one_log_is_refused(golden_store: Golden) -> None:
     root = golden_store("tiered")
-    for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
-        with rmqstore.open(path, **options) as store:
-            for ask in (
-                lambda: store.get(0),
-                lambda: store.query("TierA", "k18543"),
-                lambda: store.matched_groups("TierA", 0, 0),
-                lambda: store.scan(scan="commitlog").read_all(),
-                *(
-                    lambda view=view: store.view(view).read_all()
-                    for view in ("commitlog", "consumequeue", "index", "epochs", "files")
-                ),
-            ):
-                with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
-                    ask()
+    refused: list[Callable[[rmqstore.MessageStore], object]] = [
+        lambda store: store.get(0),
+        lambda store: store.query("TierA", "k18543"),
+        lambda store: store.matched_groups("TierA", 0, 0),
+        lambda store: store.scan(scan="commitlog").read_all(),
+    ]
+    for store in alone_and_continued(root, tier_of(root)):
+        for ask in refused:
+            with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
+                ask(store)
+        for view in ("commitlog", "consumequeue", "index", "epochs", "files"):
+            with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
+                store.view(view)
     with rmqstore.open(tier_of(root)) as store:
         with pytest.raises(UnsupportedFeatureError, match="include_pending"):
             store.scan(include_pending=True)
@@ -263,29 +274,28 @@ def test_what_needs_one_log_is_refused(golden_store: Golden) -> None:
 
 def test_views_count_messages_wherever_they_are(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
-    for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
-        with rmqstore.open(path, **options) as store:
-            messages = by_queue(read(store))
-            queues = rows(store.view("queues", include_system_topics=True))
-            assert {(row["topic"], row["queueId"]) for row in queues} >= messages.keys()
-            for row in queues:
-                found = messages.get((row["topic"], row["queueId"]), [])
-                assert row["reason"] is None
-                assert row["messages"] == len(found)
-                assert row["maxOffset"] - row["minOffset"] == len(found)
-                assert row["bytes"] == sum(message["storeSize"] for message in found)
-                if found:
-                    assert row["minOffset"] == found[0]["queueOffset"]
-                    times = [plain(row)[f"{which}StoreTimestamp"] for which in ("first", "last")]
-                    expected = [found[place]["storeTimestamp"] for place in (0, -1)]
-                    assert [millis(time) for time in times] == expected
-            topics = {row["topic"]: row for row in rows(store.view("topics"))}
-            for topic in {topic for topic, _ in messages}:
-                n = sum(len(found) for (one, _), found in messages.items() if one == topic)
-                assert topics[topic]["messages"] == n
-                assert topics[topic]["reason"] == "config/topics.json has no entry for it"
-            with pytest.raises(OptionError, match="NoSuchTopic"):
-                store.view("queues", subscribe="NoSuchTopic")
+    for store in alone_and_continued(root, tier_of(root)):
+        messages = by_queue(read(store))
+        queues = rows(store.view("queues", include_system_topics=True))
+        assert {(row["topic"], row["queueId"]) for row in queues} >= messages.keys()
+        for row in queues:
+            found = messages.get((row["topic"], row["queueId"]), [])
+            assert row["reason"] is None
+            assert row["messages"] == len(found)
+            assert row["maxOffset"] - row["minOffset"] == len(found)
+            assert row["bytes"] == sum(message["storeSize"] for message in found)
+            if found:
+                assert row["minOffset"] == found[0]["queueOffset"]
+                times = [plain(row)[f"{which}StoreTimestamp"] for which in ("first", "last")]
+                expected = [found[place]["storeTimestamp"] for place in (0, -1)]
+                assert [millis(time) for time in times] == expected
+        topics = {row["topic"]: row for row in rows(store.view("topics"))}
+        for topic in {topic for topic, _ in messages}:
+            n = sum(len(found) for (one, _), found in messages.items() if one == topic)
+            assert topics[topic]["messages"] == n
+            assert topics[topic]["reason"] == "config/topics.json has no entry for it"
+        with pytest.raises(OptionError, match="NoSuchTopic"):
+            store.view("queues", subscribe="NoSuchTopic")
 
 
 def test_the_lag_of_groups_counts_messages_in_the_tier(copied: Golden) -> None:
@@ -396,9 +406,7 @@ def test_a_broker_is_found_from_each_folder(golden_store: Golden, tmp_path: Path
 
 def made_tier(golden_store: Golden, folder: Path, **options: int) -> Path:
     """Write tiered storage of one queue of a golden store, and return the folder of the queue."""
-    messages = next(
-        stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
-    )
+    messages = many_messages(golden_store("basic"))
     key = _key_of(messages[0])
     broker = write_tier(folder, {key: messages[:100]}, **options)
     return broker / key[0] / str(key[1])
@@ -415,14 +423,9 @@ def _key_of(message: Stored) -> tuple[str, int]:
 
 def test_files_may_have_any_length_and_begin_anywhere(golden_store: Golden, tmp_path: Path) -> None:
     rng = random.Random(7)
-    messages = {
-        key: stored
-        for key, stored in stored_messages(golden_store("basic")).items()
-        if len(stored) > 10
-    }
-    expected = by_queue(
-        read(golden_store("basic"), columns="topic,queueId,queueOffset,body,properties")
-    )
+    root = golden_store("basic")
+    messages = {key: stored for key, stored in stored_messages(root).items() if len(stored) > 10}
+    expected = by_queue(read(golden_store("basic"), columns=COLUMNS))
     for number in range(6):
         first = {key: rng.randrange(len(stored)) for key, stored in messages.items()}
         broker = write_tier(
@@ -433,7 +436,7 @@ def test_files_may_have_any_length_and_begin_anywhere(golden_store: Golden, tmp_
             log_start=rng.choice([0, 123, 1 << 33]),
         )
         with rmqstore.open(broker) as store:
-            found = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+            found = by_queue(read(store, columns=COLUMNS))
             assert found == {
                 key: [
                     row
@@ -448,11 +451,10 @@ def test_the_crc_of_a_whole_record_is_not_checked(golden_store: Golden, tmp_path
     root = golden_store("prop-crc")
     messages = {key: stored for key, stored in stored_messages(root).items() if stored}
     broker = write_tier(tmp_path, messages, log_start=40)
-    expected = by_queue(read(root, columns="topic,queueId,queueOffset,body,properties"))
+    expected = by_queue(read(root, columns=COLUMNS))
     with rmqstore.open(broker) as store:
-        columns = "topic,queueId,queueOffset,body,properties"
-        assert by_queue(read(store, columns=columns)) == expected
-        tagged = read(store, columns=columns, tags="TagA", filter="TAGS IS NOT NULL")
+        assert by_queue(read(store, columns=COLUMNS)) == expected
+        tagged = read(store, columns=COLUMNS, tags="TagA", filter="TAGS IS NOT NULL")
         assert all(row["properties"]["TAGS"] == "TagA" for row in tagged)
 
 
@@ -697,13 +699,12 @@ def test_a_queue_without_a_valid_name_is_not_taken_for_an_empty_one(
     bad = file.rename(file.with_name("0" * 27 + "7"))
     empty = tmp_path / "store"
     (empty / "commitlog").mkdir(parents=True)
-    for path, options in ((tmp_path / "tier", {}), (empty, {"tiered": tmp_path / "tier"})):
-        with rmqstore.open(path, **options) as store:
-            with pytest.raises(CorruptQueueError, match=f"{bad}.*not a multiple of 20"):
-                store.count()
-            caplog.clear()
-            assert store.count(mode="DROPMALFORMED") == 0
-            assert "not a multiple of 20" in caplog.text
+    for store in alone_and_continued(empty, tmp_path / "tier"):
+        with pytest.raises(CorruptQueueError, match=f"{bad}.*not a multiple of 20"):
+            store.count()
+        caplog.clear()
+        assert store.count(mode="DROPMALFORMED") == 0
+        assert "not a multiple of 20" in caplog.text
     shutil.rmtree(queue / "CONSUME_QUEUE")
     with rmqstore.open(tmp_path / "tier") as store:
         caplog.clear()
@@ -736,12 +737,12 @@ def test_a_store_that_was_not_closed_is_continued_too(
 def test_an_exact_copy_of_a_tier_is_a_store(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("tiered")
     with rmqstore.open(tier_of(root)) as store:
-        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+        expected = by_queue(read(store, columns=COLUMNS))
         with rmqstore.create(tmp_path / "copy") as copy:
             for batch in store.scan(verbatim=True, subscribe=["TierB", "TierLate", "TierV6"]):
                 copy.append(batch, verbatim=True)
     with rmqstore.open(tmp_path / "copy") as store:
-        found = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+        found = by_queue(read(store, columns=COLUMNS))
         assert found == {key: rows for key, rows in expected.items() if key in found}
         assert len(found) == 4
 
@@ -791,22 +792,21 @@ def test_inner_batches_are_read_message_by_message(golden_store: Golden, tmp_pat
         expected = by_queue(read(store, columns=columns))
         batch_topics = {*store.parts.queues.batch_topics()}
     some = next(row for rows in expected.values() for row in rows if row["tags"] and row["keys"])
-    for path, options in ((tier, {}), (root, {"tiered": tier})):
-        with rmqstore.open(path, **options) as store:
-            assert by_queue(read(store, columns=columns)) == expected
-            tagged = by_queue(read(store, columns=columns, tags=some["tags"]))
-            assert tagged == by_queue(
-                row for rows in expected.values() for row in rows if row["tags"] == some["tags"]
-            )
-            key = some["keys"].split(" ")[0]
-            found = by_queue(read(store, columns=columns, msg_key=key, subscribe=some["topic"]))
-            wanted = by_queue(
-                row
-                for rows in expected.values()
-                for row in rows
-                if row["topic"] == some["topic"] and key in (row["keys"] or "").split(" ")
-            )
-            assert found == wanted
+    for store in alone_and_continued(root, tier):
+        assert by_queue(read(store, columns=columns)) == expected
+        tagged = by_queue(read(store, columns=columns, tags=some["tags"]))
+        assert tagged == by_queue(
+            row for rows in expected.values() for row in rows if row["tags"] == some["tags"]
+        )
+        key = some["keys"].split(" ")[0]
+        found = by_queue(read(store, columns=columns, msg_key=key, subscribe=some["topic"]))
+        wanted = by_queue(
+            row
+            for rows in expected.values()
+            for row in rows
+            if row["topic"] == some["topic"] and key in (row["keys"] or "").split(" ")
+        )
+        assert found == wanted
     with rmqstore.open(tier) as store, pytest.raises(UnsupportedFeatureError, match="BatchCQ"):
         read(store, columns=None, verbatim=True, subscribe=sorted(batch_topics))
 
