@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,11 +39,7 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         found = read(store)
-    expected = {
-        queue: [goldens.asked(row, "b") for row in rows]
-        for queue, rows in goldens.queues(name).items()
-    }
-    assert by_queue(found) == {queue: rows for queue, rows in expected.items() if rows}
+    assert by_queue(found) == goldens.by_queue(name, "b")
     places = [row["physicalOffset"] for row in goldens.lines(name, "expected")]
     assert offsets(found) == sorted(places), "in the order of the log"
 
@@ -197,12 +192,12 @@ def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
     golden_store: Golden, name: str
 ) -> None:
     """The real store serves less after its recovery: facts 27 and 28 of golden/README.md."""
-    expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
     with rmqstore.open(golden_store(name), broker_name="b") as store:
-        for row in read(store, scan="commitlog", include_system_topics=True):
-            if row["sysFlag"] & TRANSACTION_TYPE in WITHOUT_QUEUE:
-                continue
-            expected.setdefault((row["topic"], row["queueId"]), []).append(row)
+        expected = by_queue(
+            row
+            for row in read(store, scan="commitlog")
+            if row["sysFlag"] & TRANSACTION_TYPE not in WITHOUT_QUEUE
+        )
         found = by_queue(read(store))
         topics = store.topics()
     codes = {

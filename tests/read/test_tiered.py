@@ -69,11 +69,7 @@ def test_the_tier_has_the_messages_that_rocketmq_serves_from_it(
 ) -> None:
     with rmqstore.open(tier_of(golden_store(name))) as store:
         assert store.broker_name == "oracle"
-        found = by_queue(read(store))
-        assert found == {
-            key: [goldens.asked(row, "oracle") for row in rows]
-            for key, rows in goldens.queues(name).items()
-        }
+        assert by_queue(read(store)) == goldens.by_queue(name, "oracle")
         for queue in goldens.summary(name)["queues"]:
             span = store.queue_range(queue["topic"], queue["queueId"])
             assert span == (queue["minOffset"], queue["maxOffset"])
@@ -84,10 +80,7 @@ def test_the_local_store_goes_on_where_it_begins(golden_store: Golden, name: str
     with rmqstore.open(root, tiered=tier_of(root)) as store, rmqstore.open(root) as alone:
         local = by_queue(read(alone))
         found = by_queue(read(store))
-        in_tier = {
-            key: [goldens.asked(row, store.broker_name) for row in rows]
-            for key, rows in goldens.queues(name).items()
-        }
+        in_tier = goldens.by_queue(name, store.broker_name)
         for queue in goldens.summary(name)["queues"]:
             key = (queue["topic"], queue["queueId"])
             rows = found[key]

@@ -24,9 +24,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 
 NAME, LMQ = "lmq", "%LMQ%sub_3"
 CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
-EVERYTHING = {
-    key: [goldens.asked(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()
-}
+EVERYTHING = goldens.by_queue(NAME, "b")
 
 
 @pytest.fixture
