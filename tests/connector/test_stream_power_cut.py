@@ -15,6 +15,7 @@ import rmqstore
 import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
 from connector.test_stream_read import numbered
+from mutations import overwrite
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 from rmqstore.read.parts import QueuesPart
 from rmqstore.read.tail import StoreTail
@@ -335,9 +336,7 @@ def test_damage_of_a_store_at_rest_is_not_waited_for(
     path = root / "commitlog" / f"{0:020d}"
     query = Query(root)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    with path.open("r+b") as file:
-        file.seek(damaged.physical_offset + 90)
-        file.write(b"\xff")
+    overwrite(path, damaged.physical_offset + 90, b"\xff")
     invalidated: list[StoreTail] = []
 
     def invalidate(tail: StoreTail) -> None:

@@ -18,6 +18,7 @@ import rmqstore
 import store_builder as build
 from goldens import Golden
 from memory_storage import MemoryStorage
+from mutations import overwrite
 from reading import by_queue, plain, read, rows
 from rmqstore.errors import (
     CorruptQueueError,
@@ -535,9 +536,7 @@ def test_damage_where_the_local_store_begins_is_not_taken_for_another_store(
     tier = Path(shutil.copytree(tier_of(root), tmp_path / "t"))
     queue = next(tier.iterdir()) / "oracle" / "TierA" / "0"
     units = files_of(queue, "CONSUME_QUEUE")[1]
-    with units.open("r+b") as file:
-        file.seek((start - 50) * 20)
-        file.write(bytes(20))
+    overwrite(units, (start - 50) * 20, bytes(20))
     with rmqstore.open(root, tiered=tier) as store:
         rows = by_queue(read(store))["TierA", 0]
         assert [row["queueOffset"] for row in rows] == [*range(104)]
@@ -616,9 +615,7 @@ def test_a_damaged_record_is_named_with_its_own_offset(
     queue = made_tier(golden_store, tmp_path, log_start=1000)
     file = files_of(queue, "COMMIT_LOG")[1]
     base = int(file.name[-20:])
-    content = bytearray(file.read_bytes())
-    content[100] ^= 0xFF  # in the body of the first record
-    file.write_bytes(content)
+    overwrite(file, 100, b"\xff")  # in the body of the first record
     _, err = damage_of(tmp_path, "FAILFAST")
     assert isinstance(err, CorruptRecordError)
     assert err.path == str(file)

@@ -20,6 +20,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import column, offsets, read
 from rmqstore import Message
 from rmqstore.errors import OptionError
@@ -391,10 +392,8 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
     name: str, copied: Golden, step: int
 ) -> None:
     root = copied(name)
-    newest = max((root / "index").iterdir())
-    data = bytearray(newest.read_bytes())
-    data[40 : 40 + 50 * 2] = bytes(50 * 2)  # half of the slots never reached the disk
-    newest.write_bytes(data)
+    # half of the slots never reached the disk
+    overwrite(max((root / "index").iterdir()), 40, bytes(50 * 2))
     records = goldens.records(name)
     with rmqstore.open(root) as store:
         for keyed in goldens.lines(name, "keys")[::step]:

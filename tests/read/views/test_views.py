@@ -17,6 +17,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
@@ -140,20 +141,14 @@ def _damaged(folder: Path) -> Path:
     return store.write(folder)
 
 
-def _overwrite(path: Path, at: int, stored: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(stored)
-
-
 def test_commitlog_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:
     root = _damaged(tmp_path / "s")
     clean = [row for row in view(root, "commitlog") if row["kind"] == "record"]
     assert len(clean) == 6
     log = next((root / "commitlog").iterdir())
-    _overwrite(log, clean[1]["commitLogOffset"] + 4, b"\0\0\0\1")  # a magic
-    _overwrite(log, clean[3]["commitLogOffset"] + 88, b"y")  # the first byte of a body
-    _overwrite(log, clean[4]["commitLogOffset"] + 28, struct.pack(">q", 7))  # its own place
+    overwrite(log, clean[1]["commitLogOffset"] + 4, b"\0\0\0\1")  # a magic
+    overwrite(log, clean[3]["commitLogOffset"] + 88, b"y")  # the first byte of a body
+    overwrite(log, clean[4]["commitLogOffset"] + 28, struct.pack(">q", 7))  # its own place
     found = view(root, "commitlog")
     found_rows = [
         (row["commitLogOffset"], row["kind"], row["isValid"])
@@ -397,10 +392,10 @@ def test_damaged_items_say_what_is_wrong(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
     item = 40 + 4 * 100
-    _overwrite(files[1], item + 20 * 5, b"\xff")  # a hash becomes negative
-    _overwrite(files[1], item + 20 * 7 + 16, struct.pack(">i", 9))  # an older item that is newer
-    _overwrite(files[1], item + 20 * 9, bytes(20))
-    _overwrite(files[2], 36, struct.pack(">i", 1 << 30))  # the number of items
+    overwrite(files[1], item + 20 * 5, b"\xff")  # a hash becomes negative
+    overwrite(files[1], item + 20 * 7 + 16, struct.pack(">i", 9))  # an older item that is newer
+    overwrite(files[1], item + 20 * 9, bytes(20))
+    overwrite(files[2], 36, struct.pack(">i", 1 << 30))  # the number of items
     found = view(root, "index")
     reasons = {(row["file"], row["number"]): row["reason"] for row in found if not row["isValid"]}
     assert reasons[files[1].name, 5] == "the hash is negative"
