@@ -28,13 +28,10 @@ from rmqstore.query.allocation import Allocation
 from rmqstore.read.views.schema import VIEWS
 
 
-def splits(path: Path, view: str, **options: str) -> list[ViewTask]:
-    parsed = parse_view_options({"path": str(path), "view": view, **options})
-    return [
-        split
-        for split in RmqStoreViewReader(view_schema(parsed), parsed).partitions()
-        if isinstance(split, ViewTask)
-    ]
+def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
+    parsed = parse_view_options(options)
+    reader = RmqStoreViewReader(view_schema(parsed), parsed)
+    return reader, list(reader.partitions())
 
 
 @pytest.mark.parametrize("view", sorted(VIEWS))
@@ -76,7 +73,8 @@ def test_views_are_not_streams(golden: Golden, tmp_path: Path) -> None:
 
 def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
     """The end of the log and the ends of queues cost a scan, which no task is to repeat."""
-    (split,) = splits(golden_store("crash"), "queues")
+    _, (split,) = planned(view="queues", path=str(golden_store("crash")))
+    assert isinstance(split, ViewTask)
     assert split.view_slice.log_end is not None
     assert split.view_slice.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
     assert sum(len(units.units) for units in split.view_slice.recovered.values()) > 0
@@ -139,7 +137,7 @@ def test_messages_are_not_a_view() -> None:
 
 def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None:
     with pytest.raises(OptionError, match="no topic Nope"):
-        splits(golden_store("basic"), "queues", subscribe="Nope")
+        planned(view="queues", path=str(golden_store("basic")), subscribe="Nope")
     with (
         rmqstore.open(golden_store("basic")) as store,
         pytest.raises(OptionError, match="no topic Nope"),
@@ -163,12 +161,6 @@ def test_two_stores_of_one_broker_are_read_once_or_refused(
     with pytest.raises(OptionError, match="both of broker b") as caught:
         planned(view="queues", paths=f'["{path}", "{other}"]', brokerName=names)
     assert "set brokerName" in str(caught.value)
-
-
-def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
-    parsed = parse_view_options(options)
-    reader = RmqStoreViewReader(view_schema(parsed), parsed)
-    return reader, list(reader.partitions())
 
 
 def test_a_cluster_is_one_task_of_all_its_stores(golden_store: GoldenStore, tmp_path: Path) -> None:
