@@ -24,6 +24,7 @@ from connector.sparkreads import (
     offsets,
     read,
 )
+from mutations import overwrite
 from reading import LOG_COLUMNS, TOLD_COLUMNS, Row
 
 COMPARABLE = (
@@ -37,10 +38,6 @@ def refused(frame: Frame, *texts: str) -> None:
         frame.collect()
     for text in texts:
         assert text in str(caught.value)
-
-
-def queue_rows(name: str, topic: str, queue_id: int) -> list[Row]:
-    return goldens.queues(name)[topic, queue_id]
 
 
 def physical(rows: list[Row]) -> set[int]:
@@ -203,15 +200,13 @@ def damaged(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Row]:
     """Return a copy of `basic` with a flipped body byte, and the message's answer-key row."""
-    root = Path(
-        shutil.copytree(golden_store("basic"), tmp_path_factory.mktemp("damaged") / "basic")
-    )
-    victim = next(row for row in queue_rows("basic", "TopicA", 1)[60:] if row["bodyBase64"])
-    file = root / "commitlog" / f"{victim['physicalOffset'] // 131072 * 131072:020d}"
-    data = bytearray(file.read_bytes())
+    folder = tmp_path_factory.mktemp("damaged") / "basic"
+    root = Path(shutil.copytree(golden_store("basic"), folder))
+    victim = next(row for row in goldens.queues("basic")["TopicA", 1][60:] if row["bodyBase64"])
+    start = victim["physicalOffset"] // 131072 * 131072
     # 84 bytes of fixed fields with IPv4 hosts, 4 of the body's length
-    data[victim["physicalOffset"] % 131072 + 88] ^= 0x20
-    file.write_bytes(data)
+    at = victim["physicalOffset"] - start + 88
+    overwrite(root / "commitlog" / f"{start:020d}", at, b"\xff")
     return root, victim
 
 

@@ -27,6 +27,7 @@ from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.log.writer_notes import read_commits
+from written import files_of
 
 # Sizes that let a small job roll over files of every kind.
 SAME = (
@@ -77,19 +78,9 @@ def refused(action: Callable[[], object], *texts: str) -> None:
         assert text in str(caught.value)
 
 
-def state(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }
-
-
 def data_state(root: Path) -> dict[str, bytes]:
     """What a broker would see: not the checkpoint, which only moves on, nor our own side files."""
-    return {
-        name: data
-        for name, data in state(root).items()
-        if name.split("/")[0] in ("commitlog", "consumequeue", "index")
-    }
+    return files_of(root, "commitlog", "consumequeue", "index")
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "ipv6", "edges", "compressed"])

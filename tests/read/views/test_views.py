@@ -29,10 +29,8 @@ from rmqstore.store.opening import open_for
 
 # The real store keeps a minimum here that points at no record (golden/README.md, facts 11 and 13).
 STALE_MINIMUM = ("expired2", "preblank")
-KEYS = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp",
-        "preparedTransactionOffset", "magic")  # fmt: skip
-OURS = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag",
-        "storeTimestamp", "preparedTransactionOffset", "magic")  # fmt: skip
+KEYS = (*goldens.RECORD_COLUMNS, "preparedTransactionOffset", "magic")
+OURS = (*goldens.RECORD_COLUMNS.values(), "preparedTransactionOffset", "magic")
 PLAIN_QUEUES = (*goldens.PLAIN, "cq-ext")
 EVERY = (*goldens.EVERY, *goldens.OF_GROUPS, *goldens.OF_GROUPS_CRASHED)
 
