@@ -91,6 +91,15 @@ def asked(row: Row, broker_name: str | None) -> Row:
     }
 
 
+def by_queue(name: str, broker_name: str | None) -> dict[tuple[str, int], list[Row]]:
+    """Return the messages that a store gives by queue: those of :func:`asked`, no empty queues."""
+    return {
+        queue: [asked(row, broker_name) for row in rows]
+        for queue, rows in queues(name).items()
+        if rows
+    }
+
+
 def message(row: Row, broker_name: str | None) -> Row:
     """Return the row of `expected` under our column names; times in ms, properties as a map.
 

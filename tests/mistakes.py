@@ -297,7 +297,7 @@ MISTAKES: Final = (
         "    limited[oldest] = max(limited[oldest], starts[oldest] + 1)\n",
         "",
         "a stream with maxBytesPerTrigger stands still at a message that is larger",
-        "connector/test_admission.py",
+        "connector/test_offsets.py",
     ),
     Mistake(
         "store/rmqstore/format/hashing.py",

@@ -38,6 +38,13 @@ def mutate(root: Path, rng: random.Random) -> str:
     return "; ".join(done)
 
 
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Write other bytes into a file, at a position."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
 def damage(data: bytes, rng: random.Random) -> bytes:
     damaged = bytearray(data)
     at = rng.randrange(len(damaged))

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import goldens
+import rmqstore
 from rmqstore import MessageStore
 from rmqstore.format.schema import ALL_COLUMNS
 
@@ -41,13 +42,19 @@ def plain(row: Row) -> Row:
     return row
 
 
-def read(store: MessageStore, **options: Any) -> list[Row]:
-    """Scan with every column that RocketMQ's answers show unless ``columns`` is given."""
+def read(store: MessageStore | Path, **options: Any) -> list[Row]:
+    """Scan with every column that RocketMQ's answers show unless ``columns`` is given.
+
+    A store that is named by its folder is opened for this read.
+    """
+    if isinstance(store, Path):
+        with rmqstore.open(store) as opened:
+            return read(opened, **options)
     default = TOLD_OF_LOG if options.get("scan") == "commitlog" else TOLD_COLUMNS
     return rows(store.scan(**{"columns": default, "include_system_topics": True, **options}))
 
 
-def column(store: MessageStore, name: str, **options: Any) -> list[Any]:
+def column(store: MessageStore | Path, name: str, **options: Any) -> list[Any]:
     """Return one column of a scan, with the options of :func:`read`."""
     return [row[name] for row in read(store, columns=name, **options)]
 

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import rmqstore
-from connector.engine import Engine, Query, StreamFrame
+from connector.engine import Engine, LocalFrame, Query, StreamFrame
+from reading import Row
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
@@ -110,6 +111,18 @@ def start(
         if once
         else writer.trigger(processingTime="200 milliseconds")
     ).start()
+
+
+def rows_of(frame: StreamFrame, folder: Path) -> list[Row]:
+    """Run a query over what is there now, whose state is in ``folder``; return its rows."""
+    found: list[Row] = []
+
+    def keep(batch: LocalFrame, _: int) -> None:
+        found.extend(batch.toArrow().to_pylist())
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return found
 
 
 def delivered(

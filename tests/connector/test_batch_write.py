@@ -22,10 +22,12 @@ import rmqstore
 from connector.engine import Engine, Frame, LocalFrame
 from connector.sparkreads import GoldenStore, load, read
 from connector.streams import SMALL, Clock
+from reading import by_queue
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.log.writer_notes import read_commits
+from written import files_of
 
 # Sizes that let a small job roll over files of every kind.
 SAME = (
@@ -76,19 +78,9 @@ def refused(action: Callable[[], object], *texts: str) -> None:
         assert text in str(caught.value)
 
 
-def state(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }
-
-
 def data_state(root: Path) -> dict[str, bytes]:
     """What a broker would see: not the checkpoint, which only moves on, nor our own side files."""
-    return {
-        name: data
-        for name, data in state(root).items()
-        if name.split("/")[0] in ("commitlog", "consumequeue", "index")
-    }
+    return files_of(root, "commitlog", "consumequeue", "index")
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "ipv6", "edges", "compressed"])
@@ -102,19 +94,10 @@ def test_what_was_read_is_written_as_the_same_messages(
         **SMALL | {"mappedFileSizeCommitLog": "131072"},
     )  # fmt: skip
     before, after = (
-        read(engine, golden_store(name), **options),
-        read(engine, tmp_path / "copy", **options),
+        by_queue({column: row[column] for column in SAME} for row in read(engine, root, **options))
+        for root in (golden_store(name), tmp_path / "copy")
     )
-
-    def by_queue(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
-        queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for row in sorted(rows, key=lambda row: row["queueOffset"]):
-            queues.setdefault((row["topic"], row["queueId"]), []).append(
-                {column: row[column] for column in SAME}
-            )
-        return queues
-
-    assert by_queue(after) == by_queue(before)
+    assert after == before
 
 
 def test_rows_show_all_at_once_with_keys_ids_and_queues(engine: Engine, tmp_path: Path) -> None:
@@ -196,22 +179,6 @@ def test_every_column_and_what_overrides_what(engine: Engine, tmp_path: Path) ->
     require_what_overrides_what(read(engine, tmp_path / "s", brokerName="b"))
     topics = json.loads((tmp_path / "s/config/topics.json").read_text())["topicConfigTable"]
     assert topics["T"]["writeQueueNums"] == 8
-
-
-def test_delayed_messages_wait_in_the_schedule_topic(engine: Engine, tmp_path: Path) -> None:
-    levels = [number % 3 * 10 for number in range(30)]
-    table = with_column(rows(30), "delayTimeLevel", levels, pa.int32())
-    write(engine.frame(table, 2), tmp_path / "s", **SMALL)
-    columns = "topic,queueId,properties,storeTimestamp,tagsCode"
-    options = {"brokerName": "b", "includeSystemTopics": "true", "columns": columns}
-    found = read(engine, tmp_path / "s", **options)
-    delayed = [row for row in found if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
-    assert len(delayed) == 20
-    assert {row["queueId"] for row in delayed} == {9, 17}
-    for row in delayed:
-        assert row["properties"]["REAL_TOPIC"] == "Orders"
-        wait = {"10": 360_000, "18": 7_200_000}[row["properties"]["DELAY"]]
-        assert row["tagsCode"] == row["storeTimestamp"] + wait
 
 
 @pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])

@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 import store_builder as build
 from connector.engine import Engine
 from connector.streams import add, put
+from connector.test_stream_planning import Query as StreamQuery
 from pyspark_rmqstore.batch_reader import RmqStoreReader
-from pyspark_rmqstore.options import parse_read_options, parse_stream_options
+from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import keep_options, options_of_read
-from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.store.opening import open_for
 
@@ -116,23 +116,11 @@ def test_tables_keep_their_brokers() -> None:
         keep_options(SCHEMA, {"brokers": '{"a": "s3://key:secret@bucket/x"}'})
 
 
-class Query:
-    """A query from the earliest message on, trigger by trigger."""
+class Query(StreamQuery):
+    columns = "brokerName string, body string"
 
     def __init__(self, named: str, offset: dict[str, Any] | None = None, **options: str) -> None:
-        given = {"startingOffsets": "earliest", "brokers": named, **options}
-        self.reader = RmqStoreStreamReader(SCHEMA, parse_stream_options(given))
-        self.offset = offset or self.reader.initialOffset()
-
-    def trigger(self) -> list[tuple[str, str]]:
-        end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
-        batches = [
-            batch
-            for part in (self.reader.partitions(self.offset, end) if end != self.offset else ())
-            for batch in self.reader.read(part)
-        ]
-        self.offset = end
-        return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+        super().__init__([], offset, brokers=named, **options)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import rmqstore
 import tiers
 from connector.clusters import SESSION, environment
 from connector.test_stream_write import by_queue, copy, source_store
+from reading import column
 from rmqstore.inspect.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.crash, pytest.mark.thorough]
@@ -135,9 +136,7 @@ def test_attempts_that_fail_are_repeated_or_live_on_write_no_row_twice(tmp_path:
     assert f"attempt-{PARTITIONS - 1}-1" in attempts, "no attempt was speculative"
     assert (folder / "staged").read_text() == "False"
     assert (folder / "zombie").read_text() == "wrote its part"
-    with rmqstore.open(root) as store:
-        log = store.scan(columns="body", scan="commitlog").read_all()["body"].to_pylist()
-    numbers = [int(body) for body in log]
+    numbers = [int(body) for body in column(root, "body", scan="commitlog")]
     assert numbers == [*range(ROWS), *range(ROWS)], "partitions come in order, and rows in each"
     queues = [list(map(int, bodies)) for bodies in by_queue(root).values()]
     assert [len(bodies) for bodies in queues] == [2 * ROWS // 4] * 4

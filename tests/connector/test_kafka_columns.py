@@ -28,8 +28,9 @@ from pyspark.sql.types import (
 )
 
 import rmqstore
-from connector.engine import Engine, Frame, LocalFrame, ddl, meets
+from connector.engine import Engine, Frame, ddl, meets
 from connector.sparkreads import GoldenStore, load
+from connector.streams import rows_of
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.schema import MADE_OF, as_kafka, default_schema, request_of
@@ -163,18 +164,7 @@ def test_a_stream_has_the_same_columns(engine: Engine, orders: Path, tmp_path: P
         .load(str(orders))
     )
     assert source.schema == WITH_HEADERS
-    found: list[Row] = []
-
-    def keep(batch: LocalFrame, _: int) -> None:
-        found.extend(batch.toArrow().to_pylist())
-
-    query = (
-        source.writeStream.foreachBatch(keep)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    found = rows_of(source, tmp_path)
     expected = load(engine, orders, columns="kafka", includeHeaders="true")
     assert in_order(found) == in_kafkas_columns(expected)
     assert len(found) == 4

@@ -12,6 +12,8 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, InputPartition
 
 import rmqstore
 import store_builder as build
+from connector.test_view_read import planned
+from mutations import overwrite
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
@@ -20,8 +22,6 @@ from pyspark_rmqstore.tasks import Task
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
     ViewTask,
-    parse_view_options,
-    view_schema,
 )
 from reading import rows
 from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
@@ -122,9 +122,7 @@ def test_small_tasks_are_not_packed(many: Path) -> None:
 def test_damage_is_named_by_its_store(many: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(many, tmp_path / "many"))
     (log,) = (folder / "broker-05" / "commitlog").iterdir()
-    stored = bytearray(log.read_bytes())
-    stored[stored.index(b"hello")] ^= 1
-    log.write_bytes(stored)
+    overwrite(log, log.read_bytes().index(b"hello"), b"H")
     read = Read(folder)
     with pytest.raises(CorruptRecordError, match="broker-05/commitlog"):
         read.counts()
@@ -176,12 +174,8 @@ def test_a_damaged_store_is_named_in_a_shared_task_of_a_view(many: Path, tmp_pat
 def _view(
     folder: Path, view: str, **options: str
 ) -> tuple[RmqStoreViewReader, list[InputPartition]]:
-    names = {str(root): root.name for root in sorted(folder.iterdir())}
-    parsed = parse_view_options(
-        {"path": f"{folder}/*", "view": view, "brokerName": json.dumps(names), **options}
-    )
-    reader = RmqStoreViewReader(view_schema(parsed), parsed)
-    tasks = list(reader.partitions())
+    names = json.dumps({str(root): root.name for root in sorted(folder.iterdir())})
+    reader, tasks = planned(path=f"{folder}/*", view=view, brokerName=names, **options)
     assert all(
         isinstance(split, ViewTask) for task in tasks for split in splits_of(task, InputPartition)
     )

@@ -84,6 +84,7 @@ GIVEN = {
         "ERROR", lambda read: read.request.selection.timestamp_strategy == "error",
     ),
     "tags": ("A || B", lambda read: read.request.tags == {"A", "B"}),
+    "filter": ("a = 'x'", lambda read: read.request.filter is not None),
     "columns": (" body , topic", lambda read: read.columns.columns == ("body", "topic")),
     "scan": ("CommitLog", lambda read: read.request.by == "commitlog"),
     "minPartitions": ("3", lambda read: read.limits.min_partitions == 3),
@@ -246,16 +247,12 @@ def test_file_uris_are_local_paths(brokers: Path, uri: str, names: list[str]) ->
     assert paths(uri.format(brokers)) == [f"{brokers}/{name}" for name in names]
 
 
-def test_a_file_uri_of_another_machine_is_not_taken_for_a_local_path() -> None:
-    with pytest.raises(RmqStoreError, match="data"):
-        paths("file://data/store")
-
-
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
         ("file:store", "file:store.*only local files"), ("dbfs:/store", "dbfs:/.*only local files"),
         ("https://host/store", "https:"), ("dbfs://host/store", "dbfs:"), ("ftp://host/x", "ftp:"),
+        ("file://data/store", "file://data/store: a file of another computer"),
     ],
 )  # fmt: skip
 def test_uris_that_name_no_local_path_are_refused(uri: str, text: str) -> None:

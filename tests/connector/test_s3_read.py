@@ -14,23 +14,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from connector import sparkreads
-from connector.engine import Engine, LocalFrame
+from connector.engine import Engine
 from connector.sparkreads import GoldenStore
+from connector.streams import rows_of
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.s3a import s3a_options
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import absolute_path, store_path
-from reading import TOLD_COLUMNS
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.options import json_object
 from s3_server import BUCKET, KEYS, S3Server
-
-
-def _read(
-    spark: SparkSession | Engine, s3: S3Server, path: str, **options: object
-) -> list[sparkreads.Row]:
-    return sparkreads.read(spark, path, storageOptions=s3.options, brokerName="b", **options)
 
 
 def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
@@ -38,24 +32,15 @@ def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
 ) -> None:
     root = golden_store("basic")
     uri = s3.upload(root)
+    in_s3 = {"storageOptions": s3.options}
     everything = {"includeSystemTopics": "true", "minPartitions": "3"}
     for options in (everything, everything | {"scan": "commitlog"}, {"view": "queues"}):
         expected = sparkreads.read(engine, root, brokerName="b", **options)
-        found = _read(engine, s3, uri, **options)
+        found = sparkreads.read(engine, uri, brokerName="b", **in_s3, **options)
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
         assert found
-    star = _read(engine, s3, f"s3://{BUCKET}/ba*c", includeSystemTopics="true")
+    star = sparkreads.read(engine, f"s3://{BUCKET}/ba*c", includeSystemTopics="true", **in_s3)
     assert len(star) == len(sparkreads.messages("basic"))
-
-
-@pytest.mark.spark
-@pytest.mark.thorough
-def test_tasks_of_spark_read_a_store_in_s3(
-    spark: SparkSession, s3: S3Server, golden_store: GoldenStore
-) -> None:
-    options = {"columns": ",".join(TOLD_COLUMNS), "includeSystemTopics": "true"}
-    found = _read(spark, s3, s3.upload(golden_store("one")), minPartitions="2", **options)
-    assert sparkreads.in_queue_order(found) == sparkreads.messages("one")
 
 
 def test_local_and_remote_stores_are_one_table(
@@ -90,23 +75,9 @@ def test_a_stream_reads_what_a_copier_has_brought(
     engine: Engine, s3: S3Server, golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     uri = s3.upload(golden_store("edges"))
-    counts: list[int] = []
-
-    def count(batch: LocalFrame, _: int) -> None:
-        counts.append(batch.toArrow().num_rows)
-
     read = engine.readStream.format("rmqstore").option("storageOptions", json.dumps(s3.options))
-    query = (
-        read.option("startingOffsets", "earliest")
-        .load(uri)
-        .writeStream.foreachBatch(count)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    expected = sparkreads.load(engine, golden_store("edges")).count()
-    assert sum(counts) == expected > 0
+    found = rows_of(read.option("startingOffsets", "earliest").load(uri), tmp_path)
+    assert len(found) == sparkreads.load(engine, golden_store("edges")).count() > 0
 
 
 @pytest.mark.spark

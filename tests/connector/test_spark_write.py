@@ -16,7 +16,6 @@ from pyspark.sql import (
     functions as F,  # noqa: N812 - as Spark's own documentation has it
 )
 
-import rmqstore
 from connector.streams import SIZES, SMALL, add
 from connector.test_batch_write import (
     OF_EVERY_COLUMN,
@@ -25,9 +24,9 @@ from connector.test_batch_write import (
     require_what_overrides_what,
     write,
 )
-from reading import Row, read
-from rmqstore.inspect.verify import verify
+from reading import column, read
 from rmqstore.store.opening import create
+from written import require_valid
 
 pytestmark = pytest.mark.spark
 
@@ -41,11 +40,6 @@ def numbered(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
     )
 
 
-def stored(root: Path) -> list[Row]:
-    with rmqstore.open(root) as store:
-        return read(store)
-
-
 def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Path) -> None:
     schema = (
         "topic string, queueId int, body binary, tags string, keys string, msgId string, "
@@ -54,7 +48,7 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
     )
     frame = spark.createDataFrame(OF_EVERY_COLUMN, schema)
     write(frame, tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
-    require_what_overrides_what(stored(tmp_path / "s"))
+    require_what_overrides_what(read(tmp_path / "s"))
 
 
 def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
@@ -69,7 +63,7 @@ def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
     refused(lambda: write(frame, root), "MESSAGE_ILLEGAL", "70")
     assert data_state(root) == before
     assert not (root / ".rmqstore" / "staging").exists()
-    assert len(stored(root)) == 50
+    assert len(read(root)) == 50
 
 
 def test_overwrite_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
@@ -90,8 +84,7 @@ def test_jobs_that_append_at_once_do_so_one_after_the_other(
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(job, range(3)))
-    with rmqstore.open(root) as store:
-        tags = store.scan(columns="tags", scan="commitlog").read_all().column("tags").to_pylist()
-        assert not list(verify(store))
+    tags = column(root, "tags", scan="commitlog")
     assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
+    require_valid(root)
     assert not (root / ".rmqstore" / "staging").exists()

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from pyspark.sql.types import StructType
 
 import rmqstore
 import store_builder as build
-from connector.streams import SIZES, add, put
+from connector.engine import ddl
+from connector.streams import SCHEMA, SIZES, add, put
 from connector.test_stream_read import numbered
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
@@ -38,27 +38,21 @@ LENIENT = {"failOnDataLoss": "false"}
 class Query:
     """A query that starts at the earliest message, trigger by trigger."""
 
+    columns = SCHEMA
+
     def __init__(
         self, path: Path | list[Path], offset: dict[str, Any] | None = None, **options: object
     ) -> None:
-        schema = (
-            StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long")
-        )
-        given = {
-            "startingOffsets": "earliest",
-            **{name: str(value) for name, value in options.items()},
-        }
-        given |= (
-            {"paths": json.dumps([str(one) for one in path])}
-            if isinstance(path, list)
-            else {"path": str(path)}
-        )
-        self.reader = RmqStoreStreamReader(
-            schema.add("body", "string"), parse_stream_options(given)
-        )
+        given = {"startingOffsets": "earliest"}
+        given |= {name: str(value) for name, value in options.items()}
+        if not isinstance(path, list):
+            given["path"] = str(path)
+        elif path:
+            given["paths"] = json.dumps([str(one) for one in path])
+        self.reader = RmqStoreStreamReader(ddl(self.columns), parse_stream_options(given))
         self.offset = offset or self.reader.initialOffset()
 
-    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         batches = [
             batch for part in self.reader.partitions(start, end) for batch in self.reader.read(part)
         ]
@@ -103,7 +97,6 @@ def cut(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     query = Query(root)
     assert len(query.trigger()) == 35
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     return root, query.offset
 
 
@@ -316,7 +309,6 @@ def test_a_closed_store_that_falls_back_after_the_plan_of_a_batch_is_data_loss(
     failing, lenient = planned(), planned(**LENIENT)
     assert bodies(*failing) == numbered(0, 30)
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     add(root, ("A", 0, numbered(0, n_new, "new")))
     with pytest.raises(OffsetOutOfRangeError):
         bodies(*failing)
@@ -334,7 +326,6 @@ def test_a_closed_store_that_falls_back_after_the_plan_gives_no_message_twice(
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     planned = query.reader.partitions(query.offset, end)
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     new = numbered(0, 15, "new")
     add(root, ("A", 0, new))
     batches = [batch for part in planned for batch in query.reader.read(part)]

@@ -14,6 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import rmqstore
 import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
+from connector.test_stream_read import numbered
+from mutations import overwrite
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 from rmqstore.read.parts import QueuesPart
 from rmqstore.read.tail import StoreTail
@@ -58,10 +60,6 @@ def recover(root: Path, old: build.Store, new: build.Store) -> None:
     start_broker(root, RESTART)
 
 
-def bodies(count: int, prefix: str = "m") -> list[str]:
-    return [f"{prefix}{number}" for number in range(count)]
-
-
 def kept() -> build.Store:
     return grow(build.Store(segment_bytes=16384), KEPT)
 
@@ -93,7 +91,7 @@ def test_stale_records_that_join_up_with_new_ones_are_not_delivered(
     assert query.bodies() == ["n00", "n01"]
     assert not query.trigger()
     recover(root, old, grow(new, 9, prefix="n1", late=NEW + 100))
-    assert query.bodies() == bodies(9, "n1")
+    assert query.bodies() == numbered(0, 9, "n1")
     assert len(Query(root, **LENIENT).trigger()) == KEPT + 11
 
 
@@ -142,7 +140,7 @@ def test_a_query_that_had_not_reached_the_cut_gets_the_kept_and_the_new_messages
     query = reopen(query)
     for _ in range(4):
         delivered += query.bodies()
-    assert delivered == [*bodies(KEPT), "n0", "n1", "n2"]
+    assert delivered == [*numbered(0, KEPT), "n0", "n1", "n2"]
 
 
 def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next(
@@ -153,11 +151,9 @@ def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     recover(root, old, grow(kept(), 15, prefix="n", late=NEW))
     for reader in (query, Query(root, query.offset, **LENIENT)):
-        assert [row[3] for row in reader.rows(query.offset, end)] == [
-            f"m{number}" for number in range(KEPT)
-        ]
+        assert [row[3] for row in reader.rows(query.offset, end)] == numbered(0, KEPT)
     query.offset = end
-    assert query.bodies() == bodies(15, "n")
+    assert query.bodies() == numbered(0, 15, "n")
 
 
 @pytest.mark.parametrize("reads", [1, 2])
@@ -178,11 +174,9 @@ def test_a_recovery_while_a_task_reads_leaves_new_messages_to_the_next_batch(
         return read_part(part, *args)
 
     monkeypatch.setattr(QueuesPart, "read", read)
-    assert [row[3] for row in query.rows(query.offset, end)] == [
-        f"m{number}" for number in range(KEPT)
-    ]
+    assert [row[3] for row in query.rows(query.offset, end)] == numbered(0, KEPT)
     query.offset = end
-    assert query.bodies() == bodies(15, "n")
+    assert query.bodies() == numbered(0, 15, "n")
 
 
 def test_a_log_that_is_cut_ends_at_the_torn_record(tmp_path: Path) -> None:
@@ -193,9 +187,7 @@ def test_a_log_that_is_cut_ends_at_the_torn_record(tmp_path: Path) -> None:
     assert len(query.trigger()) == KEPT + LOST
     whole.put(torn.physical_offset + 90, bytes(40))
     recover(root, whole, whole)
-    assert [body.rstrip(".") for body in query.bodies()] == [
-        f"late{number}" for number in range(15)
-    ]
+    assert [body.rstrip(".") for body in query.bodies()] == numbered(0, 15, "late")
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "FAILFAST"])
@@ -222,9 +214,7 @@ def test_a_unit_that_a_recovery_kept_and_nobody_ever_wrote_is_passed_over(tmp_pa
     grow(store, 3, topic="B", prefix="b")
     root = store.write(tmp_path / "s", abort=True)
     query = Query(root, **LENIENT)
-    assert [row[3] for row in query.trigger()] == [
-        *bodies(5), "b0", "b1", "b2",
-    ]  # fmt: skip
+    assert query.bodies() == numbered(0, 5) + numbered(0, 3, "b")
 
 
 def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path: Path) -> None:
@@ -241,7 +231,7 @@ def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path:
     build.write_queue(root / "consumequeue/A/0", holed)
     for _ in range(4):
         delivered += query.bodies()
-    assert delivered[:30] == bodies(30)
+    assert delivered[:30] == numbered(0, 30)
     build.write_queue(root / "consumequeue/A/0", store.queues["A", 0])
     for _ in range(3):
         delivered += query.bodies()
@@ -283,7 +273,7 @@ def test_queue_files_that_go_between_planning_and_reading_are_taken_from_the_log
     query = Query(root, **options)
     parts = planned(query)
     delete_queue(root)
-    assert read_all(query, parts) == sorted(bodies(KEPT + LOST))
+    assert read_all(query, parts) == sorted(numbered(0, KEPT + LOST))
 
 
 def test_queue_files_of_a_closed_store_that_go_before_they_are_read_are_lost_with_a_warning(
@@ -308,7 +298,7 @@ def test_records_whose_file_a_recovery_deletes_before_they_are_read_are_lost_wit
         parts = planned(query)
         cut = (root / "commitlog" / f"{4096:020d}").rename(tmp_path / "cut")
         if options:
-            assert read_all(query, parts) == sorted(bodies(n_kept))
+            assert read_all(query, parts) == sorted(numbered(0, n_kept))
         else:
             with pytest.raises(CorruptQueueError, match="past the end of the CommitLog"):
                 read_all(query, parts)
@@ -323,7 +313,7 @@ def test_messages_that_took_the_place_of_planned_ones_are_left_to_the_next_micro
     query = Query(root, **LENIENT)
     parts = planned(query)
     recover(root, old, grow(kept(), 15, prefix="n", late=NEW, pad=7))
-    assert read_all(query, parts) == sorted(bodies(KEPT))
+    assert read_all(query, parts) == sorted(numbered(0, KEPT))
 
 
 @pytest.mark.parametrize("options", [LENIENT, {}])
@@ -346,9 +336,7 @@ def test_damage_of_a_store_at_rest_is_not_waited_for(
     path = root / "commitlog" / f"{0:020d}"
     query = Query(root)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    with path.open("r+b") as file:
-        file.seek(damaged.physical_offset + 90)
-        file.write(b"\xff")
+    overwrite(path, damaged.physical_offset + 90, b"\xff")
     invalidated: list[StoreTail] = []
 
     def invalidate(tail: StoreTail) -> None:

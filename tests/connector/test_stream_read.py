@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from connector.engine import Engine
 from connector.sparkreads import Golden
 from connector.streams import SIZES, Clock, add, delivered, drain, put, start
 from read.test_tail import put_back
+from reading import column
 from rmqstore.store.opening import create
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -130,8 +130,7 @@ def test_triggers_take_so_many_bytes(engine: Engine, tmp_path: Path) -> None:
     )  # fmt: skip
     found = drain(engine, tmp_path / "s", tmp_path / "q", **EARLIEST, maxBytesPerTrigger="2k")
     assert len(delivered(engine, tmp_path / "q")["A", 0]) == 201
-    with rmqstore.open(tmp_path / "s") as store:
-        sizes = store.scan(columns="storeSize").read_all()["storeSize"].to_pylist()
+    sizes = column(tmp_path / "s", "storeSize")
     taken = [one["numInputRows"] for one in found]
     starts = [sum(taken[:number]) for number in range(len(taken))]
     by_trigger = [sum(sizes[at : at + count]) for at, count in zip(starts, taken, strict=True)]
@@ -245,7 +244,6 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     add(root, ("A", 0, numbered(100, 110)))
     drain(engine, root, state, **EARLIEST)
     put_back(root, tmp_path / "before")
-    time.sleep(0.01)
     with rmqstore.open(root, mode="a") as writer:
         if refill:
             put(writer, "A", 0, numbered(0, refill, "new"))

@@ -25,13 +25,14 @@ from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore.sink import RmqStoreStreamWriter, StagedOfQuery, StoreSink
 from pyspark_rmqstore.write_options import parse_stream_write_options, parse_write_options
+from reading import column
 from rmqstore.errors import StoreLockedError
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
+from written import require_valid
 
 TESTS = Path(__file__).parents[1]
 
@@ -84,8 +85,8 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 1
     assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 0
     assert by_queue(tmp_path / "b") == by_queue(source)
+    require_valid(tmp_path / "b")
     with rmqstore.open(tmp_path / "b") as store:
-        assert not list(verify(store))
         commits = read_commits(find_store(tmp_path / "b"))
         assert [each.version for each in commits] == [*range(12)]
         assert len({each.app_id for each in commits}) == 1
@@ -122,8 +123,7 @@ def test_many_micro_batches_leave_no_more_files_than_one_job(
         files = [sum(path.is_file() for path in (root / folder).rglob("*")) for root in (one, many)]
         assert 10 < files[1] <= 1.05 * files[0], folder
     assert len(list((many / ".rmqstore" / "ledger").iterdir())) == 1
-    with rmqstore.open(many) as store:
-        assert not list(verify(store))
+    require_valid(many)
 
 
 def test_a_new_checkpoint_is_another_query(engine: Engine, tmp_path: Path) -> None:
@@ -283,14 +283,12 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
         root = Path(shutil.copytree(begun, tmp_path / f"s{at}"))
         driver = Driver(root)
         driver.run(3, FaultyDisk(at, random.Random(at) if power else None))
-        with rmqstore.open(root) as store:
-            bodies = store.scan(scan="commitlog", columns="body").read_all()["body"].to_pylist()
+        bodies = column(root, "body", scan="commitlog")
         assert len(bodies) in (6 * N_ROWS, 8 * N_ROWS), f"cut {at}: a part of the batch shows"
         driver.run(3)
         driver.run(4)
         assert by_queue(root) == expected(5), f"cut {at}"
-        with rmqstore.open(root) as store:
-            assert not list(verify(store)), f"cut {at}"
+        require_valid(root, f"cut {at}")
         assert not (root / ".rmqstore" / "staging").exists()
         shutil.rmtree(root)
 
@@ -298,8 +296,7 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
 def require(root: Path, n_batches: int) -> None:
     """Require that a store is valid and has the rows of these batches, and nothing staged."""
     assert by_queue(root) == expected(n_batches)
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
+    require_valid(root)
     assert not (root / ".rmqstore" / "staging").exists()
 
 
@@ -454,5 +451,4 @@ def test_a_query_whose_process_is_killed_goes_on_where_it_was(
     assert 0 < sizes[0] < sizes[2] < 3500
     copy(engine, source, sink, checkpoint, per_trigger=5000)
     assert by_queue(sink) == by_queue(source)
-    with rmqstore.open(sink) as store:
-        assert not list(verify(store))
+    require_valid(sink)

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-import rmqstore
 from connector.streams import add
 from connector.test_stream_read import failure
 from live.fake_cluster import FakeCluster, one_queue
@@ -17,7 +16,7 @@ from pyspark_rmqstore.live.source import BrokerSource
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.store_options import keep_options, options_of_read, user_options
-from reading import state
+from reading import column, state
 from rmqstore.errors import OptionError
 from rmqstore.remoting import Credentials
 
@@ -149,11 +148,7 @@ def test_an_insert_names_the_store_or_goes_through_a_temporary_view(
         (root, "A", [b"a0", b"a1", b"a2", b"a3"]),
         (root.parent / "other", "B", [b"b0"]),
     ):
-        with rmqstore.open(path) as store:
-            assert (
-                store.scan(columns="topic,body", subscribe=topic).read_all()["body"].to_pylist()
-                == written
-            )
+        assert column(path, "body", subscribe=topic) == written
 
 
 @pytest.mark.spark

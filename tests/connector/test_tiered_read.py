@@ -53,26 +53,6 @@ def test_what_needs_one_log_is_refused(golden: Golden) -> None:
                 golden.load(path, **options, **others).collect()
 
 
-@pytest.mark.parametrize("name", goldens.IN_TIER)
-def test_views_count_messages_wherever_they_are(golden: Golden, name: str) -> None:
-    root = golden.path(name)
-    columns = {"columns": "topic,queueId,minOffset,maxOffset,bytes,reason", "view": "queues"}
-    for path, options in (
-        (root, {"tiered": str(root / "tieredstore")}),
-        (root / "tieredstore", {}),
-    ):
-        rows = golden.load(path, **options, **columns).collect()
-        with rmqstore.open(path, **options) as store:
-            expected = {
-                (info.topic, info.queue_id): (info.min_offset, info.max_offset, info.n_bytes, None)
-                for topic in store.topics()
-                for info in store.queues(topic)
-            }
-        found = {(row.topic, row.queueId): tuple(row)[2:] for row in rows}
-        assert {key: found[key] for key in found} == {key: expected[key] for key in found}
-        assert {("TierA", 0), ("TierB", 0)} <= found.keys()
-
-
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "not closed"])
 def test_a_stream_gives_each_message_once_while_it_moves(
     engine: Engine, tmp_path: Path, is_open: bool

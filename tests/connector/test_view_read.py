@@ -28,13 +28,10 @@ from rmqstore.query.allocation import Allocation
 from rmqstore.read.views.schema import VIEWS
 
 
-def splits(path: Path, view: str, **options: str) -> list[ViewTask]:
-    parsed = parse_view_options({"path": str(path), "view": view, **options})
-    return [
-        split
-        for split in RmqStoreViewReader(view_schema(parsed), parsed).partitions()
-        if isinstance(split, ViewTask)
-    ]
+def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
+    parsed = parse_view_options(options)
+    reader = RmqStoreViewReader(view_schema(parsed), parsed)
+    return reader, list(reader.partitions())
 
 
 @pytest.mark.parametrize("view", sorted(VIEWS))
@@ -46,15 +43,6 @@ def test_a_view_gives_the_rows_of_the_core(golden: Golden, name: str, view: str)
     frame = golden.load(path, view=view)
     assert frame.columns == VIEWS[view].names
     assert sorted(collect(frame), key=str) == sorted(expected, key=str)
-
-
-def test_several_stores_in_one_view_are_distinguished(golden: Golden) -> None:
-    paths = [golden.path("basic"), golden.path("v2")]
-    names = {str(paths[0]): "a", str(paths[1]): "b"}
-    found = collect(golden.load(paths, view="topics", brokerName=names, includeSystemTopics="true"))
-    for broker, name in (("a", "basic"), ("b", "v2")):
-        counts = {row["topic"]: row["messages"] for row in found if row["brokerName"] == broker}
-        assert counts == goldens.summary(name)["counts"]["perTopic"]
 
 
 def test_a_schema_is_a_projection_with_wider_types(golden: Golden) -> None:
@@ -83,31 +71,10 @@ def test_views_are_not_streams(golden: Golden, tmp_path: Path) -> None:
         query.processAllAvailable()
 
 
-@pytest.mark.parametrize("view", ["commitlog", "consumequeue", "index", "queues", "topics"])
-def test_views_are_cut_into_tasks_that_give_all_rows_once(
-    golden_store: GoldenStore, view: str
-) -> None:
-    path = golden_store("basic")
-    parsed = parse_view_options(
-        {"path": str(path), "view": view, "maxBytesPerPartition": "1", "minPartitions": "4"}
-    )
-    reader = RmqStoreViewReader(view_schema(parsed), parsed)
-    planned = reader.partitions()
-    assert len(planned) > 4
-    found = [row for split in planned for row in rows(reader.read(split))]
-    with rmqstore.open(path) as store:
-        assert found == rows(store.view(view))
-
-
-def test_small_views_are_one_task(golden_store: GoldenStore) -> None:
-    for view in ("commitlog", "consumequeue", "queues", "topics", "groups", "files"):
-        assert len(splits(golden_store("live"), view)) == 1
-    assert len(splits(golden_store("live"), "commitlog", minPartitions="3")) >= 3
-
-
 def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
     """The end of the log and the ends of queues cost a scan, which no task is to repeat."""
-    (split,) = splits(golden_store("crash"), "queues")
+    _, (split,) = planned(view="queues", path=str(golden_store("crash")))
+    assert isinstance(split, ViewTask)
     assert split.view_slice.log_end is not None
     assert split.view_slice.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
     assert sum(len(units.units) for units in split.view_slice.recovered.values()) > 0
@@ -170,7 +137,7 @@ def test_messages_are_not_a_view() -> None:
 
 def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None:
     with pytest.raises(OptionError, match="no topic Nope"):
-        splits(golden_store("basic"), "queues", subscribe="Nope")
+        planned(view="queues", path=str(golden_store("basic")), subscribe="Nope")
     with (
         rmqstore.open(golden_store("basic")) as store,
         pytest.raises(OptionError, match="no topic Nope"),
@@ -194,12 +161,6 @@ def test_two_stores_of_one_broker_are_read_once_or_refused(
     with pytest.raises(OptionError, match="both of broker b") as caught:
         planned(view="queues", paths=f'["{path}", "{other}"]', brokerName=names)
     assert "set brokerName" in str(caught.value)
-
-
-def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
-    parsed = parse_view_options(options)
-    reader = RmqStoreViewReader(view_schema(parsed), parsed)
-    return reader, list(reader.partitions())
 
 
 def test_a_cluster_is_one_task_of_all_its_stores(golden_store: GoldenStore, tmp_path: Path) -> None:

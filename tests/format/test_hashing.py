@@ -1,8 +1,9 @@
-"""Checksums and hashes, compared with implementations that share no code with ours."""
+"""Checksums, hashes and Bloom filters, judged by other code than ours and by what brokers wrote."""
 
 from __future__ import annotations
 
 import base64
+import json
 import random
 import zlib
 
@@ -11,8 +12,18 @@ import pytest
 from crcmod.predefined import mkPredefinedCrcFun
 
 import goldens
+from goldens import Golden
 from rmqstore.format import hashing
-from rmqstore.format.hashing import body_crc, body_crcs, java_hashes
+from rmqstore.format.hashing import (
+    _as_int,
+    bit_positions,
+    body_crc,
+    body_crcs,
+    has_bits,
+    java_hashes,
+    may_match,
+)
+from store_builder import java_hash
 
 REFERENCE = mkPredefinedCrcFun("crc-32")
 
@@ -64,11 +75,43 @@ def test_many_keys_have_the_hashes_of_java() -> None:
     offsets = np.cumsum([0, *map(len, encoded)])
     assert offsets[-1] > 2 << 16
     hashes = java_hashes(np.frombuffer(b"".join(encoded), np.uint8), offsets)
-    assert hashes.tolist() == [of_java(text) for text in texts]
+    assert hashes.tolist() == [java_hash(text) for text in texts]
 
 
-def of_java(text: str) -> int:
-    code = 0
-    for high, low in zip(*[iter(text.encode("utf-16-be"))] * 2, strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    return code - (code >> 31 << 32)
+# Of a broker with 32 expected consumers at 20 % error: CGSQL#Normal has the bits 10, 70, 93.
+BIT_MAP = bytes.fromhex("0004000000000000400000200000")
+
+
+def test_positions_are_those_a_broker_noted() -> None:
+    assert bit_positions("CGSQL", "Normal", 112) == [10, 70, 93]
+
+
+def test_halves_of_a_hash_are_ints_of_java() -> None:
+    numbers = [0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32]
+    assert [_as_int(number) for number in numbers] == [0, (1 << 31) - 1, -(1 << 31), -1, 0]
+
+
+def test_positions_are_those_of_the_live_store(golden_store: Golden) -> None:
+    table = json.loads(
+        (golden_store("live") / "config/consumerFilter.json").read_text(encoding="utf-8")
+    )
+    noted = table["filterDataByTopic"]["LivePlain"]["groupFilterData"]["CG_sql"]["bloomFilterData"]
+    assert bit_positions("CG_sql", "LivePlain", noted["bitNum"]) == noted["bitPos"]
+
+
+def test_a_group_may_match_where_all_its_bits_are_set() -> None:
+    assert may_match(BIT_MAP, "CGSQL", "Normal")
+    assert not may_match(BIT_MAP, "CGSQL", "Other")
+    assert not may_match(bytes(14), "CGSQL", "Normal")
+    assert may_match(b"", "CGSQL", "Normal")
+    for bit in (10, 70, 93):
+        lacking = bytearray(BIT_MAP)
+        lacking[bit // 8] ^= 1 << bit % 8
+        assert not may_match(bytes(lacking), "CGSQL", "Normal"), bit
+
+
+@pytest.mark.parametrize(
+    ("bits", "found"), [([], True), ([10], True), ([10, 93], True), ([9], False)]
+)
+def test_bits_count_from_the_lowest_of_the_first_byte(bits: list[int], found: bool) -> None:
+    assert has_bits(BIT_MAP, bits) is found

@@ -9,7 +9,7 @@ import store_builder as build
 from rmqstore import OptionError
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.property_decode import parse_entries, property_map
-from rmqstore.format.hashing import body_crc, java_hash, tags_code
+from rmqstore.format.hashing import java_hash, tags_code
 from rmqstore.format.record import check_record, decode_record, parse_message_id, recorded_crc
 from rmqstore.format.text import parse_properties
 
@@ -78,11 +78,6 @@ def test_java_hash_equals_string_hash_code() -> None:
     assert {text: java_hash(text) for text in known} == known
     assert java_hash("😀") == 31 * 0xD83D + 0xDE00  # by UTF-16 units
     assert (tags_code(None), tags_code(""), tags_code("BB")) == (0, 0, 2112)
-
-
-def test_body_crc_has_no_top_bit_and_is_0_for_nothing() -> None:
-    assert body_crc(b"") == 0
-    assert body_crc(b"123456789") == 0xCBF43926 & 0x7FFFFFFF
 
 
 def test_record_crc_is_read_with_its_digits_backwards() -> None:

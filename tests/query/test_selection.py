@@ -32,10 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _numbers(root: Path, **options: Any) -> dict[str, list[int]]:
-    with rmqstore.open(root) as store:
-        found = read(
-            store, columns="topic,queueId,queueOffset", include_system_topics=False, **options
-        )
+    found = read(root, columns="topic,queueId,queueOffset", include_system_topics=False, **options)
     return {
         f"{topic}-{queue}": [row["queueOffset"] for row in rows]
         for (topic, queue), rows in by_queue(found).items()
@@ -137,8 +134,7 @@ def test_selection_chooses_queues_and_bounds(
 def test_scan_by_log_is_filtered_by_topics_and_times(
     root: Path, options: dict[str, Any], count: int
 ) -> None:
-    with rmqstore.open(root) as store:
-        found = offsets(read(store, scan="commitlog", **options))
+    found = offsets(read(root, scan="commitlog", **options))
     assert (len(found), found) == (count, sorted(found))
 
 

@@ -15,6 +15,7 @@ from connector.engine import Engine
 from connector.sparkreads import load
 from connector.streams import delivered, drain
 from goldens import Golden
+from mutations import overwrite
 from rmqstore.errors import CorruptQueueError, OptionError, UnsupportedFeatureError
 from rmqstore.inspect.counts import count_by_time
 from rmqstore.inspect.verify import verify
@@ -114,10 +115,8 @@ def test_what_needs_the_log_of_the_broker_is_refused(root: Path) -> None:
 def test_a_damaged_unit_is_found_and_left_out(root: Path) -> None:
     expected = served(root)[0]
     path = units(root)
-    data = bytearray(path.read_bytes())
-    lost = UNIT.unpack_from(data, UNIT.size)[4]
-    data[UNIT.size : 2 * UNIT.size] = bytes(UNIT.size)
-    path.write_bytes(data)
+    lost = UNIT.unpack_from(path.read_bytes(), UNIT.size)[4]
+    overwrite(path, UNIT.size, bytes(UNIT.size))
     with rmqstore.open(root / "compaction") as store:
         with pytest.raises(CorruptQueueError, match=path.name):
             found(store)

@@ -16,6 +16,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import column, offsets, read, rows, state
 from rmqstore import (
     CorruptRecordError,
@@ -59,19 +60,15 @@ def frame_of(placed: build.Placed) -> int:
 def change(root: Path, store: build.Store, physical_offset: int, data: bytes) -> None:
     """Overwrite bytes of the log on disk."""
     start = physical_offset - physical_offset % SEGMENT
-    with store.log_file(root, start).open("r+b") as file:
-        file.seek(physical_offset - start)
-        file.write(data)
+    overwrite(store.log_file(root, start), physical_offset - start, data)
 
 
 def by_log(root: Path, **options: Any) -> list[int]:
-    with rmqstore.open(root) as store:
-        return column(store, "commitLogOffset", scan="commitlog", **options)
+    return column(root, "commitLogOffset", scan="commitlog", **options)
 
 
 def by_queue(root: Path, **options: Any) -> list[int]:
-    with rmqstore.open(root) as store:
-        return sorted(column(store, "commitLogOffset", **options))
+    return sorted(column(root, "commitLogOffset", **options))
 
 
 # ---- torn records

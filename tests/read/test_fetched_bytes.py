@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 
@@ -30,16 +31,8 @@ def _large(folder: Path) -> MemoryStorage:
     return MemoryStorage(store.write(folder / "store"))
 
 
-def _fetched(storage: MemoryStorage) -> int:
-    return sum(
-        n_bytes for path, n_bytes in storage.n_read.items() if path.parent.name == "commitlog"
-    )
-
-
-def _requests(storage: MemoryStorage) -> int:
-    return sum(
-        n_calls for path, n_calls in storage.n_requests.items() if path.parent.name == "commitlog"
-    )
+def _of_log(counts: Mapping[Path, int]) -> int:
+    return sum(count for path, count in counts.items() if path.parent.name == "commitlog")
 
 
 def test_a_small_topic_is_fetched_without_the_records_between_its_own(tmp_path: Path) -> None:
@@ -50,8 +43,8 @@ def test_a_small_topic_is_fetched_without_the_records_between_its_own(tmp_path: 
         storage.n_requests.clear()
         rows = read(store, subscribe="Rare")
     assert len(rows) == len(RARE)
-    assert _fetched(storage) == sum(row["storeSize"] for row in rows)
-    assert _requests(storage) == 1
+    assert _of_log(storage.n_read) == sum(row["storeSize"] for row in rows)
+    assert _of_log(storage.n_requests) == 1
 
 
 def test_a_slow_storage_is_waited_for_once_where_requests_go_together(tmp_path: Path) -> None:
@@ -83,9 +76,9 @@ def test_records_of_message_ids_are_fetched_together(tmp_path: Path) -> None:
     headers_and_records = len(RARE) * FIXED_PART_V4.itemsize + sum(
         row["storeSize"] for row in messages
     )
-    assert _fetched(storage) < SEGMENT_BYTES // 4
-    assert _fetched(storage) >= headers_and_records
-    assert _requests(storage) < 8
+    assert _of_log(storage.n_read) < SEGMENT_BYTES // 4
+    assert _of_log(storage.n_read) >= headers_and_records
+    assert _of_log(storage.n_requests) < 8
 
 
 def test_a_time_window_is_fetched_without_the_rest_of_its_segment(tmp_path: Path) -> None:
@@ -94,7 +87,7 @@ def test_a_time_window_is_fetched_without_the_rest_of_its_segment(tmp_path: Path
     with rmqstore.open(storage.root, storage=storage) as store:
         rows = read(store, subscribe="Busy", **times)
     assert {row["storeTimestamp"] - build.T0 for row in rows} >= {400, 401, 402, 403}
-    assert _fetched(storage) < SEGMENT_BYTES // 4
+    assert _of_log(storage.n_read) < SEGMENT_BYTES // 4
 
 
 def test_the_end_of_a_log_is_found_without_its_first_records(tmp_path: Path) -> None:
@@ -108,7 +101,7 @@ def test_the_end_of_a_log_is_found_without_its_first_records(tmp_path: Path) -> 
         )
     )
     assert window.records.starts[0] > 0
-    assert _fetched(storage) < 4 * walks._NEWEST_BYTES
+    assert _of_log(storage.n_read) < 4 * walks._NEWEST_BYTES
 
 
 @pytest.mark.parametrize("reach", [0, 64, 1 << 16])
@@ -132,8 +125,7 @@ def test_records_that_a_damaged_size_hides_are_found_over_windows(
     """A record that was stepped over may end after the window that it was stepped over in."""
     storage = _small(tmp_path, damaged_size)
     monkeypatch.setattr(walks, "WINDOW_BYTES", window_bytes)
-    with rmqstore.open(tmp_path / "store") as store:
-        expected = read(store, scan="commitlog", mode="DROPMALFORMED")
+    expected = read(tmp_path / "store", scan="commitlog", mode="DROPMALFORMED")
     monkeypatch.setattr(walks, "_OVERHANG_BYTES", FRAME_HEAD.itemsize)
     with rmqstore.open(storage.root, storage=storage) as store:
         assert read(store, scan="commitlog", mode="DROPMALFORMED") == expected

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,8 +27,6 @@ EVERY = (
     *(*goldens.OF_GROUPS, *goldens.OF_GROUPS_CRASHED),
 )
 TRANSACTION_TYPE, WITHOUT_QUEUE = 12, (4, 12)  # prepared, and rolled back
-# Of these nothing tells the broker's name but the folder, which tests name after the store.
-NAMED = {"live": "broker-a"}
 
 
 def _columns_of(row: dict[str, object], *names: str) -> dict[str, object]:
@@ -42,11 +39,7 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         found = read(store)
-    expected = {
-        queue: [goldens.asked(row, "b") for row in rows]
-        for queue, rows in goldens.queues(name).items()
-    }
-    assert by_queue(found) == {queue: rows for queue, rows in expected.items() if rows}
+    assert by_queue(found) == goldens.by_queue(name, "b")
     places = [row["physicalOffset"] for row in goldens.lines(name, "expected")]
     assert offsets(found) == sorted(places), "in the order of the log"
 
@@ -55,8 +48,7 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 def test_scan_of_the_log_gives_exactly_its_records_in_order(
     golden_store: Golden, name: str
 ) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        found = read(store, scan="commitlog")
+    found = read(golden_store(name), scan="commitlog")
     expected = goldens.records(name)
     columns = goldens.RECORD_COLUMNS
     assert [[row[column] for column in columns.values()] for row in found] == [
@@ -128,11 +120,12 @@ def test_offset_at_answers_time_queries_as_the_real_store_does(
     known = set(goldens.queues(name))
     with rmqstore.open(golden_store(name)) as store:
         for row in queries:
-            if (row["topic"], row["queueId"]) in known:
-                found = store.offset_at(
-                    row["topic"], row["queueId"], row["timestamp"], boundary.lower()
-                )
+            topic, queue_id, time = row["topic"], row["queueId"], row["timestamp"]
+            if (topic, queue_id) in known:
+                found = store.offset_at(topic, queue_id, time, boundary.lower())
                 assert found == row["offset"], row
+                by_queue_id = store.offsets_at(topic, time, boundary.lower())
+                assert (by_queue_id[queue_id], [*by_queue_id]) == (found, store.queue_ids(topic))
 
 
 @pytest.mark.parametrize("name", STALE_MINIMUM)
@@ -199,12 +192,12 @@ def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
     golden_store: Golden, name: str
 ) -> None:
     """The real store serves less after its recovery: facts 27 and 28 of golden/README.md."""
-    expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
     with rmqstore.open(golden_store(name), broker_name="b") as store:
-        for row in read(store, scan="commitlog", include_system_topics=True):
-            if row["sysFlag"] & TRANSACTION_TYPE in WITHOUT_QUEUE:
-                continue
-            expected.setdefault((row["topic"], row["queueId"]), []).append(row)
+        expected = by_queue(
+            row
+            for row in read(store, scan="commitlog")
+            if row["sysFlag"] & TRANSACTION_TYPE not in WITHOUT_QUEUE
+        )
         found = by_queue(read(store))
         topics = store.topics()
     codes = {
@@ -240,16 +233,16 @@ def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: Gol
 def test_the_end_of_a_crashed_log_is_not_damage_in_any_mode(
     golden_store: Golden, name: str, mode: str
 ) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        found = read(store, scan="commitlog", mode=mode, columns="commitLogOffset")
+    found = read(golden_store(name), scan="commitlog", mode=mode, columns="commitLogOffset")
     assert [(row["commitLogOffset"], row.get("_corrupt_record")) for row in found] == [
         (row["physicalOffset"], None) for row in goldens.records(name)
     ]
 
 
 def test_checked_crc_does_not_move_the_end_of_a_crashed_log(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("crash2")) as store:
-        found = read(store, scan="commitlog", columns="commitLogOffset", check_crc=False)
+    found = read(
+        golden_store("crash2"), scan="commitlog", columns="commitLogOffset", check_crc=False
+    )
     assert offsets(found) == [row["physicalOffset"] for row in goldens.records("crash2")]
 
 
@@ -278,14 +271,8 @@ def test_rocksdb_queues_are_refused_without_the_library_with_the_way_round(
 
 @pytest.mark.parametrize("name", ["basic", "cq-ext", "live", "v2"])
 def test_tags_choose_exactly_the_messages_of_these_tags(golden_store: Golden, name: str) -> None:
-    tags = sorted(
-        {
-            row["tags"]
-            for row in goldens.lines(name, "expected")
-            if row["tags"] and "||" not in row["tags"]
-        }
-    )
-    tags = [tag for tag in tags if tag == tag.strip()]
+    every = {row["tags"] or "" for row in goldens.lines(name, "expected")}
+    tags = sorted(tag for tag in every if tag and "||" not in tag and tag == tag.strip())
     columns = ["commitLogOffset", "tags"]
     with rmqstore.open(golden_store(name)) as store:
         for chosen in (*([tag] for tag in tags), tags[:3]):
@@ -315,10 +302,10 @@ def test_properties_as_text_are_the_stored_string(golden_store: Golden, name: st
     expected = {
         row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines(name, "expected")
     }
-    with rmqstore.open(golden_store(name)) as store:
-        assert {
-            row["commitLogOffset"]: row["properties"] for row in read(store, columns=schema)
-        } == expected
+    assert {
+        row["commitLogOffset"]: row["properties"]
+        for row in read(golden_store(name), columns=schema)
+    } == expected
 
 
 def test_offsets_and_times_bound_each_queue(golden_store: Golden) -> None:

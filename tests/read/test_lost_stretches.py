@@ -146,8 +146,11 @@ def test_each_queue_offset_that_damage_hides_is_a_row_of_its_own(tmp_path: Path)
     for at in hurt:
         zero(store, at)
     keep_units(store, 0)
-    with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        corrupt = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+    corrupt = [
+        row
+        for row in read(store.write(tmp_path / "s"), mode="PERMISSIVE")
+        if row["_corrupt_record"]
+    ]
     assert sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in corrupt) == sorted(
         (str(at.record.topic), at.record.queue_id, at.record.queue_offset) for at in hurt
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import goldens
 import rmqstore
 from goldens import Golden
+from reading import by_queue, offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.storage.recovery.log_end import n_written
 from tiers import spread
@@ -35,18 +35,13 @@ def placed(row: dict[str, Any]) -> tuple[Any, ...]:
 def test_the_newest_of_each_queue(
     golden_store: Golden, name: str, condition: dict[str, Any], count: int
 ) -> None:
-    arguments = condition | {"include_system_topics": True, "columns": ",".join(PHYSICAL_OFFSET)}
+    arguments = condition | {"columns": ",".join(PHYSICAL_OFFSET)}
     with rmqstore.open(golden_store(name)) as store:
-        rows = store.scan(**arguments).read_all().to_pylist()
-        found = store.scan(**arguments, last=count).read_all().to_pylist()
-    queues = defaultdict(list)
-    for row in rows:
-        queues[row["topic"], row["queueId"]].append(row)
+        queues = by_queue(read(store, **arguments))
+        found = read(store, **arguments, last=count)
     newest = [row for of_queue in queues.values() for row in of_queue[-count:]]
     assert sorted(map(placed, found)) == sorted(map(placed, newest))
-    assert [row["commitLogOffset"] for row in found] == sorted(
-        row["commitLogOffset"] for row in found
-    )
+    assert offsets(found) == sorted(offsets(found))
 
 
 @pytest.mark.parametrize(("name", "condition"), spread(5, STORES, CONDITIONS))
@@ -108,12 +103,6 @@ def test_what_has_no_newest_is_refused(golden_store: Golden, arguments: dict[str
 def test_the_newest_with_tiered_storage(golden_store: Golden) -> None:
     root = golden_store("tiered")
     with rmqstore.open(root, tiered=root / "tieredstore") as store:
-        rows = store.scan(columns="topic,queueId,queueOffset").read_all().to_pylist()
-        found = store.scan(columns="topic,queueId,queueOffset", last=30).read_all().to_pylist()
-    queues = defaultdict(list)
-    for row in rows:
-        queues[row["topic"], row["queueId"]].append(row["queueOffset"])
-    kept = defaultdict(list)
-    for row in found:
-        kept[row["topic"], row["queueId"]].append(row["queueOffset"])
-    assert kept == {key: offsets[-30:] for key, offsets in queues.items()}
+        every = by_queue(read(store, columns="topic,queueId,queueOffset"))
+        found = by_queue(read(store, columns="topic,queueId,queueOffset", last=30))
+    assert found == {key: rows[-30:] for key, rows in every.items()}

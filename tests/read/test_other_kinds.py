@@ -49,16 +49,15 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
     golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = {
-        queue: [goldens.asked(row, "b") for row in rows]
-        for queue, rows in goldens.queues(name).items()
-        if rows and not queue[0].startswith(LMQ_PREFIX)
-    }
     with (
         rmqstore.open(golden_store(name), broker_name="b") as store,
         caplog.at_level(logging.WARNING),
     ):
-        assert by_queue(read(store, include_system_topics=False)) == expected
+        assert by_queue(read(store, include_system_topics=False)) == {
+            queue: rows
+            for queue, rows in goldens.by_queue(name, "b").items()
+            if not queue[0].startswith(LMQ_PREFIX)
+        }
         assert not warnings(caplog)
         assert offsets(read(store, scan="commitlog")) == [
             row["physicalOffset"] for row in goldens.records(name)
@@ -115,11 +114,7 @@ def test_verify_leaves_out_what_is_in_rocksdb_and_says_so(
 def test_all_queues_are_read_and_compared_with_the_log(
     golden_store: Golden, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = {
-        queue: [goldens.asked(row, "b") for row in rows]
-        for queue, rows in goldens.queues(name).items()
-        if rows
-    }
+    expected = goldens.by_queue(name, "b")
     with (
         rmqstore.open(golden_store(name), broker_name="b") as store,
         caplog.at_level(logging.WARNING),

@@ -15,6 +15,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import read, rows
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.conditions import Between, LogSpans, Pruning, StoreTimes, parts_stored_within
@@ -154,9 +155,7 @@ def test_damaged_units_cost_no_others(
     units = store.queues["T", 0]
     root = store.write(tmp_path / "s")
     for at in range(first, min(first + n_units, 200)):
-        with (root / f"consumequeue/T/0/{at // 20 * 400:020d}").open("r+b") as file:
-            file.seek(at % 20 * 20)
-            file.write(garbage)
+        overwrite(root / f"consumequeue/T/0/{at // 20 * 400:020d}", at % 20 * 20, garbage)
     spec = ReadSpec(MESSAGE, mode="DROPMALFORMED", broker_name="b")
     with rmqstore.open(root) as opened:
         slices = [*opened.parts.ranges.resolve(parse_selection(), spec)]
@@ -310,9 +309,7 @@ def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
         store.append(build.Record(store_timestamp=at))
     root = store.write(tmp_path / "s")
     if damage:
-        with sorted((root / "commitlog").iterdir())[1].open("r+b") as file:
-            file.seek(4)
-            file.write(b"\0\0\0\0")
+        overwrite(sorted((root / "commitlog").iterdir())[1], 4, b"\0\0\0\0")
     with rmqstore.open(root) as opened:
         points = log_points(opened.parts)
         assert points.are_all is not damage

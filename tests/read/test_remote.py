@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
@@ -34,31 +31,6 @@ def test_a_file_system_of_pyarrow_gives_what_the_disk_gives(
     filesystem = pafs.LocalFileSystem()
     found = answer(lambda: rmqstore.open(str(root), filesystem=filesystem), ask, f"local:/{root}")
     assert found == expected
-
-
-def test_queues_that_are_filled_alike_are_planned_by_few_requests(tmp_path: Path) -> None:
-    """Files have their usual lengths, so most of their bytes are zeros."""
-    n_rows, n_queues = 16_000, 8
-    with rmqstore.create(tmp_path / "s") as writer:
-        writer.append(
-            pa.record_batch(
-                {
-                    "topic": ["T"] * n_rows,
-                    "queueId": pa.array([row % n_queues for row in range(n_rows)], pa.int32()),
-                    "body": [b"x" * 300] * n_rows,
-                }
-            )
-        )
-    filesystem = pafs.LocalFileSystem()
-    with rmqstore.open(str(tmp_path / "s"), filesystem=filesystem) as store:
-        parts = store.parts
-        spans = [parts.queue_range("T", number) for number in range(n_queues)]
-        assert sum(end - start for start, end in spans) == n_rows
-        assert len(parts.sampler.log_headers()) < 64
-        counts = parts.paths.storage.counts
-        assert counts.gets < 60
-        assert counts.bytes < 8 << 20
-        assert counts.listings < 20
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ def bodies(root: Path, queue_id: int = 0, **choice: object) -> list[bytes]:
     return [row["body"] for row in sorted(found, key=lambda row: row["queueOffset"])]
 
 
-def queue_findings(root: Path) -> list[tuple[str, str]]:
+def queue_findings(root: Path) -> list[str]:
     with rmqstore.open(root) as opened:
-        return [(one.place, one.text) for one in verify(opened) if one.part == "queue"]
+        return [f"{one.place}: {one.text}" for one in verify(opened) if one.part == "queue"]
 
 
 @pytest.mark.parametrize("with_lmq", [False, True])
@@ -90,39 +90,27 @@ def test_verify_says_what_the_units_lead_to(tmp_path: Path) -> None:
     root = made().write(tmp_path / "file")
     copy_file(root, (0, 1), (0, 0))
     copied = root / "consumequeue/T/0" / f"{A_FILE * 20:020d}"
-    assert queue_findings(root) == [
-        (
-            "T-0",
-            (
-                "25 units, the first at queue offset 0, for messages of another file of the "
-                f"queue, {copied}, as where that file was copied or restored to another name: a "
-                "broker serves these messages twice, and not those that belong here"
-            ),
-        )
-    ]
+    (found,) = queue_findings(root)
+    assert found == (
+        "T-0: 25 units, the first at queue offset 0, for messages of another file of the "
+        f"queue, {copied}, as where that file was copied or restored to another name: a "
+        "broker serves these messages twice, and not those that belong here"
+    )
     root = made().write(tmp_path / "queue")
     copy_file(root, (1, 1), (0, 1))
-    assert queue_findings(root) == [
-        (
-            "T-0",
-            (
-                "25 units, the first at queue offset 25, for messages of T-1, as where a file of "
-                "that queue was copied or restored to this one: a broker serves them here, and not "
-                "the messages of this queue"
-            ),
-        )
-    ]
+    (found,) = queue_findings(root)
+    assert found == (
+        "T-0: 25 units, the first at queue offset 25, for messages of T-1, as where a file of "
+        "that queue was copied or restored to this one: a broker serves them here, and not "
+        "the messages of this queue"
+    )
     crashed = made()
     crashed.queues["T", 0][30] = crashed.queues["T", 0][31]
-    assert queue_findings(crashed.write(tmp_path / "unit")) == [
-        (
-            "T-0",
-            (
-                "1 unit, the first at queue offset 30, for messages that have another unit, as a "
-                "crash of a broker leaves them: a broker serves these messages twice"
-            ),
-        )
-    ]
+    (found,) = queue_findings(crashed.write(tmp_path / "unit"))
+    assert found == (
+        "T-0: 1 unit, the first at queue offset 30, for messages that have another unit, as a "
+        "crash of a broker leaves them: a broker serves these messages twice"
+    )
 
 
 def test_a_rebuild_mends_them(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ def follow(root: Path, **selection: object) -> StoreTail:
 
 
 def put_back(root: Path, before: Path) -> None:
-    """Let a store be as it was, in the same files: as a recovery that cuts it."""
+    """Let a store be as it was, in the same files: as a recovery that cuts it.
+
+    What is written after it has another time.
+    """
     for path in [path for path in root.rglob("*") if path.is_file()]:
         copy = before / path.relative_to(root)
         if copy.exists():
@@ -61,6 +65,7 @@ def put_back(root: Path, before: Path) -> None:
                 file.write(copy.read_bytes())
         else:
             path.unlink()
+    time.sleep(0.01)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from read.test_tail import put_back
 from rmqstore.errors import OptionError
 from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.store_parts import open_parts
@@ -116,11 +117,7 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"cut off")
         assert [row[3] for row in rows(follower)] == [b"a", b"b", b"cut off"]
-        for path in [path for path in root.rglob("*") if path.is_file()]:
-            old = before / path.relative_to(root)
-            if old.exists():
-                with path.open("r+b") as file:
-                    file.write(old.read_bytes())
+        put_back(root, before)
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"in its place", b"more")
         assert rows(follower) == [("T", 0, 2, b"in its place"), ("T", 0, 3, b"more")]

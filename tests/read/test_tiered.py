@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,9 +16,9 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-import tiers
 from goldens import Golden
 from memory_storage import MemoryStorage
+from mutations import overwrite
 from reading import by_queue, plain, read, rows
 from rmqstore.errors import (
     CorruptQueueError,
@@ -28,7 +27,6 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     OptionError,
     RmqStoreError,
-    StoreFormatError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.record import from_millis
@@ -42,6 +40,7 @@ from rmqstore.read.store_parts import open_parts
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
 _STORE_TIME = 56  # where a record with IPv4 hosts has it
+COLUMNS = "topic,queueId,queueOffset,body,properties"
 
 
 @pytest.fixture(params=goldens.IN_TIER)
@@ -53,16 +52,25 @@ def tier_of(root: Path) -> Path:
     return root / "tieredstore"
 
 
+def alone_and_continued(root: Path, tier: Path) -> Iterator[rmqstore.MessageStore]:
+    """Open tiered storage alone, and then the local store that continues it."""
+    with rmqstore.open(tier) as store:
+        yield store
+    with rmqstore.open(root, tiered=tier) as store:
+        yield store
+
+
+def many_messages(root: Path) -> list[Stored]:
+    """Return the messages of a queue that has 100 or more."""
+    return next(stored for stored in stored_messages(root).values() if len(stored) >= 100)
+
+
 def test_the_tier_has_the_messages_that_rocketmq_serves_from_it(
     golden_store: Golden, name: str
 ) -> None:
     with rmqstore.open(tier_of(golden_store(name))) as store:
         assert store.broker_name == "oracle"
-        found = by_queue(read(store))
-        assert found == {
-            key: [goldens.asked(row, "oracle") for row in rows]
-            for key, rows in goldens.queues(name).items()
-        }
+        assert by_queue(read(store)) == goldens.by_queue(name, "oracle")
         for queue in goldens.summary(name)["queues"]:
             span = store.queue_range(queue["topic"], queue["queueId"])
             assert span == (queue["minOffset"], queue["maxOffset"])
@@ -73,10 +81,7 @@ def test_the_local_store_goes_on_where_it_begins(golden_store: Golden, name: str
     with rmqstore.open(root, tiered=tier_of(root)) as store, rmqstore.open(root) as alone:
         local = by_queue(read(alone))
         found = by_queue(read(store))
-        in_tier = {
-            key: [goldens.asked(row, store.broker_name) for row in rows]
-            for key, rows in goldens.queues(name).items()
-        }
+        in_tier = goldens.by_queue(name, store.broker_name)
         for queue in goldens.summary(name)["queues"]:
             key = (queue["topic"], queue["queueId"])
             rows = found[key]
@@ -183,9 +188,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: Golden, name: str)
 
 
 def test_no_clock_hides_a_message_from_a_condition(golden_store: Golden, tmp_path: Path) -> None:
-    messages = next(
-        stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
-    )
+    messages = many_messages(golden_store("basic"))
     rng = random.Random(3)
     times = [1_700_000_000_000 + 1000 * number for number in range(100)]
     for number in rng.sample(range(100), 5):
@@ -238,20 +241,19 @@ def test_any_storage_holds_a_tier(golden_store: Golden, name: str) -> None:
 
 def test_what_needs_one_log_is_refused(golden_store: Golden) -> None:
     root = golden_store("tiered")
-    for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
-        with rmqstore.open(path, **options) as store:
-            for ask in (
-                lambda: store.get(0),
-                lambda: store.query("TierA", "k18543"),
-                lambda: store.matched_groups("TierA", 0, 0),
-                lambda: store.scan(scan="commitlog").read_all(),
-                *(
-                    lambda view=view: store.view(view).read_all()
-                    for view in ("commitlog", "consumequeue", "index", "epochs", "files")
-                ),
-            ):
-                with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
-                    ask()
+    refused: list[Callable[[rmqstore.MessageStore], object]] = [
+        lambda store: store.get(0),
+        lambda store: store.query("TierA", "k18543"),
+        lambda store: store.matched_groups("TierA", 0, 0),
+        lambda store: store.scan(scan="commitlog").read_all(),
+    ]
+    for store in alone_and_continued(root, tier_of(root)):
+        for ask in refused:
+            with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
+                ask(store)
+        for view in ("commitlog", "consumequeue", "index", "epochs", "files"):
+            with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
+                store.view(view)
     with rmqstore.open(tier_of(root)) as store:
         with pytest.raises(UnsupportedFeatureError, match="include_pending"):
             store.scan(include_pending=True)
@@ -266,29 +268,28 @@ def test_what_needs_one_log_is_refused(golden_store: Golden) -> None:
 
 def test_views_count_messages_wherever_they_are(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
-    for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
-        with rmqstore.open(path, **options) as store:
-            messages = by_queue(read(store))
-            queues = rows(store.view("queues", include_system_topics=True))
-            assert {(row["topic"], row["queueId"]) for row in queues} >= messages.keys()
-            for row in queues:
-                found = messages.get((row["topic"], row["queueId"]), [])
-                assert row["reason"] is None
-                assert row["messages"] == len(found)
-                assert row["maxOffset"] - row["minOffset"] == len(found)
-                assert row["bytes"] == sum(message["storeSize"] for message in found)
-                if found:
-                    assert row["minOffset"] == found[0]["queueOffset"]
-                    times = [plain(row)[f"{which}StoreTimestamp"] for which in ("first", "last")]
-                    expected = [found[place]["storeTimestamp"] for place in (0, -1)]
-                    assert [millis(time) for time in times] == expected
-            topics = {row["topic"]: row for row in rows(store.view("topics"))}
-            for topic in {topic for topic, _ in messages}:
-                n = sum(len(found) for (one, _), found in messages.items() if one == topic)
-                assert topics[topic]["messages"] == n
-                assert topics[topic]["reason"] == "config/topics.json has no entry for it"
-            with pytest.raises(OptionError, match="NoSuchTopic"):
-                store.view("queues", subscribe="NoSuchTopic")
+    for store in alone_and_continued(root, tier_of(root)):
+        messages = by_queue(read(store))
+        queues = rows(store.view("queues", include_system_topics=True))
+        assert {(row["topic"], row["queueId"]) for row in queues} >= messages.keys()
+        for row in queues:
+            found = messages.get((row["topic"], row["queueId"]), [])
+            assert row["reason"] is None
+            assert row["messages"] == len(found)
+            assert row["maxOffset"] - row["minOffset"] == len(found)
+            assert row["bytes"] == sum(message["storeSize"] for message in found)
+            if found:
+                assert row["minOffset"] == found[0]["queueOffset"]
+                times = [plain(row)[f"{which}StoreTimestamp"] for which in ("first", "last")]
+                expected = [found[place]["storeTimestamp"] for place in (0, -1)]
+                assert [millis(time) for time in times] == expected
+        topics = {row["topic"]: row for row in rows(store.view("topics"))}
+        for topic in {topic for topic, _ in messages}:
+            n = sum(len(found) for (one, _), found in messages.items() if one == topic)
+            assert topics[topic]["messages"] == n
+            assert topics[topic]["reason"] == "config/topics.json has no entry for it"
+        with pytest.raises(OptionError, match="NoSuchTopic"):
+            store.view("queues", subscribe="NoSuchTopic")
 
 
 def test_the_lag_of_groups_counts_messages_in_the_tier(copied: Golden) -> None:
@@ -399,9 +400,7 @@ def test_a_broker_is_found_from_each_folder(golden_store: Golden, tmp_path: Path
 
 def made_tier(golden_store: Golden, folder: Path, **options: int) -> Path:
     """Write tiered storage of one queue of a golden store, and return the folder of the queue."""
-    messages = next(
-        stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
-    )
+    messages = many_messages(golden_store("basic"))
     key = _key_of(messages[0])
     broker = write_tier(folder, {key: messages[:100]}, **options)
     return broker / key[0] / str(key[1])
@@ -418,13 +417,9 @@ def _key_of(message: Stored) -> tuple[str, int]:
 
 def test_files_may_have_any_length_and_begin_anywhere(golden_store: Golden, tmp_path: Path) -> None:
     rng = random.Random(7)
-    messages = {
-        key: stored
-        for key, stored in stored_messages(golden_store("basic")).items()
-        if len(stored) > 10
-    }
-    with rmqstore.open(golden_store("basic")) as store:
-        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+    root = golden_store("basic")
+    messages = {key: stored for key, stored in stored_messages(root).items() if len(stored) > 10}
+    expected = by_queue(read(golden_store("basic"), columns=COLUMNS))
     for number in range(6):
         first = {key: rng.randrange(len(stored)) for key, stored in messages.items()}
         broker = write_tier(
@@ -435,7 +430,7 @@ def test_files_may_have_any_length_and_begin_anywhere(golden_store: Golden, tmp_
             log_start=rng.choice([0, 123, 1 << 33]),
         )
         with rmqstore.open(broker) as store:
-            found = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+            found = by_queue(read(store, columns=COLUMNS))
             assert found == {
                 key: [
                     row
@@ -450,12 +445,10 @@ def test_the_crc_of_a_whole_record_is_not_checked(golden_store: Golden, tmp_path
     root = golden_store("prop-crc")
     messages = {key: stored for key, stored in stored_messages(root).items() if stored}
     broker = write_tier(tmp_path, messages, log_start=40)
-    with rmqstore.open(root) as store:
-        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+    expected = by_queue(read(root, columns=COLUMNS))
     with rmqstore.open(broker) as store:
-        columns = "topic,queueId,queueOffset,body,properties"
-        assert by_queue(read(store, columns=columns)) == expected
-        tagged = read(store, columns=columns, tags="TagA", filter="TAGS IS NOT NULL")
+        assert by_queue(read(store, columns=COLUMNS)) == expected
+        tagged = read(store, columns=COLUMNS, tags="TagA", filter="TAGS IS NOT NULL")
         assert all(row["properties"]["TAGS"] == "TagA" for row in tagged)
 
 
@@ -543,9 +536,7 @@ def test_damage_where_the_local_store_begins_is_not_taken_for_another_store(
     tier = Path(shutil.copytree(tier_of(root), tmp_path / "t"))
     queue = next(tier.iterdir()) / "oracle" / "TierA" / "0"
     units = files_of(queue, "CONSUME_QUEUE")[1]
-    with units.open("r+b") as file:
-        file.seek((start - 50) * 20)
-        file.write(bytes(20))
+    overwrite(units, (start - 50) * 20, bytes(20))
     with rmqstore.open(root, tiered=tier) as store:
         rows = by_queue(read(store))["TierA", 0]
         assert [row["queueOffset"] for row in rows] == [*range(104)]
@@ -611,13 +602,9 @@ def test_records_and_units_that_retention_deleted_are_left_out(
         assert len(read(store)) == end - 20
 
 
-MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
-
-
 def damage_of(store: Path, mode: str) -> tuple[list[dict], Exception | None]:
     try:
-        with rmqstore.open(store) as opened:
-            return read(opened, columns=None, mode=mode), None
+        return read(store, columns=None, mode=mode), None
     except RmqStoreError as err:
         return [], err
 
@@ -628,9 +615,7 @@ def test_a_damaged_record_is_named_with_its_own_offset(
     queue = made_tier(golden_store, tmp_path, log_start=1000)
     file = files_of(queue, "COMMIT_LOG")[1]
     base = int(file.name[-20:])
-    content = bytearray(file.read_bytes())
-    content[100] ^= 0xFF  # in the body of the first record
-    file.write_bytes(content)
+    overwrite(file, 100, b"\xff")  # in the body of the first record
     _, err = damage_of(tmp_path, "FAILFAST")
     assert isinstance(err, CorruptRecordError)
     assert err.path == str(file)
@@ -691,8 +676,7 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
         assert isinstance(err, kind), (name, len(rows), err)
         assert str(queue.relative_to(good)) in str(err)
         caplog.clear()
-        with rmqstore.open(folder) as store:
-            left = read(store, mode="DROPMALFORMED", fail_on_data_loss=False)
+        left = read(folder, mode="DROPMALFORMED", fail_on_data_loss=False)
         assert 0 < len(left) < 100
         assert caplog.records, f"{name}: nothing is left out without a warning"
 
@@ -705,13 +689,12 @@ def test_a_queue_without_a_valid_name_is_not_taken_for_an_empty_one(
     bad = file.rename(file.with_name("0" * 27 + "7"))
     empty = tmp_path / "store"
     (empty / "commitlog").mkdir(parents=True)
-    for path, options in ((tmp_path / "tier", {}), (empty, {"tiered": tmp_path / "tier"})):
-        with rmqstore.open(path, **options) as store:
-            with pytest.raises(CorruptQueueError, match=f"{bad}.*not a multiple of 20"):
-                store.count()
-            caplog.clear()
-            assert store.count(mode="DROPMALFORMED") == 0
-            assert "not a multiple of 20" in caplog.text
+    for store in alone_and_continued(empty, tmp_path / "tier"):
+        with pytest.raises(CorruptQueueError, match=f"{bad}.*not a multiple of 20"):
+            store.count()
+        caplog.clear()
+        assert store.count(mode="DROPMALFORMED") == 0
+        assert "not a multiple of 20" in caplog.text
     shutil.rmtree(queue / "CONSUME_QUEUE")
     with rmqstore.open(tmp_path / "tier") as store:
         caplog.clear()
@@ -744,12 +727,12 @@ def test_a_store_that_was_not_closed_is_continued_too(
 def test_an_exact_copy_of_a_tier_is_a_store(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("tiered")
     with rmqstore.open(tier_of(root)) as store:
-        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+        expected = by_queue(read(store, columns=COLUMNS))
         with rmqstore.create(tmp_path / "copy") as copy:
             for batch in store.scan(verbatim=True, subscribe=["TierB", "TierLate", "TierV6"]):
                 copy.append(batch, verbatim=True)
     with rmqstore.open(tmp_path / "copy") as store:
-        found = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+        found = by_queue(read(store, columns=COLUMNS))
         assert found == {key: rows for key, rows in expected.items() if key in found}
         assert len(found) == 4
 
@@ -788,42 +771,6 @@ def test_other_names_are_passed_over(
     assert caplog.text.count("not named as a file of tiered storage") == 4
 
 
-@pytest.mark.parametrize("seed", tiers.seeds(3))
-def test_hostile_bytes_end_in_an_error_or_in_rows(
-    golden_store: Golden, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    rng = random.Random(seed)
-    queue = made_tier(golden_store, tmp_path / "good", units_per_file=40)
-    with rmqstore.open(tmp_path / "good") as store:
-        good = {row["queueOffset"]: row for row in read(store)}
-    for number in range(25):
-        folder = shutil.copytree(tmp_path / "good", tmp_path / str(number))
-        copy = folder / queue.relative_to(tmp_path / "good")
-        for _ in range(rng.randrange(1, 4)):
-            file = rng.choice(files_of(copy, rng.choice(["COMMIT_LOG", "CONSUME_QUEUE"])))
-            content = bytearray(file.read_bytes())
-            kind = rng.randrange(4)
-            if kind == 0 and content:
-                content[rng.randrange(len(content))] = rng.randrange(256)
-            elif kind == 1:
-                del content[rng.randrange(len(content) + 1) :]
-            elif kind == 2:
-                start = rng.randrange(len(content) + 1)
-                content[start : start + 40] = os.urandom(min(40, len(content) - start))
-            else:
-                content += rng.choice([b"\0" * 20, b"\xff" * 20, os.urandom(33)])
-            file.write_bytes(content)
-        for mode in MODES:
-            rows, err = damage_of(folder, mode)
-            assert err is None or isinstance(err, StoreFormatError | OffsetOutOfRangeError)
-            for row in rows:
-                if not row.get("_corrupt_record"):
-                    # nothing protects properties, times and hosts
-                    assert row["body"] == good[row["queueOffset"]]["body"]
-        shutil.rmtree(folder)
-
-
 def test_inner_batches_are_read_message_by_message(golden_store: Golden, tmp_path: Path) -> None:
     """A broker uploads a unit, and a copy of the whole record, for each message of a batch."""
     root = golden_store("batch-cq")
@@ -835,22 +782,21 @@ def test_inner_batches_are_read_message_by_message(golden_store: Golden, tmp_pat
         expected = by_queue(read(store, columns=columns))
         batch_topics = {*store.parts.queues.batch_topics()}
     some = next(row for rows in expected.values() for row in rows if row["tags"] and row["keys"])
-    for path, options in ((tier, {}), (root, {"tiered": tier})):
-        with rmqstore.open(path, **options) as store:
-            assert by_queue(read(store, columns=columns)) == expected
-            tagged = by_queue(read(store, columns=columns, tags=some["tags"]))
-            assert tagged == by_queue(
-                row for rows in expected.values() for row in rows if row["tags"] == some["tags"]
-            )
-            key = some["keys"].split(" ")[0]
-            found = by_queue(read(store, columns=columns, msg_key=key, subscribe=some["topic"]))
-            wanted = by_queue(
-                row
-                for rows in expected.values()
-                for row in rows
-                if row["topic"] == some["topic"] and key in (row["keys"] or "").split(" ")
-            )
-            assert found == wanted
+    for store in alone_and_continued(root, tier):
+        assert by_queue(read(store, columns=columns)) == expected
+        tagged = by_queue(read(store, columns=columns, tags=some["tags"]))
+        assert tagged == by_queue(
+            row for rows in expected.values() for row in rows if row["tags"] == some["tags"]
+        )
+        key = some["keys"].split(" ")[0]
+        found = by_queue(read(store, columns=columns, msg_key=key, subscribe=some["topic"]))
+        wanted = by_queue(
+            row
+            for rows in expected.values()
+            for row in rows
+            if row["topic"] == some["topic"] and key in (row["keys"] or "").split(" ")
+        )
+        assert found == wanted
     with rmqstore.open(tier) as store, pytest.raises(UnsupportedFeatureError, match="BatchCQ"):
         read(store, columns=None, verbatim=True, subscribe=sorted(batch_topics))
 

@@ -75,9 +75,8 @@ def random_comparison(chance: random.Random, table: pa.Table) -> tuple[str, pc.E
     if symbol in ORDERS:
         return f"{name} {symbol} {literal(some[0])}", ORDERS[symbol](field, some[0])
     if symbol in ("=", "<>"):
-        return f"{name} {symbol} {literal(some[0])}", field == some[
-            0
-        ] if symbol == "=" else field != some[0]
+        expression = field == some[0] if symbol == "=" else field != some[0]
+        return f"{name} {symbol} {literal(some[0])}", expression
     # An expression's isin is false for null, a text's IN unknown: the two would differ under NOT.
     equal = reduce(operator.or_, [field == value for value in some])
     return f"{name} IN ({', '.join(map(literal, some))})", equal

@@ -20,6 +20,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import column, offsets, read
 from rmqstore import Message
 from rmqstore.errors import OptionError
@@ -183,16 +184,6 @@ def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
         assert column(store, "commitLogOffset", msg_id=lower) == [rows[0]["commitLogOffset"]]
 
 
-@pytest.mark.parametrize("name", ["basic", "edges", "v49"])
-def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: Golden) -> None:
-    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
-    with rmqstore.open(golden_store(name)) as store:
-        for query in goldens.summary(name)["timeQueries"][:200]:
-            found = store.offsets_at(query["topic"], query["timestamp"], query["boundary"].lower())
-            assert found[query["queueId"]] == query["offset"], query
-            assert set(found) == {queue for topic, queue in queues if topic == query["topic"]}
-
-
 @pytest.mark.parametrize("step", tiers.sampled(61, 9))
 def test_long_chains_are_found_as_short_ones(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch, step: int
@@ -248,8 +239,7 @@ def small_store(folder: Path) -> tuple[Path, list[Key]]:
             "msgId": [f"ID{row}" for row in range(6)],
         }
         store.append(pa.RecordBatch.from_pydict(table))
-    with rmqstore.open(root) as store:
-        rows = read(store, columns="keys,msgId,commitLogOffset,storeTimestamp")
+    rows = read(root, columns="keys,msgId,commitLogOffset,storeTimestamp")
     return root, [
         (key, row["commitLogOffset"], row["storeTimestamp"])
         for row in rows
@@ -402,10 +392,8 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
     name: str, copied: Golden, step: int
 ) -> None:
     root = copied(name)
-    newest = max((root / "index").iterdir())
-    data = bytearray(newest.read_bytes())
-    data[40 : 40 + 50 * 2] = bytes(50 * 2)  # half of the slots never reached the disk
-    newest.write_bytes(data)
+    # half of the slots never reached the disk
+    overwrite(max((root / "index").iterdir()), 40, bytes(50 * 2))
     records = goldens.records(name)
     with rmqstore.open(root) as store:
         for keyed in goldens.lines(name, "keys")[::step]:

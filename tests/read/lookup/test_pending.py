@@ -170,17 +170,11 @@ def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -
     half = {"REAL_TOPIC": "T", "REAL_QID": "2", "TRAN_MSG": "true"}
     store = build.Store()
     for number in range(4):
-        properties = half | {"UNIQ_KEY": f"ID{number % 3}", "KEYS": f"k{number}"}
-        store.append(build.Record(
-            topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_offset=number, body=b"%d" % number,
-            properties=build.properties(properties),
-        ))  # fmt: skip
-    store.append(build.Record(
-        topic="T", queue_id=2, body=b"1", sys_flag=build.COMMIT, prepared_transaction_offset=0,
-        properties=build.properties(half | {"UNIQ_KEY": "ID1"}),
-    ))  # fmt: skip
-    store.append(build.Record(topic="RMQ_SYS_TRANS_OP_HALF_TOPIC", body=b"2,",
-                              properties=build.properties({"TAGS": "d"})))  # fmt: skip
+        pairs = build.properties(half | {"UNIQ_KEY": f"ID{number % 3}", "KEYS": f"k{number}"})
+        store.append(build.Record(HALF, body=b"%d" % number, properties=pairs))
+    pairs = build.properties(half | {"UNIQ_KEY": "ID1"})
+    store.append(build.Record("T", 2, body=b"1", sys_flag=build.COMMIT, properties=pairs))
+    store.append(op_record("2,"))
     rows = pending(store.write(tmp_path / "s"))
     # ID0 was checked again (3 is its newer copy), ID1 was committed, an op record names ID2.
     assert [(row["topic"], row["queueId"], row["keys"], row["body"]) for row in rows] == [
@@ -189,17 +183,14 @@ def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -
 
 
 def test_hostile_properties_name_no_place(tmp_path: Path) -> None:
-    store = build.Store()
     hostile = [
         {"REAL_TOPIC": "T"},
         {"REAL_QID": "1"},
         {"REAL_TOPIC": "T", "REAL_QID": "x" * 9},
         {"REAL_TOPIC": "T", "REAL_QID": "9" * 18},
     ]
-    for number, properties in enumerate(hostile):
-        store.append(build.Record(topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_offset=number,
-                                  properties=build.properties(properties)))  # fmt: skip
-    assert pending(store.write(tmp_path / "s")) == []
+    records = (build.Record(HALF, properties=build.properties(pairs)) for pairs in hostile)
+    assert pending(build.filled(records).write(tmp_path / "s")) == []
 
 
 @pytest.mark.parametrize("options", [{"scan": "commitlog"}, {"msg_key": "tx-2"}])
@@ -227,16 +218,19 @@ def on_its_way(key: str, topic: str, **more: str) -> build.Record:
 
 
 def arrived(key: str, sys_flag: int = 0) -> build.Record:
-    return build.Record(
-        topic="T", sys_flag=sys_flag, properties=build.properties({"UNIQ_KEY": key})
-    )
+    pairs = build.properties({"UNIQ_KEY": key})
+    return build.Record("T", sys_flag=sys_flag, properties=pairs)
+
+
+def op_record(named: str) -> build.Record:
+    pairs = build.properties({"TAGS": "d"})
+    return build.Record("RMQ_SYS_TRANS_OP_HALF_TOPIC", body=named.encode(), properties=pairs)
 
 
 def waiting(folder: Path, *records: build.Record, op: str = "", **options: Any) -> list[str]:
     store = build.filled(records)
     if op:
-        store.append(build.Record(topic="RMQ_SYS_TRANS_OP_HALF_TOPIC", body=op.encode(),
-                                  properties=build.properties({"TAGS": "d"})))  # fmt: skip
+        store.append(op_record(op))
     return [row["keys"] for row in pending(store.write(folder / "s"), **options)]
 
 
@@ -312,20 +306,10 @@ def test_only_a_later_message_shows_that_one_was_delivered(
     tmp_path: Path, *, is_delivered: bool
 ) -> None:
     """Here a message is sent once more, with a delay, under the key that it had before."""
-    made = build.Store()
-
-    def add(key: str, *, is_delayed: bool) -> None:
-        pairs = {"UNIQ_KEY": key, "KEYS": key}
-        if is_delayed:
-            pairs |= {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
-        topic = "SCHEDULE_TOPIC_XXXX" if is_delayed else "T"
-        made.append(build.Record(topic=topic, properties=build.properties(pairs)))
-
-    add("other", is_delayed=True)
-    add("again", is_delayed=False)
-    add("again", is_delayed=True)
+    delayed = [on_its_way(key, DELAY, DELAY="1") for key in ("other", "again")]
+    made = build.filled([delayed[0], arrived("again"), delayed[1]])
     if is_delivered:
-        add("again", is_delayed=False)
+        made.append(arrived("again"))
     root = made.write(tmp_path / "s", abort=True)
     build.write_config(root, topics=["T"])
     assert names(pending(root), "delay") == ({"other"} if is_delivered else {"other", "again"})

@@ -30,6 +30,7 @@ def tagged(name: str) -> dict[tuple[str, str], list[int]]:
 
 PLAIN = [
     "basic", "v49", "cq-ext", "lmq", "live", "expired2", "v55-edges", "v55-live-lite", "crash5",
+    "rocksdb-cq",
 ]  # fmt: skip
 
 
@@ -97,14 +98,6 @@ def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: Golden, beyond
             store.query("TopicA", end=beyond, tags="TagA")
         with pytest.raises(OptionError, match=r"ending_timestamp .*: epoch milliseconds go from"):
             store.scan(ending_timestamp=beyond)
-
-
-def test_queues_in_rocksdb_tell_tags_too(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("rocksdb-cq")) as store:
-        for (topic, tags), places in tagged("rocksdb-cq").items():
-            answer = store.query(topic, tags=tags)
-            assert answer.is_complete
-            assert {*places} <= {message.commitLogOffset for message in answer}
 
 
 def test_without_the_library_for_rocksdb_the_log_is_read_on_request(

@@ -24,9 +24,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 
 NAME, LMQ = "lmq", "%LMQ%sub_3"
 CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
-EVERYTHING = {
-    key: [goldens.asked(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()
-}
+EVERYTHING = goldens.by_queue(NAME, "b")
 
 
 @pytest.fixture
@@ -48,8 +46,7 @@ def test_messages_are_at_the_requested_queue_offset(golden_store: Golden) -> Non
 
 
 def test_without_a_selection_they_come_with_the_system_topics_only(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store(NAME)) as store:
-        assert {*column(store, "topic", include_system_topics=False)} == {"Parent"}
+    assert {*column(golden_store(NAME), "topic", include_system_topics=False)} == {"Parent"}
 
 
 @pytest.mark.parametrize("columns", ["topic", "queueOffset,queueId", "tags", "body", "properties"])
@@ -148,8 +145,7 @@ def test_a_record_that_names_the_queue_is_its_message(
     tmp_path: Path, names: str, numbers: str
 ) -> None:
     root = _store(names, numbers).write(tmp_path / "s")
-    with rmqstore.open(root) as store:
-        (row,) = read(store, subscribe="%LMQ%a", columns="topic,queueId,queueOffset")
+    (row,) = read(root, subscribe="%LMQ%a", columns="topic,queueId,queueOffset")
     assert row == {"topic": "%LMQ%a", "queueId": 0, "queueOffset": 0}
 
 
@@ -190,8 +186,7 @@ def test_copies_in_retry_and_schedule_topics_are_not_dispatched(tmp_path: Path) 
         assert opened.queue_range("%LMQ%a", 0) == (0, 1)
         assert len(read(opened, subscribe="%LMQ%a")) == 1
     (root / "abort").touch()
-    with rmqstore.open(root) as opened:
-        assert len(read(opened, subscribe="%LMQ%a")) == 1
+    assert len(read(root, subscribe="%LMQ%a")) == 1
 
 
 def test_records_of_batch_topics_are_not_dispatched(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The steps from records to a batch, one by one, on records built by hand."""
+"""The steps from units and records to a batch, one by one, on what is built by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 import store_builder as build
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.format.record import Expected
 from rmqstore.format.schema import MESSAGE, select_columns
 from rmqstore.query.sql92_filter import compile_filter
 from rmqstore.read import stages
@@ -26,6 +28,7 @@ from rmqstore.read.stages import (
     verify_crc,
     verify_properties,
 )
+from rmqstore.storage.queue.queue import Units
 
 BASE = 7_000
 COMPRESSED = 1
@@ -187,3 +190,21 @@ def test_columns_come_in_the_order_of_the_schema() -> None:
     assert batch.schema == spec.schema
     assert batch.column("brokerName").to_pylist() == ["b"] * 5
     assert batch.column("body").to_pylist() == [b"%d" % row * 9 for row in range(5)]
+
+
+def _rows(topic: str, queue_id: int, first: int, count: int) -> UnitRows:
+    units = np.array([(100 * at, at + 1, -at) for at in range(first, first + count)], QUEUE_UNIT)
+    return UnitRows.of_queue(topic, queue_id, np.arange(first, first + count), Units.of(units))
+
+
+def test_joined_rows_keep_their_queues() -> None:
+    mixed = UnitRows.joined([_rows("B", 1, 5, 2), _rows("A", 0, 7, 0), _rows("A", 3, 9, 1)])
+    every = UnitRows.joined([_rows("A", 4, 2, 1), mixed, _rows("B", 0, 1, 1)])
+    expected = [("A", 4, 2), ("B", 1, 5), ("B", 1, 6), ("A", 3, 9), ("B", 0, 1)]
+    assert [every.expected(row) for row in range(5)] == [
+        Expected(*key, key[2] + 1) for key in expected
+    ]
+    assert every.physical_offsets.tolist() == [200, 500, 600, 900, 100]
+    assert every.tags_codes.tolist() == [-2, -5, -6, -9, -1]
+    turned = every.take(np.array([4, 0]))
+    assert [turned.expected(row)[:3] for row in range(2)] == [("B", 0, 1), ("A", 4, 2)]

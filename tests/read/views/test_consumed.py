@@ -13,6 +13,7 @@ import goldens
 import rmqstore
 import store_builder as build
 from goldens import Golden
+from mutations import overwrite
 from reading import Row, rows
 from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.read.split import Limits
@@ -132,9 +133,8 @@ def test_offsets_are_those_of_the_plan(copied: Golden) -> None:
 def test_damage_has_the_reason_and_the_groups(copied: Golden) -> None:
     root = copied("live")
     row = view(root, subscribe="LivePlain")[0]
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(row["commitLogOffset"] + 100)
-        file.write(b"\xff\x00\xff")
+    log = root / "commitlog" / f"{0:020d}"
+    overwrite(log, row["commitLogOffset"] + 100, b"\xff\x00\xff")
     damaged = [row for row in view(root, subscribe="LivePlain") if row["reason"]]
     assert [row["consumerGroup"] for row in damaged] == ["CG_part", "CG_sql"]
     assert {(row["queueId"], row["queueOffset"]) for row in damaged} == {(0, 0)}

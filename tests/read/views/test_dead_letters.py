@@ -13,6 +13,7 @@ import goldens
 import rmqstore
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.property_decode import KnownNames, origin_of
@@ -97,11 +98,8 @@ def test_damaged_copies_have_the_reason(golden_store: Golden, copied: Golden) ->
     root = copied("live")
     row = next(row for row in view(root) if row["kind"] == "deadLetter")
     segment = root / "commitlog" / f"{row['commitLogOffset'] // 98304 * 98304:020d}"
-    data = bytearray(segment.read_bytes())
-    place = row["commitLogOffset"] % 98304
-    body = data.index(b"retry", place)
-    data[body] ^= 1
-    segment.write_bytes(data)
+    body = segment.read_bytes().index(b"retry", row["commitLogOffset"] % 98304)
+    overwrite(segment, body, b"R")
     found = view(root)
     damaged = [row for row in found if row["reason"]]
     assert len(found) == len(view(golden_store("live")))

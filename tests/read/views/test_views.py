@@ -17,6 +17,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from goldens import Golden
+from mutations import overwrite
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
@@ -28,10 +29,8 @@ from rmqstore.store.opening import open_for
 
 # The real store keeps a minimum here that points at no record (golden/README.md, facts 11 and 13).
 STALE_MINIMUM = ("expired2", "preblank")
-KEYS = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp",
-        "preparedTransactionOffset", "magic")  # fmt: skip
-OURS = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag",
-        "storeTimestamp", "preparedTransactionOffset", "magic")  # fmt: skip
+KEYS = (*goldens.RECORD_COLUMNS, "preparedTransactionOffset", "magic")
+OURS = (*goldens.RECORD_COLUMNS.values(), "preparedTransactionOffset", "magic")
 PLAIN_QUEUES = (*goldens.PLAIN, "cq-ext")
 EVERY = (*goldens.EVERY, *goldens.OF_GROUPS, *goldens.OF_GROUPS_CRASHED)
 
@@ -140,20 +139,14 @@ def _damaged(folder: Path) -> Path:
     return store.write(folder)
 
 
-def _overwrite(path: Path, at: int, stored: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(stored)
-
-
 def test_commitlog_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:
     root = _damaged(tmp_path / "s")
     clean = [row for row in view(root, "commitlog") if row["kind"] == "record"]
     assert len(clean) == 6
     log = next((root / "commitlog").iterdir())
-    _overwrite(log, clean[1]["commitLogOffset"] + 4, b"\0\0\0\1")  # a magic
-    _overwrite(log, clean[3]["commitLogOffset"] + 88, b"y")  # the first byte of a body
-    _overwrite(log, clean[4]["commitLogOffset"] + 28, struct.pack(">q", 7))  # its own place
+    overwrite(log, clean[1]["commitLogOffset"] + 4, b"\0\0\0\1")  # a magic
+    overwrite(log, clean[3]["commitLogOffset"] + 88, b"y")  # the first byte of a body
+    overwrite(log, clean[4]["commitLogOffset"] + 28, struct.pack(">q", 7))  # its own place
     found = view(root, "commitlog")
     found_rows = [
         (row["commitLogOffset"], row["kind"], row["isValid"])
@@ -397,10 +390,10 @@ def test_damaged_items_say_what_is_wrong(copied: Golden) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())
     item = 40 + 4 * 100
-    _overwrite(files[1], item + 20 * 5, b"\xff")  # a hash becomes negative
-    _overwrite(files[1], item + 20 * 7 + 16, struct.pack(">i", 9))  # an older item that is newer
-    _overwrite(files[1], item + 20 * 9, bytes(20))
-    _overwrite(files[2], 36, struct.pack(">i", 1 << 30))  # the number of items
+    overwrite(files[1], item + 20 * 5, b"\xff")  # a hash becomes negative
+    overwrite(files[1], item + 20 * 7 + 16, struct.pack(">i", 9))  # an older item that is newer
+    overwrite(files[1], item + 20 * 9, bytes(20))
+    overwrite(files[2], 36, struct.pack(">i", 1 << 30))  # the number of items
     found = view(root, "index")
     reasons = {(row["file"], row["number"]): row["reason"] for row in found if not row["isValid"]}
     assert reasons[files[1].name, 5] == "the hash is negative"
@@ -520,6 +513,27 @@ def test_files_show_their_range_and_state(golden_store: Golden) -> None:
                 expected.add(str(path.relative_to(golden_store("expired2"))))
     assert {path for path in stale if path.startswith("consumequeue")} == expected
     assert expected
+
+
+def test_files_of_log_and_index_have_the_times_of_their_records(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        records = store.scan(
+            scan="commitlog",
+            columns=["commitLogOffset", "storeTimestamp"],
+            include_system_topics=True,
+        ).read_all()
+        rows = store.view("files").read_all().to_pylist()
+    stored = list(zip(*(column.to_pylist() for column in records.columns), strict=True))
+    files = [row for row in rows if row["kind"] == "commitlog"]
+    assert len(files) == 3
+    for row in files:
+        own = [time for at, time in stored if row["rangeStart"] <= at < row["rangeEnd"]]
+        assert (row["firstStoreTimestamp"], row["lastStoreTimestamp"]) == (min(own), max(own))
+    times = {time for _, time in stored}
+    indexes = [row for row in rows if row["kind"] == "index" and row["state"] == "live"]
+    assert indexes
+    assert all(row["firstStoreTimestamp"] in times for row in indexes)
+    assert {row["firstStoreTimestamp"] for row in rows if row["kind"] == "consumequeue"} == {None}
 
 
 def test_files_of_databases_and_of_the_timer_wheel_have_kinds(copied: Golden) -> None:
