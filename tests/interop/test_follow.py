@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from py4j.protocol import Py4JError
@@ -22,7 +22,7 @@ from interop.broker import RealBroker
 from interop.conftest import JARS
 from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
 from ports import free_ports
-from rmqstore.inspect.verify import verify
+from written import require_valid
 
 SIZES = store_sizes(1 << 20, 20_000, 1000, 4000, haSendHeartbeatInterval=1000)
 BATCH = 100  # small messages that are sent by one call, some thousand of them a second
@@ -79,6 +79,12 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         assert self._process.wait(60) == 128 + signal.SIGTERM
         self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 @pytest.fixture
@@ -154,8 +160,7 @@ def require_exact(root: Path, target: Path, end: int) -> None:
             assert copied[:size] == path.read_bytes()[:size], path.name
             assert not copied[size:].strip(b"\0")
             assert len(copied) == FILE_BYTES
-    with rmqstore.open(target) as store:
-        assert list(verify(store)) == []
+    require_valid(target)
 
 
 @pytest.mark.interop

@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from interop.rocketmq import RocketMQ
-from interop.test_follow import SIZES, TOPIC, Load, require_exact, wait_for
+from interop.test_follow import SIZES, TOPIC, Load, end_of, require_exact, wait_for
 from interop.test_follow_versions import started
 from ports import free_ports
 from rmqstore.remoting import Address, Endpoint
@@ -151,13 +151,6 @@ def followed(control: Control, target: Path) -> Iterator[None]:
         stop.set()
         thread.join(60)
         assert not thread.is_alive()
-
-
-def end_of(target: Path) -> int:
-    if not (target / ".rmqstore" / "follow.json").exists():
-        return 0
-    state, _ = follow_status(target)
-    return min(state.end, state.built)
 
 
 @pytest.mark.interop
