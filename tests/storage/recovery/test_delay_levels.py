@@ -72,8 +72,7 @@ def test_with_the_brokers_file_the_store_is_valid_and_a_rebuild_changes_no_time(
     root: Path, conf: Path
 ) -> None:
     before = stored_units(root)
-    with rmqstore.open(conf=conf) as store:
-        assert list(verify(store)) == []
+    require_valid(conf=conf)
     with rmqstore.open(None, "a", conf=conf) as writer:
         assert writer.rebuild() == []
     assert stored_units(root) == before
