@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -44,9 +43,9 @@ def test_a_store_is_copied_while_its_broker_appends(real_mq: RocketMQ, tmp_path:
 @VERSIONS
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash3"])
 def test_the_copy_of_a_crashed_store_is_served(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    real_mq: RocketMQ, copied: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
-    source = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    source = copied(name)
     config = StoreConfig().updated(goldens.summary(name)["conf"])
     rmqstore.copy(source, tmp_path / "copy", config=config, truncate=True)
     before = rows_of(source)

@@ -89,13 +89,13 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", range(3))
 def test_the_real_store_sees_whole_flushes_of_a_killed_process(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, seed: int
+    rocketmq: RocketMQ, copied: goldens.Golden, seed: int
 ) -> None:
     sizes = goldens.sizes("basic")
     queues = {*goldens.queues("basic"), *(("Fresh", queue_id) for queue_id in range(4))}
     queues |= {("TopicA", queue_id) for queue_id in range(4)}
     before = sum(len(rows) for rows in goldens.queues("basic").values())
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    root = copied("basic")
     done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))
     with rocketmq.open(root, **sizes) as real:
         found = total(real, queues) - before

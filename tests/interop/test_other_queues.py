@@ -97,9 +97,9 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
     ],
 )  # fmt: skip
 def test_the_real_store_serves_batch_queues_and_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
+    real_mq: RocketMQ, copied: goldens.Golden, way: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
+    root = copied("batch-cq")
     config, sizes = configured("batch-cq")
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text(
@@ -144,9 +144,9 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
     ],
 )  # fmt: skip
 def test_the_real_store_serves_lmqs_and_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
+    real_mq: RocketMQ, copied: goldens.Golden, way: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
+    root = copied("lmq")
     config, sizes = configured("lmq")
     sizes |= LMQS
     names = ("%LMQ%new,%LMQ%sub_1", "%LMQ%sub_2", "%LMQ%new")

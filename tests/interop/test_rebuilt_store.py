@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 import goldens
@@ -15,9 +12,9 @@ from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
 
 @pytest.mark.interop
 def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
+    rocketmq: RocketMQ, copied: goldens.Golden
 ) -> None:
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    root = copied("basic")
     sizes = goldens.sizes("basic")
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -134,9 +133,9 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     ],
 )
 def test_we_append_to_what_the_real_store_wrote(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    real_mq: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     sizes = goldens.sizes(name)
     before = rows_of(root)
     with StoreWriter(find_store(root), StoreConfig()) as writer:
@@ -160,9 +159,9 @@ def test_we_append_to_what_the_real_store_wrote(
     ],
 )
 def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    real_mq: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     sizes = goldens.sizes(name)
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(name)["conf"])).close()
     before = files_of(root, "commitlog")
@@ -195,9 +194,9 @@ def find_by_tags(real: RealStore) -> None:
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
 def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
-    rocketmq_55: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    rocketmq_55: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     sizes = goldens.sizes(name)
     with rmqstore.open(root, "a") as writer:
         writer.append(messages(100))

@@ -26,9 +26,9 @@ DAMAGE = {
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
+def root(copied: Golden) -> Path:
     """Return a store whose tables each have a valid backup."""
-    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+    root = copied("live")
     for path in [*(root / "config").glob("*.json")]:
         shutil.copy(path, path.with_name(path.name + ".bak"))
     return root

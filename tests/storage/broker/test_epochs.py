@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +19,8 @@ EPOCHS = [Epoch(1, 0), Epoch(2, 41308), Epoch(5, 85369)]
 
 
 @pytest.fixture
-def paths(golden_store: Golden, tmp_path: Path) -> StorePaths:
-    return find_store(shutil.copytree(golden_store("controller"), tmp_path / "s"))
+def paths(copied: Golden) -> StorePaths:
+    return find_store(copied("controller"))
 
 
 def packed(*lines: str, count: int | None = None, crc: int | None = None) -> str:

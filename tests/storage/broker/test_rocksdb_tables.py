@@ -27,9 +27,9 @@ TOPICS, GROUPS, OFFSETS = "topics", "subscriptionGroups", "consumerOffsets"
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
+def root(copied: Golden) -> Path:
     """Return a store of a real 5.3.3 broker: topic Orders, of which group billing lags by 10."""
-    return Path(shutil.copytree(golden_store("rdbm"), tmp_path / "s"))
+    return copied("rdbm")
 
 
 @pytest.fixture
