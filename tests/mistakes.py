@@ -146,7 +146,7 @@ MISTAKES: Final = (
         "n_come += connection.receive(buffer[n_come:], _POLL_SECONDS)",
         "n_come = connection.receive(buffer, _POLL_SECONDS)",
         "a handshake that comes in two pieces ends the connection",
-        "following/test_controller_stream.py",
+        "following/test_ha_stream.py",
     ),
     Mistake(
         "store/rmqstore/inspect/changes.py",
