@@ -49,7 +49,7 @@ SMOKE = {
     "test_other_queues.py::test_the_real_store_serves_batch_queues_and_goes_on[rocketmq-append]",
     "test_other_queues.py::test_the_real_store_serves_lmqs_and_goes_on[rocketmq-rebuild]",
     "test_properties.py::test_damaged_property_strings_are_read_as_rocketmq_reads_them[rocketmq]",
-    "test_rebuilt_store.py::test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap",
+    "test_written_store.py::test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap",
     "test_selectors.py::test_hash_chooses_as_the_real_selector[3]",
     "test_signatures.py::test_a_request_is_signed_as_by_its_own_client[0]",
     "test_sql92.py::test_expressions_by_hand_give_what_the_real_filter_gives",

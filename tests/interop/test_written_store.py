@@ -15,6 +15,7 @@ from rmqstore.format.hashing import java_hash
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
+from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
 from written import files_of, rows_of
 
 SIZES = store_sizes(65536, 20 * 30, 100, 400)
@@ -246,3 +247,24 @@ def test_the_real_store_serves_a_log_that_lies_in_several_folders(
     assert len(rows) == 2 * N
     with rocketmq.open(root, storePathCommitLog=",".join(map(str, logs)), **SIZES) as real:
         judge(real, rows)
+
+
+@pytest.mark.interop
+def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
+    rocketmq: RocketMQ, copied: goldens.Golden
+) -> None:
+    root = copied("basic")
+    sizes = goldens.sizes("basic")
+    row = middle_of("basic", "TopicB")
+    change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
+    with rmqstore.open(root, mode="a") as writer:
+        assert len(writer.rebuild()) == 1
+    expected = [one["queueOffset"] for one in goldens.queues("basic")["TopicB", row["queueId"]]]
+    gap = expected.index(row["queueOffset"])
+    with rocketmq.open(root, **sizes) as real:
+        served = [message["queueOffset"] for message in real.messages("TopicB", row["queueId"])]
+        assert served == [*expected[:gap], expected[gap + 1], *expected[gap + 1 :]]
+        assert real.queue_range("TopicB", 90)[1] == row["queueOffset"] + 1
+        assert real.put("TopicB", row["queueId"], b"next", keys="k").getLogicsOffset() == len(
+            expected
+        )
