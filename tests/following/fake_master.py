@@ -52,9 +52,9 @@ def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms:
         )
 
 
-def log_of(count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> Store:
+def log_of(count: int, *, size: int = 100, time_ms: int = 0) -> Store:
     log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, size=size, mark=mark, time_ms=time_ms)
+    more(log, count, size=size, time_ms=time_ms)
     return log
 
 

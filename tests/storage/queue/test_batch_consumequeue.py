@@ -250,17 +250,10 @@ def unit(placed: build.Placed, base: int, count: int) -> bytes:
     return struct.pack(">qiqqqhii", *place, 0, placed.record.store_timestamp, base, count, -1, 0)
 
 
-def make(
-    root: Path,
-    batches: list[list[bytes]],
-    *,
-    packed: bool = False,
-    units_per_file: int = 4,
-    **more: Any,
-) -> Path:
+def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, **more: Any) -> Path:
     """Write a store with one queue, B-0, and one record for each list of messages.
 
-    A list of one message becomes a plain record.
+    A list of one message becomes a plain record. A file of the queue has four units.
     """
     store, units, base = build.Store(**more), [], 0
     for number, batch in enumerate(batches):
@@ -278,10 +271,9 @@ def make(
     store.write(root)
     folder = root / "batchconsumequeue/B/0"
     folder.mkdir(parents=True)
-    size = 46 * units_per_file
-    for at in range(0, len(units), units_per_file):
-        data = b"".join(units[at : at + units_per_file])
-        (folder / f"{at * 46:020d}").write_bytes(data.ljust(size, b"\0"))
+    for at in range(0, len(units), 4):
+        data = b"".join(units[at : at + 4])
+        (folder / f"{at * 46:020d}").write_bytes(data.ljust(4 * 46, b"\0"))
     return root
 
 
