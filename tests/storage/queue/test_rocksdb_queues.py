@@ -28,6 +28,7 @@ from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 from rmqstore.storage.rocksdb import RocksDb
+from rocksdb_index import write_database
 
 KEY = ("T", 1)
 
@@ -47,16 +48,7 @@ def unit(physical_offset: int, size: int = 100, tags_code: int = 7) -> bytes:
 def write(root: Path, units: dict[bytes, bytes], offsets: dict[bytes, bytes]) -> RocksDbQueues:
     """Write a database of queues as a broker does, and open it."""
     (root / "commitlog").mkdir(parents=True)
-    database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
-    for key, value in units.items():
-        database[key] = value
-    family = database.create_column_family("offset", Options(raw_mode=True))
-    for key, value in offsets.items():
-        family[key] = value
-    family.flush()
-    database.flush()
-    family.close()
-    database.close()
+    write_database(root / "consumequeue", {"default": units, "offset": offsets})
     found = RocksDbQueues.of(find_store(root))
     assert found is not None
     return found
