@@ -284,17 +284,6 @@ def test_units_that_queues_lack_are_taken_from_the_log(
     assert files_of(root) == before
 
 
-def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word(
-    tmp_path: Path,
-) -> None:
-    store = _store(60)
-    store.queues["T", 0][20] = build.NO_UNIT
-    with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        assert not opened.parts.ends.recovered
-        with pytest.raises(rmqstore.CorruptQueueError):
-            read(opened)
-
-
 def test_a_queue_whose_records_do_not_follow_on_it_is_read_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
