@@ -64,6 +64,7 @@ def test_the_crc_zero_is_not_checked(paths: StorePaths) -> None:
         packed("1-0", "1-5"), packed(f"1-{1 << 63}"), packed(f"{1 << 31}-0"), packed("a-b"),
         packed("\u0661-0"), "\udcff\n1\n", "9" * 5000,
     ],
+    ids=range(19),
 )  # fmt: skip
 def test_hostile_text_is_an_error_with_the_path(paths: StorePaths, text: str) -> None:
     stored = text.encode("utf-8", "surrogateescape")
