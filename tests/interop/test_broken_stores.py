@@ -19,6 +19,8 @@ import tiers
 from broken_stores import Case, Row
 from interop.rocketmq import RealStore, RocketMQ
 
+pytestmark = pytest.mark.interop
+
 TRUTH = broken_stores.truth("live", "crash")
 MAGICS = {-626843481, -626843477}  # of records, as Java has them
 _HEAD_BYTES = 36
@@ -106,7 +108,6 @@ def observe(rocketmq: RocketMQ, case: Case, root: Path) -> Row:
     return {"starts": True, "lost": lost, "next": following}
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize("case", tiers.split(CASES, len(SAMPLE)), ids=str)
 def test_the_real_store_does_what_is_recorded(
     rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, case: Case
@@ -116,7 +117,6 @@ def test_the_real_store_does_what_is_recorded(
     assert observe(rocketmq, case, tmp_path / "s") == known
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize("state", broken_stores.STATES)
 @pytest.mark.parametrize("damage", ["cut", "long"])
 def test_the_real_store_starts_after_a_rebuild(
@@ -138,7 +138,6 @@ def keys_of(properties: dict[str, str]) -> list[str]:
     return [key for name in ("UNIQ_KEY", "KEYS") for key in properties.get(name, "").split()]
 
 
-@pytest.mark.interop
 def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
     rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
@@ -161,7 +160,6 @@ def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
     assert sum(place in served_at for place in lost) == 77
 
 
-@pytest.mark.interop
 def test_the_real_store_serves_all_of_a_crashed_store_that_was_rebuilt_first(
     rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:

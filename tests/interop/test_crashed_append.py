@@ -21,6 +21,8 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 
+pytestmark = [pytest.mark.interop, pytest.mark.crash]
+
 N = 60
 N_CUTS = 10
 N_KEYS = 25
@@ -30,8 +32,6 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
     return sum(high - low for low, high in (real.queue_range(*queue) for queue in queues))  # type: ignore[attr-defined]
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 @pytest.mark.parametrize(
     ("version", "power"),
     [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None), ("rocketmq_55", 7)],
@@ -78,8 +78,6 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     assert seen == {before, before + N}
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 @pytest.mark.parametrize("seed", range(3))
 def test_the_real_store_sees_whole_flushes_of_a_killed_process(
     rocketmq: RocketMQ, copied: goldens.Golden, seed: int
@@ -98,8 +96,6 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
             assert set(answer["physicalOffsets"]) <= set(real.query(answer["topic"], answer["key"]))
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 @pytest.mark.parametrize(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
@@ -132,8 +128,6 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
     assert seen == {0, n}
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
@@ -159,8 +153,6 @@ def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
         assert total(real, {("Own", 0), ("Own", 1)}) > 1
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 def test_the_real_store_completes_a_rebuild_that_was_cut(
     rocketmq_55: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:

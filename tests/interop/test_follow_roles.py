@@ -18,6 +18,8 @@ from rmqstore.cli import main
 from rmqstore.errors import StoreStateError
 from rmqstore.inspect.verify import verify
 
+pytestmark = pytest.mark.interop
+
 
 def put(real: RocketMQ, store: RealStore, count: int) -> list[str]:
     """Put messages that wait until they are stored; return what became of each."""
@@ -37,7 +39,6 @@ def put(real: RocketMQ, store: RealStore, count: int) -> list[str]:
     return results
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(("version", "settings"), [("5.5.1", {"inSyncReplicas": 2}), ("4.9.8", {})])
 def test_producers_wait_for_a_follower_only_if_it_acknowledges(
     version: str, settings: dict[str, Any], tmp_path: Path
@@ -68,7 +69,6 @@ def test_producers_wait_for_a_follower_only_if_it_acknowledges(
                 follower.stop()
 
 
-@pytest.mark.interop
 def test_a_slave_is_followed_as_its_master_is(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
     root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
     (own_port,) = free_ports(1)
@@ -90,7 +90,6 @@ def test_a_slave_is_followed_as_its_master_is(rocketmq_55: RocketMQ, tmp_path: P
         assert path.read_bytes() == (master_log / path.name).read_bytes()
 
 
-@pytest.mark.interop
 def test_queues_in_rocksdb_become_files(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
     root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
     with serving(rocketmq_55, root, storeType="defaultRocksDB") as (port, store):

@@ -18,6 +18,8 @@ from rmqstore.write.writer import StoreWriter
 from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
 from written import files_of, rows_of
 
+pytestmark = pytest.mark.interop
+
 SIZES = store_sizes(65536, 20 * 30, 100, 400)
 CONFIG = StoreConfig().updated({name: str(value) for name, value in SIZES.items()})
 N = 600
@@ -75,7 +77,6 @@ def judge(real: RealStore, rows: list[Row]) -> None:
             assert row["commitLogOffset"] in real.query(row["topic"], key), (row["topic"], key)
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
@@ -103,7 +104,6 @@ def test_the_real_store_serves_what_we_wrote_and_goes_on(real_mq: RocketMQ, tmp_
         judge(real, rows_of(root))
 
 
-@pytest.mark.interop
 def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
@@ -125,7 +125,6 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
         judge(real, rows)
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(
     ("version", "name"),
     [
@@ -151,7 +150,6 @@ def test_we_append_to_what_the_real_store_wrote(
                 assert real.queue_range(*queue)[1] >= rows[-1]["queueOffset"] + 1
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(
     ("version", "name"),
     [
@@ -192,7 +190,6 @@ def find_by_tags(real: RealStore) -> None:
         assert sorted(found) == places[topic, java_hash(tags)]
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
 def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
     rocketmq_55: RocketMQ, copied: goldens.Golden, name: str
@@ -215,7 +212,6 @@ def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
     assert files_of(root, "commitlog") == log
 
 
-@pytest.mark.interop
 def test_a_new_store_gets_tags_once_a_broker_that_indexes_them_opened_it(
     rocketmq_55: RocketMQ, tmp_path: Path
 ) -> None:
@@ -230,7 +226,6 @@ def test_a_new_store_gets_tags_once_a_broker_that_indexes_them_opened_it(
         find_by_tags(real)
 
 
-@pytest.mark.interop
 def test_the_real_store_serves_a_log_that_lies_in_several_folders(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
@@ -249,7 +244,6 @@ def test_the_real_store_serves_a_log_that_lies_in_several_folders(
         judge(real, rows)
 
 
-@pytest.mark.interop
 def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
     rocketmq: RocketMQ, copied: goldens.Golden
 ) -> None:
