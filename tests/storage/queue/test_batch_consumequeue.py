@@ -42,6 +42,7 @@ from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue, agreein
 from rmqstore.storage.queue.queue import total_weight
 from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 from rmqstore.store.opening import open_for
+from store_builder import inner_message as inner
 
 Row = dict[str, Any]
 NAME = "batch-cq"
@@ -231,18 +232,6 @@ def test_a_stream_finds_where_they_end(golden_store: Golden) -> None:
 
 
 # ---- made by hand
-
-
-def inner(body: bytes, tags: str = "", flag: int = 0) -> bytes:
-    """Return a message as it is stored in an inner batch."""
-    properties = build.properties({"TAGS": tags}) if tags else b""
-    rest = (
-        struct.pack(">iiii", 0, 0, flag, len(body))
-        + body
-        + struct.pack(">h", len(properties))
-        + properties
-    )
-    return struct.pack(">i", len(rest) + 4) + rest
 
 
 def unit(placed: build.Placed, base: int, count: int) -> bytes:
