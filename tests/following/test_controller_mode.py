@@ -16,8 +16,15 @@ import pytest
 import tiers
 from crash.faults import Cut
 from crash.test_killed_follower import SharedDisk
-from following.fake_controller import FakeController, Handshake
-from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
+from following.fake_master import (
+    FILE_BYTES,
+    FakeController,
+    FakeMaster,
+    Handshake,
+    log_of,
+    more,
+    part,
+)
 from following.followers import (
     copied,
     epochs_of,
