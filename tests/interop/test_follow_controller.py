@@ -90,7 +90,6 @@ def kept_files(target: Path) -> list[Path]:
 
 
 def require_kept(target: Path, root: Path, start: int, end: int) -> None:
-    """Require that a part of a log was kept."""
     kept = kept_files(target)
     assert kept
     for path in kept:

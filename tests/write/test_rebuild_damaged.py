@@ -33,7 +33,6 @@ def stored(root: Path, physical_offset: int, position: int, size: int) -> bytes:
 
 
 def change(root: Path, physical_offset: int, position: int, data: bytes) -> None:
-    """Change bytes of a record."""
     path = segment_of(root, physical_offset)
     with path.open("r+b") as file:
         file.seek(physical_offset - int(path.name) + position)

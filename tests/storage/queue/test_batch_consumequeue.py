@@ -267,7 +267,6 @@ def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, **more
 
 
 def bodies(n_batches: int) -> list[list[bytes]]:
-    """Return batches of two to five messages."""
     counts = [number % 4 + 2 for number in range(n_batches)]
     return [
         [inner(f"{row}-{at}".encode(), f"t{at}", at) for at in range(count)]
@@ -369,7 +368,6 @@ def test_a_missing_file_between_others_is_damage(tmp_path: Path) -> None:
 
 
 def _change(root: Path, number: int, field: int, code: str, value: int) -> Path:
-    """Overwrite a field of a unit."""
     path = root / "batchconsumequeue/B/0" / f"{number // 4 * 184:020d}"
     data = bytearray(path.read_bytes())
     struct.pack_into(">" + code, data, number % 4 * 46 + field, value)
