@@ -111,14 +111,14 @@ MISTAKES: Final = (
         'header["begin_timestamp"] = header["end_timestamp"] = before.header["end_timestamp"]',
         'header["begin_timestamp"] = header["end_timestamp"] = before.header["begin_timestamp"]',
         "the first key of an index file has another time than a broker gives it",
-        "storage/index/test_file_appender.py",
+        "storage/index/test_index_files.py",
     ),
     Mistake(
         "store/rmqstore/storage/index_appender.py",
         "done += min(n_of_last_record, self._n_items_of_last_record)",
         "done += n_of_last_record",
         "keys of the last record that a crash kept from the index are never found again",
-        "storage/index/test_file_appender.py",
+        "storage/index/test_index_files.py",
     ),
     Mistake(
         "store/rmqstore/read/pending.py",
@@ -146,7 +146,7 @@ MISTAKES: Final = (
         "n_come += connection.receive(buffer[n_come:], _POLL_SECONDS)",
         "n_come = connection.receive(buffer, _POLL_SECONDS)",
         "a handshake that comes in two pieces ends the connection",
-        "following/test_controller_stream.py",
+        "following/test_ha_stream.py",
     ),
     Mistake(
         "store/rmqstore/inspect/changes.py",

@@ -1,10 +1,10 @@
-"""Writes the database of an index in RocksDB as a broker does; judged by golden ones in tests."""
+"""Writes databases of RocksDB as a broker does; that of an index is judged by golden ones."""
 
 from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,17 @@ def write_index(root: Path, items: Items) -> None:
     """Give a store this index in RocksDB, in place of any other."""
     folder = root / "rocksdbstore"
     shutil.rmtree(folder, ignore_errors=True)
+    write_database(folder, {"default": items})
+
+
+def write_database(folder: Path, families: Mapping[str, Items]) -> None:
+    """Write a database that has these items in its column families."""
     database = Rdict(str(folder), Options(raw_mode=True))
-    for key, value in items.items():
-        database[key] = value
-    database.flush()
+    for name, items in families.items():
+        family = database
+        if name != "default":
+            family = database.create_column_family(name, Options(raw_mode=True))
+        for key, value in items.items():
+            family[key] = value
+        family.flush()
     database.close()

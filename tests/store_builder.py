@@ -134,6 +134,14 @@ def pack_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
     return struct.pack(">qiq", physical_offset, size, tags_code)
 
 
+def inner_message(body: bytes, tags: str = "", flag: int = 0) -> bytes:
+    """Return a message as it is stored in a record of several."""
+    stored = properties({"TAGS": tags}) if tags else b""
+    rest = struct.pack(">iiii", 0, 0, flag, len(body)) + body
+    rest += struct.pack(">h", len(stored)) + stored
+    return struct.pack(">i", len(rest) + 4) + rest
+
+
 def java_hash(text: str) -> int:
     """Return String.hashCode of text."""
     encoded, code = text.encode("utf-16-be"), 0

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 import command_line
-from following.fake_controller import FakeController
-from following.fake_master import FakeMaster, log_of
-from following.fake_name_server import FakeNameServer
+from following.fake_master import FakeController, FakeMaster, FakeNameServer, log_of
 from following.followers import require_exact, wait_for
 from rmqstore.replica.cluster import FollowMetrics
 from rmqstore.replica.state import follow_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +197,37 @@ def require_kept_index(root: Path) -> None:
     if paths.has_abort:  # otherwise there is no recovery
         ends = [int(read_header(path)["end_timestamp"]) for path in index_files(paths.index)]
         assert max(ends, default=0) <= read_checkpoint(paths).index_msg_timestamp
+
+
+Act = Callable[[Path, FaultyDisk], object]
+
+
+def counted(whole: Path, folder: Path, act: Act) -> FaultyDisk:
+    """Return the disk of an act that nothing cuts, on a copy of a store."""
+    disk = FaultyDisk()
+    act(_copied(whole, folder / "count"), disk)
+    return disk
+
+
+def cut_copies(
+    whole: Path, folder: Path, act: Act, places: Iterable[int], power: int | None = None
+) -> Iterator[tuple[Path, str]]:
+    """Yield copies of a store in which an act died at some of its changes, and where.
+
+    Keys are random, so an append writes more slots in one run than in another and may live.
+    """
+    for at in places:
+        root = _copied(whole, folder / f"{at}")
+        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
+        with suppress(Cut):
+            act(root, disk)
+        yield root, f"cut at change {at}: {disk.done[-1]}"
+        shutil.rmtree(root)
+
+
+def _copied(whole: Path, folder: Path) -> Path:
+    """Copy a store, which keeps its name."""
+    return Path(shutil.copytree(whole, folder / whole.name))
 
 
 @contextmanager

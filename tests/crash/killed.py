@@ -34,7 +34,6 @@ def repair(root: Path, config: StoreConfig) -> None:
 
 
 def rebuild(root: Path, config: StoreConfig) -> None:
-    """Rebuild the queues and the index of a store."""
     with StoreWriter(find_store(root), config) as writer:
         writer.rebuild()
 
@@ -82,7 +81,6 @@ class Killer:
         return number == self._at
 
     def kill(self) -> None:
-        """End this process."""
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _call(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,14 @@ import pytest
 import goldens
 import rmqstore
 import tiers
-from crash.faults import Cut, FaultyDisk, append_and_close, mortal_writer
+from crash.faults import (
+    Act,
+    FaultyDisk,
+    append_and_close,
+    counted,
+    cut_copies,
+    mortal_writer,
+)
 from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
@@ -126,28 +132,12 @@ def places(disk: FaultyDisk, at_most: int, seed: int) -> list[int]:
     return sorted({*sample, *(at for at in around_commit if at in changes)})
 
 
-def cut_copies(
-    whole: Path,
-    folder: Path,
-    act: Callable[[Path, FaultyDisk], None],
-    at_most: int,
-    power: int | None = KILL,
-    *,
-    varies: bool = True,
+def cut_anywhere(
+    whole: Path, folder: Path, act: Act, at_most: int, power: int | None = KILL
 ) -> Iterator[tuple[Path, str]]:
-    """Yield copies of a store in which an act died at some of its changes, and where.
-
-    Keys are random, so an append writes more slots in one run than in another and may live.
-    """
-    counted = FaultyDisk()
-    act(Path(shutil.copytree(whole, folder / "count")), counted)
-    for at in places(counted, at_most, power or 0):
-        root = Path(shutil.copytree(whole, folder / f"{at}"))
-        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
-        with suppress(Cut) if varies else pytest.raises(Cut):
-            act(root, disk)
-        yield root, f"cut at change {at}: {disk.done[-1]}"
-        shutil.rmtree(root)
+    """Yield copies of a store in which an act died at some of its changes, and where."""
+    at = places(counted(whole, folder, act), at_most, power or 0)
+    return cut_copies(whole, folder, act, at, power)
 
 
 @pytest.mark.parametrize(("name", "n", "power", "at_most"), CASES)
@@ -157,7 +147,7 @@ def test_every_cut_leaves_all_rows_or_none(
     whole, seen = golden_store(name), set()
     before = by_log(whole)
     act = partial(append, n=n)
-    for root, where in cut_copies(whole, tmp_path, act, at_most, power):
+    for root, where in cut_anywhere(whole, tmp_path, act, at_most, power):
         read = all_or_none(root, before, n, where)
         seen.add(len(read))
         StoreWriter(find_store(root), StoreConfig()).close()
@@ -209,7 +199,7 @@ def test_every_cut_of_a_job_of_many_tasks_leaves_all_rows_or_none(
     whole, seen = golden_store(name), set()
     before = by_log(whole)
     act = partial(append_staged, n=n)
-    for root, where in cut_copies(whole, tmp_path, act, at_most, power):
+    for root, where in cut_anywhere(whole, tmp_path, act, at_most, power):
         read = all_or_none(root, before, n, where)
         seen.add(len(read))
         append_staged(root, FaultyDisk(), n)
@@ -239,10 +229,9 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     same = pa.RecordBatch.from_pydict(
         {"topic": ["Fresh"] * n, "body": [b"of one length"] * n, "keys": ["k"] * n}
     )
-    before = len(by_log(golden_store(name)))
-
-    whole, disk = Path(shutil.copytree(golden_store(name), tmp_path / "count")), FaultyDisk()
-    append_and_close(whole, disk, same)
+    before, act = len(by_log(golden_store(name))), partial(append_and_close, batch=same)
+    disk = counted(golden_store(name), tmp_path, act)
+    whole = tmp_path / "count" / name
     with rmqstore.open(whole) as store:
         batch = store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh").read_all()
     first, size = min(tuple(row.values()) for row in batch.to_pylist())
@@ -251,16 +240,13 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     ]
     record = segment.read_bytes()[first - int(segment.name) :][:size]
     seen = set()
-    for at in range(disk.commit - 6, disk.commit + 3):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        with pytest.raises(Cut):
-            append_and_close(root, FaultyDisk(at), same)
-        where, read = disk.done[at], len(by_log(root))
+    around = range(disk.commit - 6, disk.commit + 3)
+    for root, where in cut_copies(golden_store(name), tmp_path, act, around):
+        read = len(by_log(root))
         assert read in (before, before + n), where
         seen.add(read)
         write_as_a_broker(root, record)
         assert len(by_log(root)) == read + 1, where
-        shutil.rmtree(root)
     assert seen == {before, before + n}
 
 
@@ -275,17 +261,14 @@ def test_copies_that_are_older_than_the_store_appear_all_or_none(
         place = copies.schema.get_field_index(name)
         field = copies.schema.field(place)
         copies = copies.set_column(place, field, pa.array([value] * len(copies), field.type))
-    before, disk = by_log(golden_store("edges")), FaultyDisk()
-    whole = Path(shutil.copytree(golden_store("edges"), tmp_path / "count"))
-    append_and_close(whole, disk, copies, verbatim=True)
-    seen = set()
-    for at in (disk.commit - 6, disk.commit - 1, disk.commit, disk.commit + 1):
-        root = Path(shutil.copytree(golden_store("edges"), tmp_path / f"{at}"))
-        with pytest.raises(Cut):
-            append_and_close(root, FaultyDisk(at), copies, verbatim=True)
+    whole, seen = golden_store("edges"), set()
+    before, act = by_log(whole), partial(append_and_close, batch=copies, verbatim=True)
+    commit = counted(whole, tmp_path, act).commit
+    around = (commit - 6, commit - 1, commit, commit + 1)
+    for root, where in cut_copies(whole, tmp_path, act, around):
         read = by_log(root)
-        assert len(read) - len(before) in (0, len(copies)), disk.done[at]
-        assert rows(root) == read, disk.done[at]
+        assert len(read) - len(before) in (0, len(copies)), where
+        assert rows(root) == read, where
         seen.add(len(read) - len(before))
     assert seen == {0, len(copies)}
 
@@ -304,7 +287,7 @@ def test_a_version_is_written_once_whatever_is_cut(
 ) -> None:
     n, before = 20, len(by_log(golden_store(name)))
     act = partial(append, n=n, txn=("app", 1))
-    for root, where in cut_copies(golden_store(name), tmp_path, act, at_most):
+    for root, where in cut_anywhere(golden_store(name), tmp_path, act, at_most):
         with StoreWriter(find_store(root), StoreConfig()) as writer:
             done = writer.done_version("app")
             assert (len(by_log(root)) > before) == (done == 1), where
@@ -325,7 +308,7 @@ def test_a_repair_may_be_cut_anywhere(
     def repair(root: Path, disk: FaultyDisk) -> None:
         StoreWriter(find_store(root), config, disk).close()
 
-    for root, where in cut_copies(golden_store(name), tmp_path, repair, at_most, varies=False):
+    for root, where in cut_anywhere(golden_store(name), tmp_path, repair, at_most):
         repair(root, FaultyDisk())
         assert rows(root) == by_log(root) == expected, where
 
@@ -338,7 +321,7 @@ def test_a_rebuild_may_be_cut_anywhere(golden_store: Golden, tmp_path: Path, at_
         with mortal_writer(root, disk) as writer:
             writer.rebuild()
 
-    for root, where in cut_copies(golden_store("edges"), tmp_path, rebuild, at_most):
+    for root, where in cut_anywhere(golden_store("edges"), tmp_path, rebuild, at_most):
         config = StoreConfig().updated(goldens.summary("edges")["conf"])
         StoreWriter(find_store(root), config).close()
         assert rows(root) == by_log(root) == expected, where

@@ -69,12 +69,10 @@ class Calls:
         return counting
 
     def fails(self, number: int) -> bool:
-        """Tell whether a call fails."""
         del number
         return False
 
     def error(self) -> OSError:
-        """Return the error of a call that fails."""
         raise NotImplementedError
 
 

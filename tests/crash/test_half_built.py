@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import goldens
-from crash.faults import Cut, FaultyDisk, mortal_writer
+from crash.faults import Act, Cut, FaultyDisk, cut_copies, mortal_writer
 from goldens import Golden
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
@@ -83,29 +82,25 @@ def test_a_broker_rebuilds_what_a_repair_left_half_built(
 ) -> None:
     disk = CountingDisk()
     repair(copy(golden_store(name), tmp_path / "count"), disk)
-    for at in random.Random(0).sample(disk.building, SAMPLED):
-        root = copy(golden_store(name), tmp_path / f"{at}")
-        with suppress(Cut):
-            repair(root, FaultyDisk(at))
-        assert (root / "abort").exists(), disk.done[at]
-        assert recovered_end(root).scanned_from == 0, disk.done[at]
+    sampled = random.Random(0).sample(disk.building, SAMPLED)
+    for root, where in cut_copies(golden_store(name), tmp_path, repair, sampled):
+        assert (root / "abort").exists(), where
+        assert recovered_end(root).scanned_from == 0, where
 
 
 @pytest.mark.parametrize(("name", "verb"), [("crash", repair), ("crash", rebuild)])
 def test_a_broker_keeps_the_log_though_it_is_damaged_before_what_was_half_built(
-    golden_store: Golden, tmp_path: Path, name: str, verb: Callable[[Path, FaultyDisk], None]
+    golden_store: Golden, tmp_path: Path, name: str, verb: Act
 ) -> None:
     whole = copy(golden_store(name), tmp_path / "count")
     damage_first_record(whole)
     expected, disk = recovered_end(whole).physical_offset, CountingDisk()
     assert expected > 0
+    damaged = copy(whole, tmp_path / "damaged")
     verb(whole, disk)
-    for at in random.Random(0).sample(disk.building, SAMPLED):
-        root = copy(golden_store(name), tmp_path / f"{at}")
-        damage_first_record(root)
-        with suppress(Cut):
-            verb(root, FaultyDisk(at))
-        assert recovered_end(root).physical_offset >= expected, disk.done[at]
+    sampled = random.Random(0).sample(disk.building, SAMPLED)
+    for root, where in cut_copies(damaged, tmp_path, verb, sampled):
+        assert recovered_end(root).physical_offset >= expected, where
 
 
 @pytest.mark.parametrize("name", ["crash", "edges"])
@@ -151,11 +146,7 @@ def test_a_unit_that_is_half_cleared_points_at_no_record(
 ) -> None:
     root, disk = copy(golden_store("crash"), tmp_path / "count"), CountingDisk()
     repair(root, disk)
-    cleared = tmp_path / "cleared"
     first = disk.building[0]  # CrashA/1 has a unit of the torn record, and nothing after it
-    for at in (first, first + 1):
-        root = copy(golden_store("crash"), cleared / f"{at}")
-        with suppress(Cut):
-            repair(root, FaultyDisk(at))
+    for root, _ in cut_copies(golden_store("crash"), tmp_path, repair, (first, first + 1)):
         units = np.fromfile(max((root / "consumequeue" / "CrashA" / "1").iterdir()), QUEUE_UNIT)
         assert not ((units["size"] > 0) & (units["physical_offset"] == 0)).any()

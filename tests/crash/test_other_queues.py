@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +11,8 @@ import pytest
 
 import goldens
 import rmqstore
-from crash.faults import Cut, FaultyDisk, mortal_writer
+from crash.faults import FaultyDisk, counted, cut_copies, mortal_writer
 from goldens import Golden
-from rmqstore.errors import RmqStoreError
 from rmqstore.storage.broker.store_config import StoreConfig
 from written import require_valid, stage
 
@@ -49,7 +47,7 @@ def rows(root: Path) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in found]
 
 
-def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
+def change(root: Path, disk: FaultyDisk, name: str, way: str) -> None:
     """Append, or rebuild, as a process does that may die anywhere in it."""
     parts = stage(root, messages(name)[0]) if way == "staged" else []
     with mortal_writer(root, disk, config(name)) as writer:
@@ -67,26 +65,21 @@ def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
 def test_a_change_that_is_cut_is_whole_or_absent(
     golden_store: Golden, tmp_path: Path, name: str, power: int | None, way: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / "whole"))
-    before = rows(root)
+    whole, act = golden_store(name), partial(change, name=name, way=way)
+    before = rows(whole)
     n_new = 0 if way == "rebuild" else messages(name)[1]
-    whole = FaultyDisk()
-    change(root, name, whole, way)
-    assert len(rows(root)) == len(before) + n_new
-    draw = random.Random(0)
-    for at in sorted(draw.sample(range(whole.n_changes), min(N_CUTS, whole.n_changes))):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"cut-{at}"))
-        disk = FaultyDisk(at, None if power is None else random.Random(power))
-        with suppress(Cut, RmqStoreError):
-            change(root, name, disk, way)
+    n_changes = counted(whole, tmp_path, act).n_changes
+    assert len(rows(tmp_path / "count" / name)) == len(before) + n_new
+    places = sorted(random.Random(0).sample(range(n_changes), min(N_CUTS, n_changes)))
+    for root, where in cut_copies(whole, tmp_path, act, places, power):
         if way != "rebuild":  # the queues of a rebuild that was cut stand aside
-            assert len(rows(root)) in (len(before), len(before) + n_new), at
+            assert len(rows(root)) in (len(before), len(before) + n_new), where
         with rmqstore.open(root, "a", config=config(name)):
             pass
         after = rows(root)
-        assert len(after) in (len(before), len(before) + n_new), at
-        assert {*before} <= {*after}, at
-        require_valid(root, f"cut at change {at}")
+        assert len(after) in (len(before), len(before) + n_new), where
+        assert {*before} <= {*after}, where
+        require_valid(root, where)
         with rmqstore.open(root, "a", config=config(name)) as writer:
             writer.append(messages(name)[0])
-        assert len(rows(root)) == len(after) + messages(name)[1], at
+        assert len(rows(root)) == len(after) + messages(name)[1], where

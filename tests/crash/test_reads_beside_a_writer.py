@@ -19,9 +19,8 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LocalStorage, MappedFile
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
+from written import stage
 
 SIZES = StoreConfig().updated({"mappedFileSizeCommitLog": 65536, "messageIndexEnable": False})
 BEFORE, APPENDED = 5, 50
@@ -47,11 +46,7 @@ def append_plainly(writer: StoreWriter) -> None:
 
 
 def append_staged(writer: StoreWriter) -> None:
-    path = writer.paths.own.folder / "staged"
-    with PartWriter(Disk(), path, SIZES.mapped_file_size_commit_log) as file:
-        file.write(MessageMaker(WriteSpec()).make(rows(APPENDED)))
-        part = file.part()
-    writer.append_staged([part], are_all=True)
+    writer.append_staged(stage(writer.paths.root, rows(APPENDED)), are_all=True)
 
 
 class Looks:

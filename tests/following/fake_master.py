@@ -1,4 +1,4 @@
-"""A master in threads: its listen port and its HA port, over a log built by hand."""
+"""Masters in threads, over a log built by hand, also in controller mode; and a name server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from fake_server import FakeServer, Listener, Reply, Request
+from rmqstore.storage.broker.epochs import Epoch
 from store_builder import Record, Store, properties
 
 FILE_BYTES = 1 << 14
@@ -52,9 +53,9 @@ def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms:
         )
 
 
-def log_of(count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> Store:
+def log_of(count: int, *, size: int = 100, time_ms: int = 0) -> Store:
     log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, size=size, mark=mark, time_ms=time_ms)
+    more(log, count, size=size, time_ms=time_ms)
     return log
 
 
@@ -217,3 +218,102 @@ def exactly(connection: socket.socket, count: int) -> bytes:
 def content(log: Store) -> dict[str, Any]:
     """Return the files that an exact copy of a log has, by name."""
     return {f"{start:020d}": bytes(data) for start, data in log.segments.items() if start < log.end}
+
+
+class Handshake(NamedTuple):
+    from_last_file: int
+    is_learner: int
+    replica_id: int
+
+
+class FakeController(FakeMaster):
+    """Serves a log as AutoSwitchHAConnection does; every attribute may be changed while it does.
+
+    Attributes:
+        epochs: the epochs of the log; a piece that ends where one starts is announced as its own.
+        confirm_offset: what headers tell of it; None for the end of the log.
+        handshakes: those of the followers so far.
+        mangle_handshake: what becomes of the answer to a handshake before it is sent.
+        on_handshake: called before it is sent.
+    """
+
+    report_bytes = 12
+
+    def __init__(
+        self, log: Store, epochs: list[Epoch], *, batch: int = 3000, name: str = "b"
+    ) -> None:
+        self.epochs = epochs
+        self.confirm_offset: int | None = None
+        self.handshakes: list[Handshake] = []
+        self.mangle_handshake: Callable[[bytes], bytes] = lambda handshake: handshake
+        self.on_handshake: Callable[[], None] = lambda: None
+        super().__init__(log, batch=batch, name=name)
+        self.settings |= {"enableControllerMode": "true", "brokerRole": "SYNC_MASTER"}
+
+    def handshake(self) -> bytes:
+        listed = b"".join(struct.pack(">iq", *epoch) for epoch in self.epochs)
+        last = self.epochs[-1].number if self.epochs else -1
+        return struct.pack(">iiqi", 1, len(listed), self.log.end, last) + listed
+
+    def frame(self, place: int, body: bytes) -> bytes:
+        """Return a piece of the log with its header; without a body it is a heartbeat."""
+        end = max(place + len(body), 0)
+        epoch = [each for each in self.epochs if each.start_offset <= end][-1]
+        confirm_offset = self.log.end if self.confirm_offset is None else self.confirm_offset
+        return struct.pack(">iiqiqq", 2, len(body), place, *epoch, confirm_offset) + body
+
+    def _greet(self, connection: socket.socket) -> None:
+        state, *flags, replica_id = struct.unpack(">ihhq", exactly(connection, 16))
+        assert state == 1
+        self.handshakes.append(Handshake(*flags, replica_id))
+        handshake = self.mangle_handshake(self.handshake())
+        self.on_handshake()
+        connection.sendall(handshake)
+
+    def _report(self, received: bytes) -> int:
+        state, offset = struct.unpack(">iq", received)
+        assert state == 2
+        return int(offset)
+
+    def _first_place(self, asked: int) -> int:
+        return asked or (self.low if self.log.end else -1)
+
+    def _heartbeat(self, place: int) -> bytes:
+        return self.mangle(self.frame(place, b""))
+
+    def _body(self, place: int) -> bytes:
+        body = super()._body(place)
+        starts = [each.start_offset for each in self.epochs if each.start_offset > place]
+        return body[: min(starts, default=place + len(body)) - place]
+
+
+class FakeNameServer(FakeServer):
+    """Answers from ``brokers``, which may be changed while it does.
+
+    Attributes:
+        brokers: by name: cluster, and addresses by broker id.
+        code: of the answers.
+    """
+
+    def __init__(self, brokers: dict[str, tuple[str, dict[int, str]]] | None = None) -> None:
+        self.brokers = brokers or {}
+        self.code = 0
+        super().__init__()
+
+    def answer(self, request: Request) -> Reply:
+        assert request.code == 106
+        return Reply(self.code, body=b"" if self.code else self.body(), remark="why")
+
+    def body(self) -> bytes:
+        """Return the list as fastjson writes it, with keys that are not quoted."""
+        entries = []
+        clusters: dict[str, list[str]] = {}
+        for name, (cluster, addresses) in self.brokers.items():
+            listed = ",".join(f'{number}:"{address}"' for number, address in addresses.items())
+            entries.append(
+                f'"{name}":{{"brokerAddrs":{{{listed}}},"brokerName":"{name}",'
+                f'"cluster":"{cluster}","enableActingMaster":false}}'
+            )
+            clusters.setdefault(cluster, []).append(name)
+        table = f'{{"brokerAddrTable":{{{",".join(entries)}}},'
+        return f'{table}"clusterAddrTable":{json.dumps(clusters)}}}'.encode()

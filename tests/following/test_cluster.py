@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import rmqstore
-from following.fake_master import FakeMaster, log_of, more
-from following.fake_name_server import FakeNameServer
+from following.fake_master import FakeMaster, FakeNameServer, log_of, more
 from following.followers import TIMING, Following, require_exact, wait_for
 from ports import free_ports
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, OptionError, StoreStateError

@@ -1,4 +1,4 @@
-"""A follower and a fake master in controller mode: the copy is exact after every switch."""
+"""A follower and a fake master in controller mode: the copy and its epochs after every switch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ import random
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import tiers
-from following.fake_controller import FakeController, Handshake
-from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
+from crash.faults import Cut
+from crash.test_killed_follower import SharedDisk
+from following.fake_master import (
+    FILE_BYTES,
+    FakeController,
+    FakeMaster,
+    Handshake,
+    log_of,
+    more,
+    part,
+)
 from following.followers import (
     copied,
     epochs_of,
@@ -27,13 +37,14 @@ from following.followers import (
 )
 from rmqstore.errors import (
     BrokerUnreachableError,
+    CorruptRecordError,
     StoreStateError,
     UnsupportedFeatureError,
 )
 from rmqstore.replica.follower import Mail
 from rmqstore.replica.ha import NEVER, Connection
 from rmqstore.replica.retention import parse_retention
-from rmqstore.replica.state import copy_paths, follow_status
+from rmqstore.replica.state import copy_paths, follow_status, state_path
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch
 from store_builder import Store
@@ -47,10 +58,6 @@ def switched(log: Store, lost: int, count: int) -> tuple[Store, int]:
     point = other.end
     more(other, count, mark=b"new")
     return other, point
-
-
-def kept_bytes(target: Path) -> int:
-    return sum(path.stat().st_size for path in (target / ".rmqstore" / "cut").rglob("*.*"))
 
 
 def test_a_copy_is_exact_and_has_the_epochs_of_its_broker(tmp_path: Path) -> None:
@@ -117,7 +124,8 @@ def test_after_a_switch_the_copy_is_cut_where_the_epochs_part(
     state, _ = follow_status(target)
     assert state.n_cuts == (1 if lost else 0)
     assert state.last_cut == (point if lost else -1)
-    assert state.last_cut_bytes == end - point if lost else not kept_bytes(target)
+    kept = [*(target / ".rmqstore" / "cut").rglob("*.*")]
+    assert state.last_cut_bytes == end - point if lost else not kept
     assert epochs_of(target) == (master.epochs if count else [Epoch(1, 0)])
 
 
@@ -386,3 +394,96 @@ def test_the_state_of_an_earlier_version_gets_an_id(tmp_path: Path) -> None:
         follow_once(master, target)
         assert master.handshakes[0] == master.handshakes[1]
     require_exact(target, log)
+
+
+def test_a_copy_that_begins_again_earlier_has_all_epochs(tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    short = log_of(60)
+    with FakeController(log_of(200), [Epoch(1, 0)]) as master:
+        master.is_slow = True
+        with following(master.address, target, start="last-file") as run:
+            wait_for(lambda: bool(master.reports) and len(master.reports[-1]) > 1)
+            assert run.follower.progress().begin > 0
+            master.log = short
+            master.epochs = [Epoch(1, 0), Epoch(2, short.placed[20].physical_offset)]
+            master.is_slow = False
+            master.cut_connections()
+            wait_for(lambda: run.follower.progress().queues_end == short.end)
+    require_exact(target, short)
+    assert epochs_of(target) == master.epochs
+    assert follow_status(target)[0].epoch == 2
+    assert read_checkpoint(copy_paths(target)).confirm_phy_offset == short.end
+
+
+def test_epochs_that_end_before_the_copy_begins_are_left_out(tmp_path: Path) -> None:
+    log, target = log_of(500), tmp_path / "copy"
+    last = Epoch(3, 40_000)
+    with FakeController(log, [Epoch(1, 0), Epoch(2, 4010), last]) as master:
+        follow_once(master, target, retention=parse_retention("40kB"))
+    assert follow_status(target)[0].begin > 40_000
+    assert epochs_of(target) == [last]
+
+
+def test_an_epoch_that_was_cut_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    common, target = log_of(100), tmp_path / "copy"
+    log, other = part(common, 50, 2)
+    with FakeController(log, [Epoch(1, 0), Epoch(2, log.placed[120].physical_offset)]) as master:
+        follow_once(master, target)
+
+    class Dying(SharedDisk):
+        def replace(self, path: Path, content: bytes) -> None:
+            if path.name == "epochFileCheckpoint":
+                self._is_dead = True
+                raise Cut
+            super().replace(path, content)
+
+    with FakeController(other, [Epoch(1, 0), Epoch(3, common.end)]) as master, suppress(Cut):
+        follow_once(master, target, make_disk=Dying)
+    assert epochs_of(target)[-1].number == 2  # the file is older than the cut
+    more(other, 80)
+    with FakeMaster(other) as plain:
+        follow_once(plain, target)
+    require_exact(target, other)
+    assert epochs_of(target) == [Epoch(1, 0)]
+
+
+def test_an_epoch_is_noted_though_damage_follows_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it comes in one read: records of a new epoch, damage, and a heartbeat."""
+    log, target = log_of(30), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        begin = log.end
+        more(log, 10)
+        good = log.end
+        more(log, 5)
+        log.segments[0][good + 4 : good + 8] = b"\1\2\3\4"
+        master.epochs = [Epoch(1, 0), Epoch(2, begin)]
+        frame, held = master.frame, bytearray()
+
+        def frames(place: int, body: bytes) -> bytes:
+            if not body:
+                return b"" if place < log.end else frame(place, body)
+            held.extend(frame(place, body))
+            end = place + len(body)
+            return bytes(held) + frame(end, b"") if end == log.end else b""
+
+        monkeypatch.setattr(master, "frame", frames)
+        with pytest.raises(CorruptRecordError):
+            follow_once(master, target, reconnect=False)
+    state, _ = follow_status(target)
+    assert (state.end, state.is_closed, state.epoch) == (good, True, 2)
+    assert epochs_of(target) == master.epochs
+
+
+@pytest.mark.parametrize("learner_id", [2, 1 << 64, -1, -(1 << 63)])
+def test_an_id_that_a_replica_could_have_is_damage(learner_id: int, tmp_path: Path) -> None:
+    log, target = log_of(20), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        path = state_path(copy_paths(target))
+        noted = follow_status(target)[0].learner_id
+        path.write_text(path.read_text().replace(str(noted), str(learner_id)))
+        with pytest.raises(StoreStateError, match=f"{learner_id} is not an id of a learner"):
+            follow_once(master, target)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from following.fake_master import FakeMaster, more, part
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import copied, files, follow_once, following, require_exact, wait_for
-from following.test_follower import FILE_BYTES, log_of
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import due
 from rmqstore.replica.state import FollowState, copy_paths, read_state, state_path, write_state

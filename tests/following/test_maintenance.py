@@ -1,8 +1,9 @@
-"""What a follower does beside the stream: stops, kinds of queues, times, the state and metrics."""
+"""What a follower does beside the stream: stops, kinds of queues, times, rates and metrics."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 import sys
@@ -24,7 +25,7 @@ from rmqstore.replica import events
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
-from rmqstore.replica.events import Question
+from rmqstore.replica.events import Question, Ticked
 from rmqstore.replica.live_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
@@ -243,3 +244,50 @@ def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -
             if isinstance(order, events.WriteState):
                 state, _ = decide(state, now + 0.6, events.StateWritten(order.saved))
     assert flushed == [12]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def test_a_broker_that_is_down_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with caplog.at_level(logging.DEBUG), following(address, tmp_path / "copy") as run:
+        wait_for(lambda: bool(warnings(caplog)))
+        run.stop.wait(0.5)
+    (told,) = warnings(caplog)
+    assert address in told
+
+
+def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after_a_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_of(20)
+    with FakeMaster(log) as master:
+        good = master.settings["haListenPort"]
+        master.settings["haListenPort"] = str(free_ports(1)[0])
+        with following(master.address, tmp_path / "copy") as run:
+            wait_for(lambda: bool(warnings(caplog)))
+            run.stop.wait(0.5)
+            (told,) = warnings(caplog)
+            assert "no connection" in told
+            master.settings["haListenPort"] = good
+            wait_for(lambda: run.follower.progress().end == log.end)
+            master.cut_connections()
+            wait_for(lambda: len(warnings(caplog)) == 2)
+
+
+def test_a_rest_earns_one_second_of_bytes() -> None:
+    def paused(max_rate: int | None, *came: tuple[int, float]) -> list[float]:
+        """Return how long a replica does not read after each of some bytes, given the times."""
+        state, pauses = streaming(max_rate=max_rate), []
+        for count, now in came:
+            state, _ = decide(state, now, Ticked(is_drained=True, n_bytes=count))
+            pauses.append(max(state.link.rate_due - now, 0.0))
+        return pauses
+
+    came = [(500, 0.0), (500, 0.5), (500, 3600.0), (500, 3600.0), (500, 3600.0)]
+    assert paused(1000, *came) == [0.5, 0.5, 0.0, 0.0, 0.5]
+    assert paused(None, (1 << 30, 0.0)) == [0.0]

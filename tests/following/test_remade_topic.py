@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import rmqstore
 from following.fake_master import FakeMaster
 from following.followers import follow_once, following, wait_for
-from rmqstore.storage.queue.appender import begins_again_at
 from store_builder import Record, Store
 
 
@@ -66,22 +64,3 @@ def test_a_topic_may_be_made_again_while_it_is_followed(tmp_path: Path) -> None:
                 wait_for(lambda: run.follower.progress().queues_end == log.end)
         wait_for(lambda: run.follower.progress().queues_end == log.end)
     assert bodies(target) == expected("f", count)
-
-
-@pytest.mark.parametrize(
-    ("queue_offsets", "end", "row"),
-    [
-        ([5, 6, 7], 5, None),
-        ([0, 1, 2], 0, None),  # a new queue
-        ([0, 1, 2], 5, 0),
-        ([5, 6, 0], 5, 2),
-        ([5, 6, 0, 1], 5, 2),
-        ([5, 6, 0, 7, 8], 5, None),  # one record has a wrong queue offset
-        ([5, 0, 1, 0, 1, 2], 5, 3),
-        ([0, 1, 0, 1], 0, 2),
-        ([5, 0, 1, 2, 0, 7], 5, 1),
-        ([], 5, None),
-    ],
-)
-def test_where_a_queue_begins_again(queue_offsets: list[int], end: int, row: int | None) -> None:
-    assert begins_again_at(np.array(queue_offsets, np.int64), end) == row

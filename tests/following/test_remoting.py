@@ -79,6 +79,7 @@ def test_an_answer_is_taken_whatever_comes_before_it_and_however_it_is_cut() -> 
         struct.pack(">ii", 8, 4) + b"abcd", struct.pack(">ii", 6, 2) + b"[]",
         struct.pack(">ii", 6, 2) + b"{}", struct.pack(">ii", 100_004, 100_000) + b"[" * 100_000,
     ],
+    ids=range(11),
 )  # fmt: skip
 def test_bytes_that_are_not_an_answer_are_an_error(frame: bytes) -> None:
     def reply(_request: Request) -> Reply:
@@ -173,6 +174,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
         b'{"table":{"commitLogMinOffset":0,"commitLogMaxOffset":"' + b"9" * 5000 + b'"}}',
         b"[" * 100_000, b"x" * (2 << 20),
     ],
+    ids=range(13),
 )  # fmt: skip
 def test_bounds_that_cannot_be_are_an_error(body: bytes) -> None:
     with client_of(answering(body)) as client, pytest.raises(BrokerUnreachableError):

@@ -37,7 +37,10 @@ def test_the_kinds_of_topics_are_known(count: int, indent: int | None) -> None:
     assert kinds == {f"topic-{number}": not number % 7 for number in range(count)}
 
 
-@pytest.mark.parametrize("damage", [b"\0", b"{" * 100_000, b'"', b"]]}}", b'"x":{"attributes":5},'])
+DAMAGE = [b"\0", b"{" * 100_000, b'"', b"]]}}", b'"x":{"attributes":5},']
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
 def test_a_long_table_is_read_as_far_as_it_is_valid(damage: bytes) -> None:
     content = table(8000)
     place = content.index(b'"topic-5000":')
@@ -53,7 +56,9 @@ def test_the_table_before_is_kept_as_brokers_keep_it(tmp_path: Path) -> None:
     assert [(paths.config / name).read_bytes() for name in names] == [table(2), table(1)]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", table(8000), bytes(range(256)) * 1000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", table(8000), bytes(range(256)) * 1000], ids=range(4)
+)
 def test_a_table_is_held_as_it_was_sent(content: bytes) -> None:
     held = PackedTable(content)
     assert held.content == content

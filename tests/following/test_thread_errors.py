@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import socket
 import struct
@@ -131,30 +130,6 @@ def test_another_broker_while_a_flush_fails_ends_the_follower(tmp_path: Path) ->
         with pytest.raises(StoreStateError):
             run.wait()
     assert not follow_status(target)[0].is_closed
-
-
-def test_a_state_that_a_full_disk_has_no_space_for_gets_what_was_kept_for_it(
-    tmp_path: Path,
-) -> None:
-    log, target = log_of(100), tmp_path / "copy"
-
-    class FullDisk(Disk):
-        is_full = False
-
-        def replace(self, path: Path, text: bytes) -> None:
-            self.is_full |= path.name == "follow.json" and json.loads(text)["end"] > 0
-            if self.is_full and (path.parent / "spare").exists():
-                raise OSError(errno.ENOSPC, "No space left on device", str(path))
-            super().replace(path, text)
-
-    with FakeMaster(log) as master:
-        run = Following(master.address, target, make_disk=FullDisk)
-        with pytest.raises(StoreStateError, match="the disk is full"):
-            run.wait()
-        assert follow_status(target)[0].end > 0
-        assert not (target / ".rmqstore" / "spare").exists()
-        follow_once(master, target)
-    require_exact(target, log)
 
 
 def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(

@@ -25,39 +25,17 @@ class RealBroker:
     def __init__(
         self, real: RocketMQ, root: Path, sizes: dict[str, Any], ports: Sequence[int] | None = None
     ) -> None:
-        self._real, rocketmq = real, real.rocketmq
+        self._real = real
         self.ports = ports or free_ports(3)
         name_port, port, ha_port = self.ports
         self.namesrv_address, self.address = f"127.0.0.1:{name_port}", f"127.0.0.1:{port}"
-        name_config = rocketmq.remoting.netty.NettyServerConfig()
-        name_config.setListenPort(name_port)
-        self.name_server = rocketmq.namesrv.NamesrvController(
-            rocketmq.common.namesrv.NamesrvConfig(), name_config
-        )
-        assert self.name_server.initialize(), "the name server does not initialize"
-        self.name_server.start()
-
-        broker_config = rocketmq.common.BrokerConfig()
-        broker_config.setBrokerName("interop")
-        broker_config.setBrokerIP1("127.0.0.1")
-        broker_config.setNamesrvAddr(self.namesrv_address)
-        broker_config.setListenPort(port)
-        broker_config.setEnableControllerMode(False)
-        server_config = rocketmq.remoting.netty.NettyServerConfig()
-        server_config.setListenPort(port)
-        store_config = rocketmq.store.config.MessageStoreConfig()
-        store_config.setStorePathRootDir(str(root))
-        store_config.setStorePathCommitLog(str(root / "commitlog"))
-        store_config.setHaListenPort(ha_port)
-        store_config.setFileReservedTime(1_000_000)
-        for name, value in sizes.items():
-            getattr(store_config, f"set{name[0].upper()}{name[1:]}")(value)
-        client_config = rocketmq.remoting.netty.NettyClientConfig()
-        self.controller = rocketmq.broker.BrokerController(
-            broker_config, server_config, client_config, store_config
-        )
-        assert self.controller.initialize(), f"the real broker does not initialize over {root}"
-        self.controller.start()
+        self.name_server = real.start_name_server(name_port)
+        config = real.rocketmq.common.BrokerConfig()
+        config.setBrokerName("interop")
+        config.setNamesrvAddr(self.namesrv_address)
+        config.setEnableControllerMode(False)
+        settings = {"haListenPort": ha_port, "fileReservedTime": 1_000_000, **sizes}
+        self.controller = real.start_broker(config, port, real.store_config(root, **settings))
         self.controller.registerBrokerAll(True, False, True)
 
     def __enter__(self) -> Self:

@@ -98,6 +98,45 @@ class RocketMQ:
         }
         return RealStore(self, root, sizes, attributes, is_controlled=is_controlled)
 
+    def store_config(self, root: Path, **sizes: Any) -> Any:
+        """Return the MessageStoreConfig of a store at ``root``; ``sizes`` are fields of it."""
+        config = self.rocketmq.store.config.MessageStoreConfig()
+        config.setStorePathRootDir(str(root))
+        config.setStorePathCommitLog(str(root / "commitlog"))
+        for name, value in sizes.items():
+            setter = f"set{name[0].upper()}{name[1:]}"
+            if self.version < "4.5":  # spelled so in these releases
+                setter = setter.replace("Mapped", "Maped")
+            getattr(config, setter)(value)
+        return config
+
+    def server_config(self, port: int) -> Any:
+        """Return the NettyServerConfig of a server that listens at a port."""
+        config = self.rocketmq.remoting.netty.NettyServerConfig()
+        config.setListenPort(port)
+        return config
+
+    def start_name_server(self, port: int) -> Any:
+        """Start a NamesrvController, and return it."""
+        config = self.rocketmq.common.namesrv.NamesrvConfig()
+        server = self.rocketmq.namesrv.NamesrvController(config, self.server_config(port))
+        assert server.initialize(), "the name server does not initialize"
+        server.start()
+        return server
+
+    def start_broker(self, config: Any, port: int, store_config: Any) -> Any:
+        """Start a BrokerController, and return it."""
+        config.setBrokerIP1("127.0.0.1")
+        config.setListenPort(port)
+        client_config = self.rocketmq.remoting.netty.NettyClientConfig()
+        controller = self.rocketmq.broker.BrokerController(
+            config, self.server_config(port), client_config, store_config
+        )
+        root = store_config.getStorePathRootDir()
+        assert controller.initialize(), f"the real broker does not initialize over {root}"
+        controller.start()
+        return controller
+
     def inner_class(self) -> Any:
         package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
         return package.MessageExtBrokerInner
@@ -158,15 +197,7 @@ class RealStore:
     ) -> None:
         self._real, self.root = real, root
         rocketmq, java = real.rocketmq, real.java
-        config = rocketmq.store.config.MessageStoreConfig()
-        config.setStorePathRootDir(str(root))
-        config.setStorePathCommitLog(str(root / "commitlog"))
-        config.setHaListenPort(0)
-        for name, value in sizes.items():
-            setter = f"set{name[0].upper()}{name[1:]}"
-            if real.version < "4.5":  # spelled so in these releases
-                setter = setter.replace("Mapped", "Maped")
-            getattr(config, setter)(value)
+        config = real.store_config(root, **{"haListenPort": 0, **sizes})
         broker = rocketmq.common.BrokerConfig()
         broker.setBrokerName("interop")
         broker.setLongPollingEnable(False)
@@ -321,14 +352,8 @@ class RealStore:
                 continue
             has_begun = True
             assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
-            joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
-            for buffer in _each(found.getMessageBufferList()):
-                joined.put(buffer)
-            data, place = bytes(joined.array()), 0
-            for queue_offset in _each(found.getMessageQueueOffset()):
-                size = int.from_bytes(data[place : place + 4])
-                yield queue_offset, data[place : place + size]
-                place += size
+            offsets = _each(found.getMessageQueueOffset())
+            yield from zip(offsets, self._records_in(found), strict=True)
             at = following
             found.release()
 
@@ -338,16 +363,20 @@ class RealStore:
         while at < end:
             found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
             assert found.getStatus().toString() == "FOUND"
-            joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
-            for buffer in _each(found.getMessageBufferList()):
-                joined.put(buffer)
+            yield from self._records_in(found)
             at = found.getNextBeginOffset()
             found.release()
-            data, place = bytes(joined.array()), 0
-            while place < len(data):
-                size = int.from_bytes(data[place : place + 4])
-                yield data[place : place + size]
-                place += size
+
+    def _records_in(self, found: Any) -> Iterator[bytes]:
+        """Yield the records of a GetMessageResult."""
+        joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
+        for buffer in _each(found.getMessageBufferList()):
+            joined.put(buffer)
+        data, place = bytes(joined.array()), 0
+        while place < len(data):
+            size = int.from_bytes(data[place : place + 4])
+            yield data[place : place + size]
+            place += size
 
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
         """Return the physical offsets that the real store's index finds for a key."""

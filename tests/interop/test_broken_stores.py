@@ -15,8 +15,11 @@ import pytest
 import broken_stores
 import goldens
 import rmqstore
+import tiers
 from broken_stores import Case, Row
 from interop.rocketmq import RealStore, RocketMQ
+
+pytestmark = pytest.mark.interop
 
 TRUTH = broken_stores.truth("live", "crash")
 MAGICS = {-626843481, -626843477}  # of records, as Java has them
@@ -32,6 +35,7 @@ SAMPLE = [
     Case("live", "crashed", "consumequeue", "first", "page"),
     Case("crash", "crashed", "index", "first", "long"),
 ]
+CASES = dict.fromkeys([*SAMPLE, *TRUTH])
 
 
 def sizes_of(case: Case, root: Path) -> dict[str, Any]:
@@ -104,31 +108,15 @@ def observe(rocketmq: RocketMQ, case: Case, root: Path) -> Row:
     return {"starts": True, "lost": lost, "next": following}
 
 
-def check(rocketmq: RocketMQ, golden_store: goldens.Golden, case: Case, root: Path) -> None:
-    broken_stores.make(golden_store(case.store), case, root)
-    known = {name: value for name, value in TRUTH[case].items() if name != "keys"}
-    assert observe(rocketmq, case, root) == known
-    shutil.rmtree(root)
-
-
-@pytest.mark.interop
-@pytest.mark.parametrize("case", SAMPLE, ids=str)
+@pytest.mark.parametrize("case", tiers.split(CASES, len(SAMPLE)), ids=str)
 def test_the_real_store_does_what_is_recorded(
     rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, case: Case
 ) -> None:
-    check(rocketmq, golden_store, case, tmp_path / "s")
+    broken_stores.make(golden_store(case.store), case, tmp_path / "s")
+    known = {name: value for name, value in TRUTH[case].items() if name != "keys"}
+    assert observe(rocketmq, case, tmp_path / "s") == known
 
 
-@pytest.mark.interop
-@pytest.mark.slow
-def test_the_real_store_does_what_is_recorded_of_every_case(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    for case in TRUTH:
-        check(rocketmq, golden_store, case, tmp_path / "s")
-
-
-@pytest.mark.interop
 @pytest.mark.parametrize("state", broken_stores.STATES)
 @pytest.mark.parametrize("damage", ["cut", "long"])
 def test_the_real_store_starts_after_a_rebuild(
@@ -150,7 +138,6 @@ def keys_of(properties: dict[str, str]) -> list[str]:
     return [key for name in ("UNIQ_KEY", "KEYS") for key in properties.get(name, "").split()]
 
 
-@pytest.mark.interop
 def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
     rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
@@ -173,7 +160,6 @@ def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
     assert sum(place in served_at for place in lost) == 77
 
 
-@pytest.mark.interop
 def test_the_real_store_serves_all_of_a_crashed_store_that_was_rebuilt_first(
     rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import broken_stores
 import goldens
+import tiers
 from broken_stores import Case, Row
 from interop.rocketmq import RocketMQ
 from interop.test_broken_stores import spans
@@ -27,6 +28,7 @@ SAMPLE = [
     Case("tiered", "closed", "INDEX", "first", "missing"),
     Case("tiered", "crashed", "COMMIT_LOG", "middle", "page"),
 ]
+CASES = dict.fromkeys([*SAMPLE, *TRUTH])
 PAGE = 32
 _ROUNDS, _PAUSE = 3, 0.2
 _KEYS = 2
@@ -151,21 +153,10 @@ def observer(
     return Observer(rocketmq, golden_store("tiered"), tmp_path_factory.mktemp("tiers"))
 
 
-def check(observer: Observer, case: Case) -> None:
-    """Compare, but for a key or two: which segments of the index are sealed is a matter of time."""
+@pytest.mark.interop
+@pytest.mark.parametrize("case", tiers.split(CASES, len(SAMPLE)), ids=str)
+def test_the_real_tiered_store_does_what_is_recorded(observer: Observer, case: Case) -> None:
+    """But for a key or two: which segments of the index are sealed is a matter of time."""
     real, known = observer.observe(case), dict(TRUTH[case])
     assert abs(real.pop("keys", 0) - known.pop("keys", 0)) <= _KEYS
-    assert real == known, case
-
-
-@pytest.mark.interop
-@pytest.mark.parametrize("case", SAMPLE, ids=str)
-def test_the_real_tiered_store_does_what_is_recorded(observer: Observer, case: Case) -> None:
-    check(observer, case)
-
-
-@pytest.mark.interop
-@pytest.mark.slow
-def test_the_real_tiered_store_does_what_is_recorded_of_every_case(observer: Observer) -> None:
-    for case in TRUTH:
-        check(observer, case)
+    assert real == known

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import rmqstore
 from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ, store_sizes
-from rmqstore.inspect.verify import verify
+from written import require_valid
 
 SIZES = store_sizes(1 << 20, 2000, 100, 400)
 N = 500
@@ -55,5 +55,4 @@ def test_consumers_get_what_spark_wrote(
     with rmqstore.open(root) as store:
         read = store.scan(subscribe="Orders").read_all()
     assert sorted(read.column("body").to_pylist()) == sorted(message["body"] for message in more)
-    with rmqstore.open(root) as store:
-        assert not list(verify(store))
+    require_valid(root)

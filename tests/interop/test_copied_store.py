@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,9 @@ import goldens
 import rmqstore
 from interop.rocketmq import RocketMQ
 from interop.test_live_store import N_QUEUES, SIZES as LIVE_SIZES, TOPIC, Appender
-from interop.test_written_store import CONFIG, SIZES, judge, messages, ours
+from interop.test_written_store import CONFIG, SIZES, judge, messages
 from rmqstore.storage.broker.store_config import StoreConfig
+from written import rows_of
 
 pytestmark = pytest.mark.interop
 VERSIONS = pytest.mark.parametrize("version", ["rocketmq", "rocketmq_55"], ids=["5.3.3", "5.5.1"])
@@ -26,9 +26,9 @@ def test_a_store_is_copied_while_its_broker_appends(real_mq: RocketMQ, tmp_path:
         copied = rmqstore.copy(tmp_path / "s", target)
         n_copied = appender.last[:]
     assert not copied.findings
-    rows = ours(target)
+    rows = rows_of(target)
     assert 3 * 100 <= len(rows) <= sum(n_copied)
-    by_offset = {(row["queueId"], row["queueOffset"]): row for row in ours(tmp_path / "s")}
+    by_offset = {(row["queueId"], row["queueOffset"]): row for row in rows_of(tmp_path / "s")}
     assert all(by_offset[row["queueId"], row["queueOffset"]] == row for row in rows)
     with real_mq.open(target, **LIVE_SIZES) as real:
         assert sum(real.queue_range(TOPIC, queue_id)[1] for queue_id in range(N_QUEUES)) == len(
@@ -36,20 +36,20 @@ def test_a_store_is_copied_while_its_broker_appends(real_mq: RocketMQ, tmp_path:
         )
         real.put(TOPIC, 0, b"after", keys="k")
         real.wait()
-    assert [row["body"] for row in ours(target) if row["keys"] == "k"] == [b"after"]
-    assert len(ours(target)) == len(rows) + 1
+    assert [row["body"] for row in rows_of(target) if row["keys"] == "k"] == [b"after"]
+    assert len(rows_of(target)) == len(rows) + 1
 
 
 @VERSIONS
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash3"])
 def test_the_copy_of_a_crashed_store_is_served(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    real_mq: RocketMQ, copied: goldens.Golden, tmp_path: Path, name: str
 ) -> None:
-    source = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    source = copied(name)
     config = StoreConfig().updated(goldens.summary(name)["conf"])
     rmqstore.copy(source, tmp_path / "copy", config=config, truncate=True)
-    before = ours(source)
-    assert [row | {"brokerName": "b"} for row in ours(tmp_path / "copy")] == before
+    before = rows_of(source)
+    assert [row | {"brokerName": "b"} for row in rows_of(tmp_path / "copy")] == before
     with real_mq.open(tmp_path / "copy", **goldens.sizes(name)) as real:
         ends = {(row["topic"], row["queueId"]): row["queueOffset"] + 1 for row in before}
         for queue, end in ends.items():
@@ -62,11 +62,11 @@ def test_a_copy_of_some_topics_and_files_is_served(real_mq: RocketMQ, tmp_path: 
         writer.append(messages(600))
         writer.flush()
         writer.append(messages(600, 600))
-    since = ours(tmp_path / "s")[-1]["storeTimestamp"]
+    since = rows_of(tmp_path / "s")[-1]["storeTimestamp"]
     copied = rmqstore.copy(tmp_path / "s", tmp_path / "copy", since=since, topics=["Orders"])
     assert len(copied.left_out) >= 3
     assert not copied.findings
-    rows = ours(tmp_path / "copy")
+    rows = rows_of(tmp_path / "copy")
     assert {row["topic"] for row in rows} == {"Orders"}
     assert 200 <= len(rows) < 400
     with real_mq.open(tmp_path / "copy", **SIZES) as real:
@@ -74,5 +74,5 @@ def test_a_copy_of_some_topics_and_files_is_served(real_mq: RocketMQ, tmp_path: 
         real.put("Orders", 0, b"after", keys="after")
         real.put("Payments", 0, b"begins again", keys="again")
         real.wait()
-    added = [row for row in ours(tmp_path / "copy") if row["keys"] in ("after", "again")]
+    added = [row for row in rows_of(tmp_path / "copy") if row["keys"] in ("after", "again")]
     assert {row["body"] for row in added} == {b"after", b"begins again"}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
-from crash.faults import Cut, FaultyDisk, append_and_close
+from crash.faults import FaultyDisk, append_and_close, counted, cut_copies
 from crash.test_append import append
 from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
@@ -21,6 +20,8 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
+
+pytestmark = [pytest.mark.interop, pytest.mark.crash]
 
 N = 60
 N_CUTS = 10
@@ -31,8 +32,6 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
     return sum(high - low for low, high in (real.queue_range(*queue) for queue in queues))  # type: ignore[attr-defined]
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 @pytest.mark.parametrize(
     ("version", "power"),
     [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None), ("rocketmq_55", 7)],
@@ -54,18 +53,13 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     before = sum(len(rows) for rows in goldens.queues(name).values())
     rng = random.Random(power or 0)
     keys = rng.sample(goldens.lines(name, "keys"), N_KEYS)
-    counting = FaultyDisk()
-    append(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counting, N)
+    act = partial(append, n=N)
+    counting = counted(golden_store(name), tmp_path, act)
     commit = counting.commit
     places = {commit - 3, commit - 2, commit - 1, commit, commit + 1, counting.n_changes - 8}
     places |= set(rng.sample(range(5, counting.n_changes - 8), N_CUTS - len(places)))
     seen = set()
-    for at in sorted(places):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        disk = FaultyDisk(at, None if power is None else random.Random(power * 100 + at))
-        with suppress(Cut):
-            append(root, disk, N)
-        where = f"cut at change {at}: {disk.done[-1]}"
+    for root, where in cut_copies(golden_store(name), tmp_path, act, sorted(places), power):
         with rocketmq.open(root, **sizes) as real:
             found = total(real, queues)
             assert found in (before, before + N), where
@@ -81,21 +75,18 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
             assert found + 1 <= total(real, queues) <= found + 1 + n_due, where
         with rmqstore.open(root, broker_name="b") as store:
             assert found + 1 <= store.count(include_system_topics=True) <= found + 1 + n_due, where
-        shutil.rmtree(root)
     assert seen == {before, before + N}
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 @pytest.mark.parametrize("seed", range(3))
 def test_the_real_store_sees_whole_flushes_of_a_killed_process(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, seed: int
+    rocketmq: RocketMQ, copied: goldens.Golden, seed: int
 ) -> None:
     sizes = goldens.sizes("basic")
     queues = {*goldens.queues("basic"), *(("Fresh", queue_id) for queue_id in range(4))}
     queues |= {("TopicA", queue_id) for queue_id in range(4)}
     before = sum(len(rows) for rows in goldens.queues("basic").values())
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    root = copied("basic")
     done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))
     with rocketmq.open(root, **sizes) as real:
         found = total(real, queues) - before
@@ -105,8 +96,6 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
             assert set(answer["physicalOffsets"]) <= set(real.query(answer["topic"], answer["key"]))
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 @pytest.mark.parametrize(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
@@ -118,14 +107,9 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
     body, n = b"of one length", 16
     queue_ids = pa.array([0, 1] * (n // 2), pa.int32())
     dying = pa.record_batch({"topic": ["Fresh"] * n, "queueId": queue_ids, "body": [body] * n})
-    counting, counted = FaultyDisk(), shutil.copytree(golden_store("basic"), tmp_path / "count")
-    append_and_close(Path(counted), counting, dying)
-    seen = set()
-    for at in range(counting.commit - 4, counting.commit + 3, 2):
-        root = Path(shutil.copytree(golden_store("basic"), tmp_path / f"{at}"))
-        with pytest.raises(Cut):
-            append_and_close(root, FaultyDisk(at), dying)
-        where = f"cut at change {at}: {counting.done[at]}"
+    whole, act = golden_store("basic"), partial(append_and_close, batch=dying)
+    commit, seen = counted(whole, tmp_path, act).commit, set()
+    for root, where in cut_copies(whole, tmp_path, act, range(commit - 4, commit + 3, 2)):
         with real_mq.open(root, **sizes) as real:
             found = total(real, {("Fresh", 0), ("Fresh", 1)})
             assert found in (0, n), where
@@ -141,12 +125,9 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
             assert not list(verify(store)), where
         with real_mq.open(root, **sizes) as real:
             assert total(real, {("Fresh", 0), ("Fresh", 1)}) == found + 3, where
-        shutil.rmtree(root)
     assert seen == {0, n}
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
@@ -172,8 +153,6 @@ def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
         assert total(real, {("Own", 0), ("Own", 1)}) > 1
 
 
-@pytest.mark.interop
-@pytest.mark.crash
 def test_the_real_store_completes_a_rebuild_that_was_cut(
     rocketmq_55: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
 ) -> None:
@@ -183,15 +162,9 @@ def test_the_real_store_completes_a_rebuild_that_was_cut(
     queues = {*goldens.queues(name)}
     before = sum(len(rows) for rows in goldens.queues(name).values())
     keys = random.Random(1).sample(goldens.lines(name, "keys"), N_KEYS)
-    counting = FaultyDisk()
-    rebuild(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counting)
-    n = counting.n_changes
-    for at in (5, n // 8, n // 3, 2 * n // 3, n - 8):
-        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
-        disk = FaultyDisk(at)
-        with suppress(Cut):
-            rebuild(root, disk)
-        where = f"cut at change {at}: {disk.done[-1]}"
+    n = counted(golden_store(name), tmp_path, rebuild).n_changes
+    places = (5, n // 8, n // 3, 2 * n // 3, n - 8)
+    for root, where in cut_copies(golden_store(name), tmp_path, rebuild, places):
         with rocketmq_55.open(root, enableAcceleratedRecovery=True, **sizes) as real:
             assert total(real, queues) == before, where
             names = real.index_files()
@@ -201,8 +174,8 @@ def test_the_real_store_completes_a_rebuild_that_was_cut(
                 assert set(answer["physicalOffsets"]) <= set(hits), (where, answer)
         with rmqstore.open(root, broker_name="b") as store:
             found = store.scan(scan="commitlog", columns="commitLogOffset").read_all()[0]
-            places = [row["physicalOffset"] for row in goldens.records(name)]
-            assert found.to_pylist() == places, where
+            offsets = [row["physicalOffset"] for row in goldens.records(name)]
+            assert found.to_pylist() == offsets, where
 
 
 def rebuild(root: Path, disk: FaultyDisk) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from py4j.protocol import Py4JError
@@ -23,6 +23,7 @@ from interop.conftest import JARS
 from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
 from ports import free_ports
 from rmqstore.inspect.verify import verify
+from written import require_valid
 
 SIZES = store_sizes(1 << 20, 20_000, 1000, 4000, haSendHeartbeatInterval=1000)
 BATCH = 100  # small messages that are sent by one call, some thousand of them a second
@@ -79,6 +80,12 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         assert self._process.wait(60) == 128 + signal.SIGTERM
         self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 @pytest.fixture
@@ -154,8 +161,7 @@ def require_exact(root: Path, target: Path, end: int) -> None:
             assert copied[:size] == path.read_bytes()[:size], path.name
             assert not copied[size:].strip(b"\0")
             assert len(copied) == FILE_BYTES
-    with rmqstore.open(target) as store:
-        assert list(verify(store)) == []
+    require_valid(target)
 
 
 @pytest.mark.interop
@@ -205,3 +211,36 @@ def test_a_copy_is_exact_whoever_is_killed(
         ranges = [opened.queue_range(TOPIC, queue_id) for queue_id in range(4)]
     assert sum(high - low for low, high in ranges) == len(rows) > 10 * BATCH
     assert TOPIC in topics_of(target)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "commitlog").glob("0*"))
+
+
+@pytest.mark.interop
+@pytest.mark.usefixtures("rocketmq")
+def test_a_broker_is_found_by_its_name_server_and_its_retention_is_mirrored(tmp_path: Path) -> None:
+    root, target, ports = tmp_path / "master", tmp_path / "copies", free_ports(3)
+    names_of_all = f"--namesrv=127.0.0.1:1;127.0.0.1:{ports[0]}"  # in place of an address
+    options = ["--cluster", "DefaultCluster", "--json", "--retain", "mirror"]
+    copy = target / "interop"
+    with (
+        broker_of(tmp_path / "jvm", root, ports) as (real, broker),
+        Process(names_of_all, target, tmp_path / "follow.log", *options) as follower,
+    ):
+        with Load(broker.namesrv_address, real, random.Random(5)):
+            wait_for(lambda: end_of(copy) > 4 << 20)
+        store_of_broker = broker.controller.getMessageStore()
+        end = int(store_of_broker.getMaxPhyOffset())
+        wait_for(lambda: end_of(copy) == end)
+        assert names(copy)[0] == f"{0:020d}"
+        assert broker.expire(3) == 3
+        # The broker may delete more by itself, on a disk that is nearly full.
+        wait_for(lambda: int(names(copy)[0]) == int(store_of_broker.getMinPhyOffset()) > 0)
+        follower.stop()
+    first = names(copy)[0]
+    state, is_running = rmqstore.follow_cluster_status(target)["interop"]
+    assert (state.begin, state.end, is_running, state.is_closed) == (int(first), end, False, True)
+    with rmqstore.open(copy) as store:
+        assert list(verify(store)) == []
+        assert store.scan(subscribe=TOPIC, columns="queueId").read_all().num_rows > 0

@@ -90,7 +90,6 @@ def kept_files(target: Path) -> list[Path]:
 
 
 def require_kept(target: Path, root: Path, start: int, end: int) -> None:
-    """Require that a part of a log was kept."""
     kept = kept_files(target)
     assert kept
     for path in kept:
@@ -130,8 +129,7 @@ def test_a_copy_follows_a_switch_of_masters(version: str, tmp_path: Path) -> Non
         first.lead(1)
         second.obey(first, 1)
         port.answer_for(first)
-        follower = Process(port.address, target, tmp_path / "follow.log")
-        try:
+        with Process(port.address, target, tmp_path / "follow.log") as follower:
             with Load(first.store, dice):
                 wait_for(lambda: first.in_sync() == {1, 2})
                 first.set_in_sync(1, 2)  # as the controller answers
@@ -159,8 +157,6 @@ def test_a_copy_follows_a_switch_of_masters(version: str, tmp_path: Path) -> Non
             end = second.end
             wait_for(lambda: end_of(target) == end)
             follower.stop()
-        finally:
-            follower.kill()
         state = json.loads((target / ".rmqstore" / "follow.json").read_bytes())
         assert (state["mode"], state["epoch"], state["confirm_offset"]) == ("controller", 2, end)
         cut = common_end(tmp_path / "first", tmp_path / "second", common)

@@ -31,6 +31,8 @@ from interop.test_follow import (
 )
 from ports import free_ports
 
+pytestmark = pytest.mark.interop
+
 __all__ = ["start"]  # a fixture
 
 LONGER_THAN_HOUSEKEEPING = 25.0  # seconds; a broker closes a connection that is silent for 20
@@ -50,7 +52,6 @@ def hung(send: Callable[[signal.Signals], None]) -> Iterator[None]:
         send(signal.SIGCONT)
 
 
-@pytest.mark.interop
 @pytest.mark.slow
 @pytest.mark.usefixtures("rocketmq")
 def test_either_side_may_hang(start: Callable[[str], Process], tmp_path: Path) -> None:
@@ -91,7 +92,6 @@ def lose(root: Path, count: int) -> int:
     return end
 
 
-@pytest.mark.interop
 @pytest.mark.slow
 @pytest.mark.usefixtures("rocketmq")
 def test_a_lost_end_may_be_longer_than_what_is_compared(
@@ -160,7 +160,6 @@ class Reading(BackgroundWork):
         time.sleep(0.05)
 
 
-@pytest.mark.interop
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("rocketmq")

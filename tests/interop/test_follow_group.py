@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from interop.rocketmq import RocketMQ
-from interop.test_follow import SIZES, TOPIC, Load, require_exact, wait_for
+from interop.test_follow import SIZES, TOPIC, Load, end_of, require_exact, wait_for
 from interop.test_follow_versions import started
 from ports import free_ports
 from rmqstore.remoting import Address, Endpoint
@@ -32,13 +32,7 @@ class Control:
         rocketmq = real.rocketmq
         name_port, port = free_ports(2)
         self.namesrv_address, self.address = f"127.0.0.1:{name_port}", f"127.0.0.1:{port}"
-        name_config = rocketmq.remoting.netty.NettyServerConfig()
-        name_config.setListenPort(name_port)
-        self.name_server = rocketmq.namesrv.NamesrvController(
-            rocketmq.common.namesrv.NamesrvConfig(), name_config
-        )
-        assert self.name_server.initialize()
-        self.name_server.start()
+        self.name_server = real.start_name_server(name_port)
         config = rocketmq.common.ControllerConfig()
         config.setControllerDLegerGroup("controllers")
         config.setControllerDLegerPeers(f"n0-{self.address}")
@@ -46,11 +40,9 @@ class Control:
         config.setControllerStorePath(str(root))
         config.setMappedFileSize(1 << 20)
         config.setScanNotActiveBrokerInterval(1000)
-        server_config = rocketmq.remoting.netty.NettyServerConfig()
-        server_config.setListenPort(port)
         client_config = rocketmq.remoting.netty.NettyClientConfig()
         manager = rocketmq.controller.ControllerManager
-        self.controller = manager(config, server_config, client_config)
+        self.controller = manager(config, real.server_config(port), client_config)
         assert self.controller.initialize()
         self.controller.start()
         wait_for(lambda: self.controller.getController().isLeaderState(), 30)
@@ -65,13 +57,10 @@ class Control:
 
 class Member:
     def __init__(self, real: RocketMQ, control: Control, root: Path) -> None:
-        self.real, self.root, rocketmq = real, root, real.rocketmq
-        port, self.ha_port = free_ports(2)
-        config = rocketmq.common.BrokerConfig()
+        self.real, (port, ha_port) = real, free_ports(2)
+        config = real.rocketmq.common.BrokerConfig()
         config.setBrokerName(NAME)
-        config.setBrokerIP1("127.0.0.1")
         config.setBrokerIP2("127.0.0.1")
-        config.setListenPort(port)
         config.setBrokerId(-1)
         config.setNamesrvAddr(control.namesrv_address)
         config.setControllerAddr(control.address)
@@ -79,22 +68,9 @@ class Member:
         config.setControllerHeartBeatTimeoutMills(4000)
         config.setSyncBrokerMetadataPeriod(1000)
         config.setCheckSyncStateSetPeriod(1000)
-        server_config = rocketmq.remoting.netty.NettyServerConfig()
-        server_config.setListenPort(port)
-        store_config = rocketmq.store.config.MessageStoreConfig()
-        store_config.setStorePathRootDir(str(root))
-        store_config.setStorePathCommitLog(str(root / "commitlog"))
-        store_config.setHaListenPort(self.ha_port)
-        store_config.setFileReservedTime(1_000_000)
-        store_config.setAllAckInSyncStateSet(True)
-        for name, value in SIZES.items():
-            getattr(store_config, f"set{name[0].upper()}{name[1:]}")(value)
-        client_config = rocketmq.remoting.netty.NettyClientConfig()
-        self.controller = rocketmq.broker.BrokerController(
-            config, server_config, client_config, store_config
-        )
-        assert self.controller.initialize()
-        self.controller.start()
+        settings = {"fileReservedTime": 1_000_000, "allAckInSyncStateSet": True, **SIZES}
+        store_config = real.store_config(root, haListenPort=ha_port, **settings)
+        self.controller = real.start_broker(config, port, store_config)
 
     @property
     def is_master(self) -> bool:
@@ -151,13 +127,6 @@ def followed(control: Control, target: Path) -> Iterator[None]:
         stop.set()
         thread.join(60)
         assert not thread.is_alive()
-
-
-def end_of(target: Path) -> int:
-    if not (target / ".rmqstore" / "follow.json").exists():
-        return 0
-    state, _ = follow_status(target)
-    return min(state.end, state.built)
 
 
 @pytest.mark.interop

@@ -13,10 +13,9 @@ import pytest
 import rmqstore
 from interop.rocketmq import RocketMQ
 from interop.test_follow import Process, end_of, wait_for
-from interop.test_follow_versions import FILE_BYTES, SIZES, Load, OrdinaryPort
-from ports import free_ports
+from interop.test_follow_versions import FILE_BYTES, Load, serving
 from rmqstore.errors import StoreStateError
-from rmqstore.inspect.verify import verify
+from written import require_valid
 
 HOUSEKEEPING_SECONDS = 4
 
@@ -26,13 +25,9 @@ def test_files_that_the_master_deletes_stay_and_a_hung_follower_goes_on(
     rocketmq_55: RocketMQ, tmp_path: Path
 ) -> None:
     root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
-    ha_port, dice = free_ports(1)[0], random.Random(1)
-    settings = {**SIZES, "haHousekeepingInterval": HOUSEKEEPING_SECONDS * 1000}
-    with (
-        OrdinaryPort("5.5.1", ha_port, "ASYNC_MASTER") as port,
-        rocketmq_55.open(root, **settings, haListenPort=ha_port) as store,
-    ):
-        port.store = store
+    dice = random.Random(1)
+    settings = {"haHousekeepingInterval": HOUSEKEEPING_SECONDS * 1000}
+    with serving(rocketmq_55, root, **settings) as (port, store):
         written: dict[str, bytes] = {}
 
         def note() -> int:
@@ -44,8 +39,7 @@ def test_files_that_the_master_deletes_stay_and_a_hung_follower_goes_on(
         def connections() -> int:
             return int(store.store.getHaService().getConnectionCount())
 
-        follower = Process(port.address, target, log)
-        try:
+        with Process(port.address, target, log) as follower:
             with Load(store, dice):
                 wait_for(lambda: end_of(target) > 5 * FILE_BYTES)
             end = note()
@@ -66,35 +60,23 @@ def test_files_that_the_master_deletes_stay_and_a_hung_follower_goes_on(
                 assert store.expire(1) == 1  # ahead of the follower
             with pytest.raises(StoreStateError, match=f"ends at {end}, and the broker has nothing"):
                 rmqstore.follow(port.address, target, once=True)
-        finally:
-            follower.kill()
     copied = b"".join(path.read_bytes() for path in sorted((target / "commitlog").iterdir()))
     assert copied[:end] == b"".join(written[name] for name in sorted(written))[:end]
     assert not copied[end:].strip(b"\0")
     state = json.loads((target / ".rmqstore" / "follow.json").read_bytes())
     assert (state["begin"], state["end"], state["n_cuts"]) == (0, end, 0)
-    with rmqstore.open(target) as store_of_copy:
-        assert list(verify(store_of_copy)) == []
+    require_valid(target)
 
 
 @pytest.mark.interop
 def test_a_follower_that_retention_overtakes_ends(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
     root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
-    ha_port = free_ports(1)[0]
-    with (
-        OrdinaryPort("5.5.1", ha_port, "ASYNC_MASTER") as port,
-        rocketmq_55.open(root, **SIZES, haListenPort=ha_port) as store,
-    ):
-        port.store = store
+    with serving(rocketmq_55, root) as (port, store):
         with Load(store, random.Random(2)):
             wait_for(lambda: int(store.store.getMaxPhyOffset()) > 12 * FILE_BYTES)
-        follower = Process(port.address, target, log, "--max-rate", str(FILE_BYTES // 2))
-        try:
+        with Process(port.address, target, log, "--max-rate", str(FILE_BYTES // 2)) as follower:
             wait_for(lambda: end_of(target) > 0)
             assert store.expire(11) > 8  # one that is being sent stays, and those after it
             assert follower.wait() == 2
-        finally:
-            follower.kill()
     assert "the copy cannot continue without a gap" in log.read_text()
-    with rmqstore.open(target) as store_of_copy:
-        assert list(verify(store_of_copy)) == []
+    require_valid(target)

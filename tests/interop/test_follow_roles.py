@@ -12,11 +12,13 @@ from click.testing import CliRunner
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
 from interop.test_follow import Process, end_of, require_exact, wait_for
-from interop.test_follow_versions import FILE_BYTES, SIZES, TOPIC, Load, OrdinaryPort, started
+from interop.test_follow_versions import FILE_BYTES, SIZES, TOPIC, Load, serving, started
 from ports import free_ports
 from rmqstore.cli import main
 from rmqstore.errors import StoreStateError
 from rmqstore.inspect.verify import verify
+
+pytestmark = pytest.mark.interop
 
 
 def put(real: RocketMQ, store: RealStore, count: int) -> list[str]:
@@ -37,38 +39,27 @@ def put(real: RocketMQ, store: RealStore, count: int) -> list[str]:
     return results
 
 
-@pytest.mark.interop
-@pytest.mark.parametrize(
-    ("version", "sizes", "alone"),
-    [
-        ("5.5.1", {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}, "FLUSH_SLAVE_TIMEOUT"),
-        ("4.9.8", {"brokerRole": "SYNC_MASTER"}, "FLUSH_SLAVE_TIMEOUT"),
-    ],
-)
+@pytest.mark.parametrize(("version", "settings"), [("5.5.1", {"inSyncReplicas": 2}), ("4.9.8", {})])
 def test_producers_wait_for_a_follower_only_if_it_acknowledges(
-    version: str, sizes: dict[str, Any], alone: str, tmp_path: Path
+    version: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     root, log = tmp_path / "master", tmp_path / "follow.log"
-    (ha_port,) = free_ports(1)
     with (
-        OrdinaryPort(version, ha_port, "SYNC_MASTER") as port,
         started(version, tmp_path / "jvm") as real,
-        real.open(root, **SIZES, **sizes, haListenPort=ha_port, slaveTimeout=4000) as store,
+        serving(real, root, "SYNC_MASTER", **settings, slaveTimeout=4000) as (port, store),
     ):
-        port.store = store
         allowed = []
         if version < "5":
             with pytest.raises(StoreStateError, match="a SYNC_MASTER of RocketMQ 4"):
                 rmqstore.follow(port.address, tmp_path / "refused", once=True)
             allowed = ["--allow-sync-master"]
-        for acknowledge, expected in (("never", alone), ("synced", "PUT_OK")):
+        for acknowledge, expected in (("never", "FLUSH_SLAVE_TIMEOUT"), ("synced", "PUT_OK")):
             target = tmp_path / acknowledge
-            follower = Process(port.address, target, log, "--ack", acknowledge, *allowed)
 
             def is_level(target: Path = target) -> bool:
                 return end_of(target) == int(store.store.getMaxPhyOffset())
 
-            try:
+            with Process(port.address, target, log, "--ack", acknowledge, *allowed) as follower:
                 wait_for(lambda: int(store.store.getHaService().getConnectionCount()) == 1)
                 wait_for(is_level)
                 assert put(real, store, 1) == [expected]
@@ -76,32 +67,22 @@ def test_producers_wait_for_a_follower_only_if_it_acknowledges(
                     assert put(real, store, 30) == ["PUT_OK"] * 30
                 wait_for(is_level)
                 follower.stop()
-            finally:
-                follower.kill()
 
 
-@pytest.mark.interop
 def test_a_slave_is_followed_as_its_master_is(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
     root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
-    own_port, ha_port = free_ports(2)
+    (own_port,) = free_ports(1)
     with (
-        OrdinaryPort("5.5.1", ha_port, "SLAVE") as port,
         rocketmq_55.open(root, **SIZES, haListenPort=own_port) as master,
-        rocketmq_55.open(
-            tmp_path / "slave", **SIZES, brokerRole="SLAVE", haListenPort=ha_port
-        ) as slave,
+        serving(rocketmq_55, tmp_path / "slave", "SLAVE") as (port, slave),
     ):
         slave.store.updateHaMasterAddress(f"127.0.0.1:{own_port}")
-        port.store = slave
-        follower = Process(port.address, target, log)
-        try:
+        with Process(port.address, target, log) as follower:
             with Load(master, random.Random(7)):
                 wait_for(lambda: end_of(target) > 3 * FILE_BYTES)
             end = int(master.store.getMaxPhyOffset())
             wait_for(lambda: end_of(target) == end)
             follower.stop()
-        finally:
-            follower.kill()
     # The log of a new slave begins with the file that was its master's last one.
     require_exact(tmp_path / "slave", target, end)
     master_log, copied_log = root / "commitlog", target / "commitlog"
@@ -109,26 +90,17 @@ def test_a_slave_is_followed_as_its_master_is(rocketmq_55: RocketMQ, tmp_path: P
         assert path.read_bytes() == (master_log / path.name).read_bytes()
 
 
-@pytest.mark.interop
 def test_queues_in_rocksdb_become_files(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
     root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
-    (ha_port,) = free_ports(1)
-    with (
-        OrdinaryPort("5.5.1", ha_port, "ASYNC_MASTER") as port,
-        rocketmq_55.open(root, **SIZES, haListenPort=ha_port, storeType="defaultRocksDB") as store,
-    ):
+    with serving(rocketmq_55, root, storeType="defaultRocksDB") as (port, store):
         port.settings["storeType"] = "defaultRocksDB"
-        port.store = store
-        follower = Process(port.address, target, log)
-        try:
+        with Process(port.address, target, log) as follower:
             with Load(store, random.Random(3)):
                 wait_for(lambda: end_of(target) > 1 << 20)
             end = int(store.store.getMaxPhyOffset())
             wait_for(lambda: end_of(target) == end)
             told = CliRunner().invoke(main, ["follow", "--status", str(target)]).output
             follower.stop()
-        finally:
-            follower.kill()
         ranges = [store.queue_range(TOPIC, queue_id) for queue_id in range(4)]
     assert "RocksDB" in told
     assert sorted(path.name for path in (target / "consumequeue" / TOPIC).iterdir()) == [*"0123"]

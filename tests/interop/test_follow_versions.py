@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -85,6 +86,20 @@ def started(version: str, home: Path) -> Iterator[RocketMQ]:
         yield real
     finally:
         real.kill()
+
+
+@contextmanager
+def serving(
+    real: RocketMQ, root: Path, role: str = "ASYNC_MASTER", **settings: Any
+) -> Iterator[tuple[OrdinaryPort, RealStore]]:
+    """Open a store that serves replicas, and answer at the ordinary port for it."""
+    (ha_port,) = free_ports(1)
+    with (
+        OrdinaryPort(real.version, ha_port, role) as port,
+        real.open(root, **SIZES, **settings, brokerRole=role, haListenPort=ha_port) as store,
+    ):
+        port.store = store
+        yield port, store
 
 
 def acknowledged(version: str, store: RealStore, end: int) -> int:

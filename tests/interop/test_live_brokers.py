@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -54,9 +53,9 @@ def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str
     "name", ["basic", "edges", "compressed", "ipv6", "expired", "batch-cq", "crash"]
 )
 def test_a_broker_serves_what_its_store_holds(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    rocketmq: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     judged = goldens.queues(name)
     write_topics(root, set(judged), {key[0] for key in judged if key[0].startswith("Batch")})
     flags = {"true": True, "false": False}

@@ -13,6 +13,8 @@ from interop.background import BackgroundWork
 from interop.rocketmq import RealStore, RocketMQ, store_sizes
 from rmqstore.errors import OffsetOutOfRangeError
 
+pytestmark = pytest.mark.interop
+
 SIZES = store_sizes(16384, 20 * 20, 50, 400)
 TOPIC, N_QUEUES = "Live", 3
 
@@ -60,7 +62,6 @@ def judge(rows: list[dict[str, Any]], floor: list[int]) -> list[int]:
     return ends
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
 def test_a_store_is_read_while_its_broker_appends(
     rocketmq: RocketMQ, tmp_path: Path, scan: str
@@ -82,7 +83,6 @@ def test_a_store_is_read_while_its_broker_appends(
         assert judge(store.scan(scan=scan).read_all().to_pylist(), last) == last
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
 def test_a_store_is_read_while_its_broker_deletes(
     rocketmq: RocketMQ, tmp_path: Path, scan: str
@@ -108,7 +108,6 @@ def test_a_store_is_read_while_its_broker_deletes(
         assert real.commitlog.getMinOffset() > 0
 
 
-@pytest.mark.interop
 def test_max_offsets_are_those_of_the_running_store(rocketmq: RocketMQ, tmp_path: Path) -> None:
     with rocketmq.open(tmp_path / "s", **SIZES) as real:
         for number in range(100):

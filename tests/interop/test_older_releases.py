@@ -12,8 +12,8 @@ import rmqstore
 from interop.conftest import start
 from interop.rocketmq import RealStore, RocketMQ, store_sizes
 from rmqstore.format.record import split_record
-from rmqstore.inspect.verify import verify
 from rmqstore.write.messages import WriteSpec
+from written import require_valid
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -43,8 +43,7 @@ def test_what_either_writes_the_other_reads(real_mq: RocketMQ, tmp_path: Path) -
         real.wait()
         expected = _served(real)
     assert _ours(root) == expected
-    with rmqstore.open(root) as store:
-        assert list(verify(store)) == []
+    require_valid(root)
     rows = pa.table(
         {
             "topic": [TOPICS[number % 2] for number in range(N)],
@@ -64,8 +63,7 @@ def test_what_either_writes_the_other_reads(real_mq: RocketMQ, tmp_path: Path) -
         real.wait()
         expected = _served(real)
     assert _ours(root) == expected
-    with rmqstore.open(root) as store:
-        assert list(verify(store)) == []
+    require_valid(root)
 
 
 def test_its_release_opens_a_copy_of_the_live_store(real_mq: RocketMQ, tmp_path: Path) -> None:

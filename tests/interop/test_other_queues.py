@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,11 +11,9 @@ import pytest
 import goldens
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
-from rmqstore.inspect.verify import verify
+from reading import Row, by_queue
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.disk import Disk
-from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter
+from written import files_of, require_valid, rows_of, stage
 
 pytestmark = pytest.mark.interop
 
@@ -50,19 +47,9 @@ def messages(n: int, *topics: str, names: tuple[str, ...] = (), first: int = 0) 
     )  # fmt: skip
 
 
-def ours(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    with rmqstore.open(root, broker_name="b") as store:
-        assert not list(verify(store))
-    return by_queue(root)
-
-
-def by_queue(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    with rmqstore.open(root, broker_name="b") as store:
-        rows = store.scan(include_system_topics=True).read_all().to_pylist()
-    queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
-    return queues
+def ours(root: Path) -> dict[tuple[str, int], list[Row]]:
+    require_valid(root)
+    return by_queue(rows_of(root))
 
 
 def records(root: Path) -> dict[int, bytes]:
@@ -92,12 +79,7 @@ def judge(real: RealStore, root: Path) -> None:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for folder in ("commitlog", "consumequeue", "batchconsumequeue")
-        for path in (root / folder).rglob("*")
-        if path.is_file()
-    }
+    return files_of(root, "commitlog", "consumequeue", "batchconsumequeue")
 
 
 def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
@@ -115,9 +97,9 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
     ],
 )  # fmt: skip
 def test_the_real_store_serves_batch_queues_and_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
+    real_mq: RocketMQ, copied: goldens.Golden, way: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
+    root = copied("batch-cq")
     config, sizes = configured("batch-cq")
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text(
@@ -162,20 +144,16 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
     ],
 )  # fmt: skip
 def test_the_real_store_serves_lmqs_and_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, way: str
+    real_mq: RocketMQ, copied: goldens.Golden, way: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
+    root = copied("lmq")
     config, sizes = configured("lmq")
     sizes |= LMQS
     names = ("%LMQ%new,%LMQ%sub_1", "%LMQ%sub_2", "%LMQ%new")
     batch = messages(N, "Parent", "Other", names=names)
     with rmqstore.open(root, "a", config=config) as writer:
         if way == "staged":
-            folder = root / ".rmqstore" / "staging" / "job"
-            folder.mkdir(parents=True)
-            with PartWriter(Disk(), folder / "part-0", 65536) as part:
-                part.write(MessageMaker(WriteSpec()).make(batch))
-                writer.append_staged([part.part()])
+            writer.append_staged(stage(root, batch))
         else:
             writer.append(batch)
         if way == "rebuild":
@@ -231,7 +209,7 @@ def test_records_are_in_the_lmqs_that_the_real_store_puts_them_in(
     expected = ours(root)
     assert ours(copied) == expected
     shutil.rmtree(copied / "consumequeue")
-    assert by_queue(copied) == expected, "from the log alone"
+    assert by_queue(rows_of(copied)) == expected, "from the log alone"
     with rmqstore.open(root, "a") as writer:
         assert not writer.rebuild()
     assert ours(root) == expected

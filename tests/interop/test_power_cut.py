@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import tiers
 from interop.power_cut import Trial
 from interop.rocketmq import RocketMQ
-
-N_SEEDS, N_MORE_SEEDS = 5, 200
 
 
 @pytest.fixture(scope="module")
@@ -27,29 +26,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("power-cut")
 
 
-def run_trial(rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor) -> None:
+@pytest.mark.interop
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", tiers.split(range(205), 5))
+def test_a_stream_delivers_what_the_recovered_store_has(
+    rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor
+) -> None:
     trial = Trial(rocketmq, folder, seed, undertaker)
     try:
         trial.run()
         trial.judge()
     finally:
         trial.close()
-
-
-@pytest.mark.interop
-@pytest.mark.crash
-@pytest.mark.parametrize("seed", range(N_SEEDS))
-def test_a_stream_delivers_what_the_recovered_store_has(
-    rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor
-) -> None:
-    run_trial(rocketmq, folder, seed, undertaker)
-
-
-@pytest.mark.interop
-@pytest.mark.crash
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(N_SEEDS, N_SEEDS + N_MORE_SEEDS))
-def test_a_stream_delivers_what_the_recovered_store_has_at_length(
-    rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor
-) -> None:
-    run_trial(rocketmq, folder, seed, undertaker)

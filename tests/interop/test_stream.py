@@ -22,7 +22,7 @@ from interop.background import BackgroundWork
 from interop.broker import RealBroker
 from interop.conftest import JARS
 from interop.rocketmq import RocketMQ, resolve_jars, store_sizes
-from rmqstore.inspect.verify import verify
+from written import require_valid
 
 SIZES = store_sizes(1 << 20, 4000, 1000, 4000)
 SECONDS = 60
@@ -235,8 +235,7 @@ def test_every_message_of_a_real_broker_comes_once_and_in_order(
     everything = [body for _, listed in copied.values() for body in listed]
     assert len(everything) == len(set(everything)), "a message came twice"
     assert set(sender.acknowledged) <= set(everything), "a message is lost"
-    with rmqstore.open(tmp_path / "sink") as store:
-        assert not list(verify(store))
+    require_valid(tmp_path / "sink")
     with rocketmq.open(tmp_path / "sink", **SIZES_OF_SINK) as real:
         for (topic, queue_id), (_, listed) in copied.items():
             assert real.queue_range(topic, queue_id) == (0, len(listed))

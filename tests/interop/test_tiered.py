@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,9 +57,9 @@ def test_a_tail_gives_each_message_once_while_the_broker_moves_it(
 
 
 def test_messages_of_uploaded_batches_are_read_one_by_one(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path
+    rocketmq: RocketMQ, copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    root, tier = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s")), tmp_path / "tier"
+    root, tier = copied("batch-cq"), tmp_path / "tier"
     with rmqstore.open(root) as store:
         batch_topics = {*store.parts.queues.batch_topics()}
         expected = by_queue(iter(store.scan(columns=COLUMNS, subscribe=sorted(batch_topics))))

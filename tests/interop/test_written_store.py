@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,10 +10,15 @@ import pytest
 import goldens
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ, store_sizes
+from reading import Row, by_queue
 from rmqstore.format.hashing import java_hash
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
+from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
+from written import files_of, rows_of
+
+pytestmark = pytest.mark.interop
 
 SIZES = store_sizes(65536, 20 * 30, 100, 400)
 CONFIG = StoreConfig().updated({name: str(value) for name, value in SIZES.items()})
@@ -51,17 +54,9 @@ def messages(n: int, first: int = 0) -> pa.RecordBatch:
     )  # fmt: skip
 
 
-def ours(root: Path) -> list[dict[str, Any]]:
-    with rmqstore.open(root, broker_name="b") as store:
-        return store.scan(include_system_topics=True).read_all().to_pylist()
-
-
-def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
+def judge(real: RealStore, rows: list[Row]) -> None:
     """The real store serves just these rows, and finds each by each of its keys."""
-    queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
-    for (topic, queue_id), expected in queues.items():
+    for (topic, queue_id), expected in by_queue(rows).items():
         found = list(real.messages(topic, queue_id))
         assert [row["queueOffset"] for row in found] == [row["queueOffset"] for row in expected]
         for message, row in zip(found, expected, strict=True):
@@ -82,7 +77,6 @@ def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
             assert row["commitLogOffset"] in real.query(row["topic"], key), (row["topic"], key)
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
@@ -90,7 +84,7 @@ def test_the_real_store_serves_what_we_wrote_and_goes_on(real_mq: RocketMQ, tmp_
     root = tmp_path / "s"
     with rmqstore.create(root, config=CONFIG) as writer:
         writer.append(messages(N))
-    before = ours(root)
+    before = rows_of(root)
     assert len(before) == N
     with real_mq.open(root, **SIZES) as real:
         judge(real, before)
@@ -99,18 +93,17 @@ def test_the_real_store_serves_what_we_wrote_and_goes_on(real_mq: RocketMQ, tmp_
         assert result.getLogicsOffset() == sum(
             row["topic"] == "Orders" and row["queueId"] == 0 for row in before
         )
-        judge(real, ours(root))
-    after = ours(root)
+        judge(real, rows_of(root))
+    after = rows_of(root)
     assert after[:N] == before
     assert after[N]["body"] == b"from java"
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(50, first=N))
-    assert len(ours(root)) == N + 51
+    assert len(rows_of(root)) == N + 51
     with real_mq.open(root, **SIZES) as real:
-        judge(real, ours(root))
+        judge(real, rows_of(root))
 
 
-@pytest.mark.interop
 def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
@@ -123,7 +116,7 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     assert find_store(root).own.clean_end.exists()
     with rmqstore.open(root, "a") as writer:
         writer.append(messages(90, first=N))
-    rows = ours(root)
+    rows = rows_of(root)
     of_topic = [row["queueOffset"] for row in rows if row["topic"] == "Payments"]
     assert sorted(set(of_topic)) == list(range(max(of_topic) + 1)), "its queues begin again"
     assert len(of_topic) == 30
@@ -132,7 +125,6 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
         judge(real, rows)
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(
     ("version", "name"),
     [
@@ -141,14 +133,14 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     ],
 )
 def test_we_append_to_what_the_real_store_wrote(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    real_mq: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     sizes = goldens.sizes(name)
-    before = ours(root)
+    before = rows_of(root)
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(100))
-    after = ours(root)
+    after = rows_of(root)
     assert after[: len(before)] == before
     assert len(after) == len(before) + 100
     with real_mq.open(root, **sizes) as real:
@@ -158,7 +150,6 @@ def test_we_append_to_what_the_real_store_wrote(
                 assert real.queue_range(*queue)[1] >= rows[-1]["queueOffset"] + 1
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize(
     ("version", "name"),
     [
@@ -167,19 +158,19 @@ def test_we_append_to_what_the_real_store_wrote(
     ],
 )
 def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    real_mq: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     sizes = goldens.sizes(name)
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(name)["conf"])).close()
-    before = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
-    rows = ours(root)
+    before = files_of(root, "commitlog")
+    rows = rows_of(root)
     with real_mq.open(root, **sizes) as real:
         judge(real, rows)
         for answer in goldens.lines(name, "keys"):
             found = real.query(answer["topic"], answer["key"])
             assert set(answer["physicalOffsets"]) <= set(found)
-    assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == before
+    assert files_of(root, "commitlog") == before
 
 
 def find_by_tags(real: RealStore) -> None:
@@ -199,12 +190,11 @@ def find_by_tags(real: RealStore) -> None:
         assert sorted(found) == places[topic, java_hash(tags)]
 
 
-@pytest.mark.interop
 @pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
 def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
-    rocketmq_55: RocketMQ, golden_store: goldens.Golden, tmp_path: Path, name: str
+    rocketmq_55: RocketMQ, copied: goldens.Golden, name: str
 ) -> None:
-    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    root = copied(name)
     sizes = goldens.sizes(name)
     with rmqstore.open(root, "a") as writer:
         writer.append(messages(100))
@@ -215,14 +205,13 @@ def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
     with rmqstore.open(root, "a") as writer:
         assert writer.rebuild() == []
         writer.append(messages(100, first=100))
-    log = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
+    log = files_of(root, "commitlog")
     with rocketmq_55.open(root, maxMsgsNumBatch=10_000, **sizes) as real:
         find_by_tags(real)
-        judge(real, [row for row in ours(root) if row["topic"] in TOPICS])
-    assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == log
+        judge(real, [row for row in rows_of(root) if row["topic"] in TOPICS])
+    assert files_of(root, "commitlog") == log
 
 
-@pytest.mark.interop
 def test_a_new_store_gets_tags_once_a_broker_that_indexes_them_opened_it(
     rocketmq_55: RocketMQ, tmp_path: Path
 ) -> None:
@@ -237,7 +226,6 @@ def test_a_new_store_gets_tags_once_a_broker_that_indexes_them_opened_it(
         find_by_tags(real)
 
 
-@pytest.mark.interop
 def test_the_real_store_serves_a_log_that_lies_in_several_folders(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
@@ -254,3 +242,23 @@ def test_the_real_store_serves_a_log_that_lies_in_several_folders(
     assert len(rows) == 2 * N
     with rocketmq.open(root, storePathCommitLog=",".join(map(str, logs)), **SIZES) as real:
         judge(real, rows)
+
+
+def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
+    rocketmq: RocketMQ, copied: goldens.Golden
+) -> None:
+    root = copied("basic")
+    sizes = goldens.sizes("basic")
+    row = middle_of("basic", "TopicB")
+    change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
+    with rmqstore.open(root, mode="a") as writer:
+        assert len(writer.rebuild()) == 1
+    expected = [one["queueOffset"] for one in goldens.queues("basic")["TopicB", row["queueId"]]]
+    gap = expected.index(row["queueOffset"])
+    with rocketmq.open(root, **sizes) as real:
+        served = [message["queueOffset"] for message in real.messages("TopicB", row["queueId"])]
+        assert served == [*expected[:gap], expected[gap + 1], *expected[gap + 1 :]]
+        assert real.queue_range("TopicB", 90)[1] == row["queueOffset"] + 1
+        assert real.put("TopicB", row["queueId"], b"next", keys="k").getLogicsOffset() == len(
+            expected
+        )

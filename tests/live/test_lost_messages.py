@@ -18,7 +18,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.live import pulls
-from store_builder import Record, java_hash, pack, properties
+from store_builder import Record, inner_message, java_hash, pack, properties
 
 N = 200
 
@@ -190,11 +190,7 @@ def test_records_that_say_no_possible_places_are_an_error(fake: FakeCluster) -> 
 
 
 def inner(number: int) -> bytes:
-    """Return a message within a record of several."""
-    body, tags = b"inner %d" % number, properties({"TAGS": f"t{number}"})
-    rest = struct.pack(">iiii", 0, 0, number, len(body)) + body
-    rest += struct.pack(">h", len(tags)) + tags
-    return struct.pack(">i", 4 + len(rest)) + rest
+    return inner_message(b"inner %d" % number, f"t{number}", number)
 
 
 def batch_queue(dice: random.Random) -> list[Stored]:

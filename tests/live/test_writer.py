@@ -424,13 +424,6 @@ def test_rows_that_cannot_be_sent_are_named(
     assert not broker.sent
 
 
-def test_an_error_in_the_third_batch_of_a_table_names_its_row(fake: FakeCluster) -> None:
-    rows = table([*numbered(2), {"topic": "T", "body": None}])
-    batches = [rows.slice(number, 1) for number in range(3)]
-    with fake.writer() as one, pytest.raises(IllegalMessageError, match=r"row 3,.*body is null"):
-        one.append(pa.RecordBatchReader.from_batches(rows.schema, batches))
-
-
 def test_a_refused_row_says_that_others_may_be_sent(fake: FakeCluster, broker: FakeBroker) -> None:
     with fake.writer() as one:
         one.append(table(numbered(8)))

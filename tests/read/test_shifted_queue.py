@@ -1,7 +1,7 @@
 """A queue whose units stand before the queue offsets in their records is read by its units.
 
 After a record that a broker could not dispatch, it puts the units of all that follow in the queue
-one place too early. ``interop/test_shifted_queue.py`` makes such a queue with the real RocketMQ.
+one place too early. ``interop/test_served_queues.py`` makes such a queue with the real RocketMQ.
 """
 
 from __future__ import annotations

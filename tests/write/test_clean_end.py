@@ -249,6 +249,7 @@ def _note(**changes: object) -> bytes:
         _note(physical_offset="100"), _note(physical_offset=None),
         _note(last_store_timestamp=1 << 62), _note(proof=7),
     ],
+    ids=range(16),
 )  # fmt: skip
 def test_a_note_that_proves_nothing_is_ignored(closed: Path, walks: list[str], note: bytes) -> None:
     find_store(closed).own.clean_end.write_bytes(note)

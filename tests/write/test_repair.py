@@ -13,11 +13,16 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from goldens import Golden
 from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.log import walks as joined_walks
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.write.truncation import truncate_log
 from rmqstore.write.writer import StoreWriter
 from written import files_of
 
@@ -191,3 +196,45 @@ def test_a_log_file_that_was_renamed_is_not_written_to(copied: Golden) -> None:
     only.rename(only.with_name(f"{20:020d}"))
     with pytest.raises(StoreStateError, match="not a multiple of 65536"):
         rmqstore.open(root, mode="a")
+
+
+SIZE = 4096
+FILES = [f"{number * SIZE:020d}" for number in range(3)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a log of three files, each of which begins with a record."""
+    store = build.Store(SIZE)
+    while len(store.segments) < 3:
+        store.append(build.Record(topic="T", body=b"x" * 100))
+    return store.write(tmp_path / "s") / "commitlog"
+
+
+@pytest.mark.parametrize(
+    ("end", "left", "kept"),
+    [
+        pytest.param(2 * SIZE, FILES[:2], FILES[2:], id="between two files"),
+        pytest.param(SIZE + 400, FILES[:2], [f"{FILES[1]}.{SIZE + 400}", FILES[2]], id="in a file"),
+        pytest.param(0, FILES[:1], [f"{FILES[0]}.0", *FILES[1:]], id="at the first byte"),
+    ],
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_files_after_the_end_go_and_the_first_one_stays(
+    folder: Path, tmp_path: Path, end: int, left: list[str], kept: list[str], *, keeps: bool
+) -> None:
+    before = b"".join((folder / name).read_bytes() for name in FILES)
+    copies = tmp_path / "cut"
+    disk = Disk()
+    log_end = LogEnd(end, FILES[0], "torn", 0)
+    truncate_log(disk, CommitLog([folder]), log_end, copies if keeps else None)
+    disk.close()
+    assert sorted(path.name for path in folder.iterdir()) == left
+    after = b"".join((folder / name).read_bytes() for name in left)
+    assert after == before[:end] + bytes(len(left) * SIZE - end)
+    assert copies.exists() == keeps
+    if keeps:
+        assert sorted(path.name for path in copies.iterdir()) == kept
+        parts = [(copies / name).read_bytes() for name in kept]
+        tail = before[end : len(left) * SIZE].rstrip(b"\0")
+        assert b"".join(parts) == tail + before[len(left) * SIZE :]

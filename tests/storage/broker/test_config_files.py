@@ -1,4 +1,4 @@
-"""Tables under ``config/`` after a power cut: a broker reads the ``.bak``, and so do we."""
+"""The files that a broker has of itself: tables with a backup, and what tells who it is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+import store_builder as build
 from goldens import Golden
+from reading import read
 from rmqstore.errors import CorruptConfigError
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.config_files import load_table
+from rmqstore.storage.broker.config_files import BrokerConfig, load_table
+from rmqstore.storage.broker.identity import BrokerIdentity
 from rmqstore.storage.files.local import LOCAL
 from written import require_valid
 
@@ -26,9 +29,9 @@ DAMAGE = {
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
+def root(copied: Golden) -> Path:
     """Return a store whose tables each have a valid backup."""
-    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+    root = copied("live")
     for path in [*(root / "config").glob("*.json")]:
         shutil.copy(path, path.with_name(path.name + ".bak"))
     return root
@@ -93,3 +96,58 @@ def test_a_writer_does_not_put_damage_in_the_place_of_a_valid_backup(
     table = load_table(LOCAL, path)["topicConfigTable"]
     assert table.keys() == {*load_table(LOCAL, backup)["topicConfigTable"], "NewTopic"}
     require_valid(root)
+
+
+SYSTEM_TOPICS = ["A", "rmq_sys_SYNC_BROKER_MEMBER_of-topic", "rmq_sys_REVIVE_LOG_cluster-of-topic"]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Return a store of one message."""
+    store = build.filled([build.Record()])
+    return store.write(tmp_path / "folder")
+
+
+def identity(small: Path) -> BrokerIdentity:
+    with rmqstore.open(small) as store:
+        found = BrokerConfig(store.paths).identity()
+        assert store.broker_name == (found.name or root.name), "of which less is read"
+    return found
+
+
+def test_settings_come_before_topics_and_metadata_before_both(small: Path) -> None:
+    build.write_config(small, topics=["c_REPLY_TOPIC"])
+    assert identity(small) == BrokerIdentity(None, "c")
+    build.write_config(small, topics=SYSTEM_TOPICS)
+    assert identity(small) == BrokerIdentity("of-topic", "cluster-of-topic")
+    settings = "brokerName=of-settings\nbrokerId=2\nbrokerIP1=10.0.0.1\nbrokerPermission=4\n"
+    (small / "config" / "broker.conf").write_text(settings)
+    expected = BrokerIdentity("of-settings", "cluster-of-topic", 2, "10.0.0.1:10911", 4)
+    assert identity(small) == expected
+    (small / "brokerIdentity").write_text("of-metadata#name#7")
+    expected = expected._replace(name="name", cluster="of-metadata", broker_id=7)
+    assert identity(small) == expected
+
+
+def test_the_settings_of_a_broker_in_controller_mode_say_no_id(small: Path) -> None:
+    # Source: distribution/conf/controller/quick-start/broker-n0.conf
+    settings = "brokerName = broker-a\nbrokerId = -1\nenableControllerMode = true\n"
+    (small / "broker.conf").write_text(settings)
+    with rmqstore.open(small) as store:
+        assert store.broker_name == "broker-a"
+    assert identity(small).broker_id is None
+
+
+@pytest.mark.parametrize("line", ["brokerId=one", "brokerPermission=", "brokerId=9" + 30 * "9"])
+def test_a_number_that_is_none_is_named_where_it_is_asked_for(small: Path, line: str) -> None:
+    (small / "broker.conf").write_text(f"brokerName=b\n{line}\n")
+    with rmqstore.open(small) as store:
+        assert store.broker_name == "b"
+        with pytest.raises(CorruptConfigError, match=f"broker.conf.*{line.partition('=')[0]}"):
+            BrokerConfig(store.paths).identity()
+
+
+def test_half_a_character_in_a_name_is_replaced(small: Path) -> None:
+    (small / "broker.conf").write_text("brokerName=a\\ud800\n")
+    with rmqstore.open(small) as store:
+        assert read(store, columns="brokerName") == [{"brokerName": "a?"}]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +19,8 @@ EPOCHS = [Epoch(1, 0), Epoch(2, 41308), Epoch(5, 85369)]
 
 
 @pytest.fixture
-def paths(golden_store: Golden, tmp_path: Path) -> StorePaths:
-    return find_store(shutil.copytree(golden_store("controller"), tmp_path / "s"))
+def paths(copied: Golden) -> StorePaths:
+    return find_store(copied("controller"))
 
 
 def packed(*lines: str, count: int | None = None, crc: int | None = None) -> str:
@@ -66,6 +64,7 @@ def test_the_crc_zero_is_not_checked(paths: StorePaths) -> None:
         packed("1-0", "1-5"), packed(f"1-{1 << 63}"), packed(f"{1 << 31}-0"), packed("a-b"),
         packed("\u0661-0"), "\udcff\n1\n", "9" * 5000,
     ],
+    ids=range(19),
 )  # fmt: skip
 def test_hostile_text_is_an_error_with_the_path(paths: StorePaths, text: str) -> None:
     stored = text.encode("utf-8", "surrogateescape")

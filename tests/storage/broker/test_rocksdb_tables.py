@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from rocksdict import Options, Rdict
 
 import rmqstore
 from goldens import Golden
@@ -20,35 +18,21 @@ from rmqstore.storage import rocksdb as database
 from rmqstore.storage.broker import rocksdb_tables
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store
-
-Items = Iterable[tuple[bytes, bytes]]
+from rocksdb_index import write_database
 
 TOPICS, GROUPS, OFFSETS = "topics", "subscriptionGroups", "consumerOffsets"
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
+def root(copied: Golden) -> Path:
     """Return a store of a real 5.3.3 broker: topic Orders, of which group billing lags by 10."""
-    return Path(shutil.copytree(golden_store("rdbm"), tmp_path / "s"))
+    return copied("rdbm")
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
     (tmp_path / "s" / "commitlog").mkdir(parents=True)
     return tmp_path / "s"
-
-
-def write_database(folder: Path, families: dict[str, Items]) -> None:
-    database = Rdict(str(folder), Options(raw_mode=True))
-    for name, items in families.items():
-        family = (
-            database
-            if name == "default"
-            else database.create_column_family(name, Options(raw_mode=True))
-        )
-        for key, value in items:
-            family[key] = value
-    database.close()
 
 
 def version(counter: int) -> bytes:
@@ -59,8 +43,8 @@ def separate(config: Path, name: str, items: dict[str, bytes], counter: int = 1)
     write_database(
         config / name,
         {
-            "default": [(key.encode(), value) for key, value in items.items()],
-            "kvDataVersion": [(b"kvDataVersionKey", version(counter))],
+            "default": {key.encode(): value for key, value in items.items()},
+            "kvDataVersion": {b"kvDataVersionKey": version(counter)},
         },
     )
 
@@ -86,11 +70,10 @@ def test_the_shared_database_of_newer_brokers_is_read(bare: Path) -> None:
     write_database(
         bare / "config" / "metadata",
         {
-            "default": [],
-            "topic": [(b"T", b'{"readQueueNums":4}')],
-            "topicVersion": [(b"kvDataVersionKey", version(3))],
-            "subscriptionGroup": [(b"g", b"{}"), (b"h", b"{}")],
-            "consumerOffset": [(b"T@g", b'{"offsetTable":{0:7,1:9}}')],
+            "topic": {b"T": b'{"readQueueNums":4}'},
+            "topicVersion": {b"kvDataVersionKey": version(3)},
+            "subscriptionGroup": {b"g": b"{}", b"h": b"{}"},
+            "consumerOffset": {b"T@g": b'{"offsetTable":{0:7,1:9}}'},
         },
     )
     config = config_of(bare)
@@ -108,14 +91,14 @@ def test_the_database_of_the_second_form_is_read(bare: Path) -> None:
     write_database(
         bare / "config" / "rdb",
         {
-            "default": [
-                (key(3, b"T"), b'\1{"perm":6}'),
-                (key(4, b"group"), b"\1{}"),
-                (key(1, b"group", b"T", end=struct.pack(">i", 0)), struct.pack(">q", 12)),
-                (key(1, b"group", b"T", end=struct.pack(">i", 258)), struct.pack(">q", 300)),
-                (key(2, b"group", b"T", end=struct.pack(">i", 0)), struct.pack(">q", 99)),
-                (struct.pack(">BhB", 1, 3, 1) + b"data_version", struct.pack(">qqq", 0, 1, 5)),
-            ]
+            "default": {
+                key(3, b"T"): b'\1{"perm":6}',
+                key(4, b"group"): b"\1{}",
+                key(1, b"group", b"T", end=struct.pack(">i", 0)): struct.pack(">q", 12),
+                key(1, b"group", b"T", end=struct.pack(">i", 258)): struct.pack(">q", 300),
+                key(2, b"group", b"T", end=struct.pack(">i", 0)): struct.pack(">q", 99),
+                struct.pack(">BhB", 1, 3, 1) + b"data_version": struct.pack(">qqq", 0, 1, 5),
+            }
         },
     )
     config = config_of(bare)
@@ -141,9 +124,8 @@ def test_a_database_that_is_newer_than_the_shared_one_counts_too(bare: Path) -> 
     write_database(
         bare / "config" / "metadata",
         {
-            "default": [],
-            "topic": [(b"A", b"{}")],
-            "topicVersion": [(b"kvDataVersionKey", version(3))],
+            "topic": {b"A": b"{}"},
+            "topicVersion": {b"kvDataVersionKey": version(3)},
         },
     )
     separate(bare / "config", TOPICS, {"B": b"{}"}, counter=2)
@@ -221,11 +203,12 @@ def test_a_damaged_entry_is_a_finding_that_names_the_database(root: Path) -> Non
             store.view("groups").read_all()
 
 
-@pytest.mark.parametrize("stored", [b"[" * 100_000, b"[]", b"{", b"\xff"])
+@pytest.mark.parametrize(
+    "stored", [b"[" * 100_000, b"[]", b"{", b"\xff"], ids=["deep", "list", "cut", "no text"]
+)
 def test_a_damaged_version_is_damage_of_the_database(root: Path, stored: bytes) -> None:
     shutil.rmtree(root / "config" / TOPICS)
-    items = [(b"kvDataVersionKey", stored)]
-    write_database(root / "config" / TOPICS, {"default": [], "kvDataVersion": items})
+    write_database(root / "config" / TOPICS, {"kvDataVersion": {b"kvDataVersionKey": stored}})
     with rmqstore.open(root) as store:
         assert store.scan(subscribe="Orders").read_all().num_rows == 20
         with pytest.raises(CorruptDatabaseError, match="its data version"):

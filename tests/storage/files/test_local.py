@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rmqstore.errors import UnreadableFileError
-from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.local import LOCAL, lacks_room_for_holes
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
     A_FILE,
@@ -89,3 +90,25 @@ def test_a_small_file_may_be_as_long_as_is_said(tmp_path: Path) -> None:
     assert read_small(LOCAL, tmp_path / "file", 5) == b"12345"
     with pytest.raises(UnreadableFileError, match="longer than 4 bytes"):
         read_small(LOCAL, tmp_path / "file", 4)
+
+
+def test_holes_lack_room_in_memory_and_not_on_a_disk(tmp_path: Path) -> None:
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if kind == "tmpfs":
+        pytest.skip("the folder of tests is in memory itself")
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 40)  # more than any machine of ours has free
+    on_disk = os.open(path, os.O_RDONLY)
+    in_memory = os.memfd_create("sparse")
+    os.truncate(in_memory, 1 << 40)
+    try:
+        assert not lacks_room_for_holes(on_disk)
+        assert lacks_room_for_holes(in_memory)
+        os.truncate(in_memory, 0)
+        assert not lacks_room_for_holes(in_memory)
+    finally:
+        os.close(on_disk)
+        os.close(in_memory)

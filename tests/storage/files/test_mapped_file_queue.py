@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import rmqstore
-from goldens import Golden
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.files.paths import offset_to_name
 
-COLUMNS = "topic,queueOffset,body"
 Spans = list[tuple[int, int]]
 
 
@@ -38,16 +35,6 @@ def test_files_that_do_not_fit_hide_none_that_do(
     assert [
         (one.start, one.end) for one in MappedFileQueue([tmp_path], OpenFiles()).segments
     ] == expected
-
-
-@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/Comp/2"])
-def test_a_stray_file_hides_no_message(golden_store: Golden, copied: Golden, folder: str) -> None:
-    root = copied("compressed")
-    (root / folder / offset_to_name(1)).write_bytes(b"\n")
-    with rmqstore.open(golden_store("compressed")) as valid, rmqstore.open(root) as store:
-        for scan in ("queue", "commitlog"):
-            expected = valid.scan(scan=scan, columns=COLUMNS).read_all()
-            assert store.scan(scan=scan, columns=COLUMNS).read_all() == expected
 
 
 def test_a_file_that_was_deleted_and_made_again_is_read_anew(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ def conf_of(folder: Path, **settings: object) -> Path:
 
 
 @pytest.fixture
-def split(golden_store: Golden, tmp_path: Path) -> Path:
+def split(copied: Golden, tmp_path: Path) -> Path:
     """Return the file of a broker whose log lies outside of its root, in two folders."""
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    root = copied("live")
     (tmp_path / "ssd").mkdir()
     (root / "commitlog").rename(tmp_path / "ssd" / "log")
     return conf_of(
@@ -51,14 +51,14 @@ def test_a_store_is_opened_by_the_file_of_its_broker_alone(
         assert store.broker_name == "the-broker"
         columns = ["topic", "queueId", "queueOffset", "body"]
         assert store.scan(columns=columns).read_all() == whole.scan(columns=columns).read_all()
-        assert store.paths.root == split.parent / "store"
+        assert store.paths.root == split.parent / "live"
         (row,) = store.view("stores").read_all().to_pylist()
         assert row["brokerAddr"] == "10.1.2.3:10999"
 
 
 def test_without_it_the_same_folder_is_not_a_store(split: Path) -> None:
     with pytest.raises(NotAStoreError):
-        rmqstore.open(split.parent / "store")
+        rmqstore.open(split.parent / "live")
 
 
 def test_what_is_given_goes_before_the_file(golden_store: Golden, tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_the_usual_folder_of_the_log_need_not_be_there_beside_a_dledger_log(
 
 
 def test_settings_of_rocketmq_3_count_where_the_root_has_no_such_folder(
-    golden_store: Golden, tmp_path: Path
+    copied: Golden, tmp_path: Path
 ) -> None:
-    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    root = copied("live")
     elsewhere = shutil.copytree(root / "consumequeue", tmp_path / "queues")
     conf = conf_of(tmp_path, storePathRootDir=root, storePathConsumeQueue=elsewhere)
     assert find_store(root, conf=conf).consumequeue == root / "consumequeue"
@@ -177,7 +177,7 @@ def test_settings_that_were_read_stand_for_their_file(split: Path) -> None:
     settings = pickle.loads(pickle.dumps(read_conf(split)))
     split.unlink()
     assert isinstance(settings, BrokerSettings)
-    paths = find_store(split.parent / "store", conf=settings)
+    paths = find_store(split.parent / "live", conf=settings)
     assert BrokerConfig(paths).broker_name() == "the-broker"
     assert read_identity(paths, list).address == "10.1.2.3:10999"
 

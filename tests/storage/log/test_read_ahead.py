@@ -57,8 +57,8 @@ def _ahead(log: CommitLog, windows: Iterator[Window]) -> ReadAhead[Window]:
     return ReadAhead(log, windows, places)
 
 
-def _records(start: int, stop: int, size: int = 400) -> Window:
-    return [(offset, size) for offset in range(start, stop, size)]
+def _records(start: int, stop: int) -> Window:
+    return [(offset, 400) for offset in range(start, stop, 400)]
 
 
 def test_a_bounded_part_is_announced_over_the_ends_of_windows(

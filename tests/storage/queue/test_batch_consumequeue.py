@@ -28,6 +28,7 @@ from rmqstore.errors import (
     RmqStoreError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.layout import BATCH_UNIT
 from rmqstore.format.record import from_millis
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
@@ -37,10 +38,11 @@ from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue, agreeing, trusted
 from rmqstore.storage.queue.queue import total_weight
 from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 from rmqstore.store.opening import open_for
+from store_builder import inner_message as inner
 
 Row = dict[str, Any]
 NAME = "batch-cq"
@@ -232,34 +234,15 @@ def test_a_stream_finds_where_they_end(golden_store: Golden) -> None:
 # ---- made by hand
 
 
-def inner(body: bytes, tags: str = "", flag: int = 0) -> bytes:
-    """Return a message as it is stored in an inner batch."""
-    properties = build.properties({"TAGS": tags}) if tags else b""
-    rest = (
-        struct.pack(">iiii", 0, 0, flag, len(body))
-        + body
-        + struct.pack(">h", len(properties))
-        + properties
-    )
-    return struct.pack(">i", len(rest) + 4) + rest
-
-
 def unit(placed: build.Placed, base: int, count: int) -> bytes:
     place = placed.physical_offset, placed.size
     return struct.pack(">qiqqqhii", *place, 0, placed.record.store_timestamp, base, count, -1, 0)
 
 
-def make(
-    root: Path,
-    batches: list[list[bytes]],
-    *,
-    packed: bool = False,
-    units_per_file: int = 4,
-    **more: Any,
-) -> Path:
+def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, **more: Any) -> Path:
     """Write a store with one queue, B-0, and one record for each list of messages.
 
-    A list of one message becomes a plain record.
+    A list of one message becomes a plain record. A file of the queue has four units.
     """
     store, units, base = build.Store(**more), [], 0
     for number, batch in enumerate(batches):
@@ -277,15 +260,13 @@ def make(
     store.write(root)
     folder = root / "batchconsumequeue/B/0"
     folder.mkdir(parents=True)
-    size = 46 * units_per_file
-    for at in range(0, len(units), units_per_file):
-        data = b"".join(units[at : at + units_per_file])
-        (folder / f"{at * 46:020d}").write_bytes(data.ljust(size, b"\0"))
+    for at in range(0, len(units), 4):
+        data = b"".join(units[at : at + 4])
+        (folder / f"{at * 46:020d}").write_bytes(data.ljust(4 * 46, b"\0"))
     return root
 
 
 def bodies(n_batches: int) -> list[list[bytes]]:
-    """Return batches of two to five messages."""
     counts = [number % 4 + 2 for number in range(n_batches)]
     return [
         [inner(f"{row}-{at}".encode(), f"t{at}", at) for at in range(count)]
@@ -359,19 +340,6 @@ def test_weights_of_messages_are_the_bytes_of_their_records(tmp_path: Path) -> N
     assert sum(int(queue.weights(at, at + 1).sum()) for at in range(end)) == sum(sizes.values())
 
 
-def test_single_units_are_those_of_ranges(tmp_path: Path) -> None:
-    queue = BatchConsumeQueue(make(tmp_path / "s", bodies(9)) / "batchconsumequeue/B/0")
-    end = queue.end()
-    every = queue.units(0, end)
-    picked = np.arange(1, end, 3)
-    assert all(
-        (one == column[picked]).all()
-        for one, column in zip(queue.units_of(picked), every, strict=True)
-    )
-    assert [column.tolist() for column in queue.units_of(np.array([end + 7]))] == [[0], [0], [0]]
-    assert [len(column) for column in queue.units_of(picked[:0])] == [0, 0, 0]
-
-
 def test_messages_of_deleted_records_are_not_there(tmp_path: Path) -> None:
     root = make(tmp_path / "s", [[inner(b"x" * 700), inner(b"y" * 700)] for _ in range(8)])
     logs = sorted((root / "commitlog").iterdir())
@@ -400,7 +368,6 @@ def test_a_missing_file_between_others_is_damage(tmp_path: Path) -> None:
 
 
 def _change(root: Path, number: int, field: int, code: str, value: int) -> Path:
-    """Overwrite a field of a unit."""
     path = root / "batchconsumequeue/B/0" / f"{number // 4 * 184:020d}"
     data = bytearray(path.read_bytes())
     struct.pack_into(">" + code, data, number % 4 * 46 + field, value)
@@ -559,3 +526,47 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
         ):
             for row in batch.to_pylist():
                 assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)
+
+
+# ---- which units are trusted: the examples of the docstrings
+
+EXAMPLE = [(0, 3), (3, 7), (99, 101), (9, 11), (11, 19), (15, 16), (16, 18)]
+
+
+def units_at(messages: list[tuple[int, int]]) -> np.ndarray:
+    units = np.zeros(len(messages), BATCH_UNIT)
+    units["base_offset"] = [start for start, _ in messages]
+    units["batch_size"] = [end - start for start, end in messages]
+    units["physical_offset"] = np.arange(len(messages)) * 100
+    return units
+
+
+def test_the_example_of_trusted_units() -> None:
+    found = trusted(units_at(EXAMPLE), 40)
+    spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    assert spans == [(0, 3), (3, 7), (9, 11), (11, 15), (15, 16), (16, 18)]
+    assert found.numbers.tolist() == [40, 41, 43, 44, 45, 46]
+    assert found.physical_offsets.tolist() == [0, 100, 300, 400, 500, 600]
+
+
+def test_a_unit_that_nothing_contradicts_is_trusted() -> None:
+    """Without its two neighbours, the damaged unit of the example has no linked unit next to it."""
+    found = trusted(units_at([EXAMPLE[2]]), 0)
+    assert (found.starts.tolist(), found.ends.tolist()) == ([99], [101])
+
+
+@pytest.mark.parametrize("unit", [(-5, 3), (1 << 61, (1 << 61) + 2), (7, 7)])
+def test_a_unit_that_can_be_of_no_message_is_not_trusted(unit: tuple[int, int]) -> None:
+    found = trusted(units_at([EXAMPLE[0], unit, (4, 6)]), 0)
+    assert (found.starts.tolist(), found.numbers.tolist()) == ([0, 4], [0, 2])
+
+
+def test_the_example_of_agreeing_ranges() -> None:
+    starts, ends = np.array([0, 3, 500, 8, 12]), np.array([3, 8, 502, 12, 15])
+    assert agreeing(starts, ends, widest=10).tolist() == [True, True, False, True, True]
+
+
+def test_ranges_of_which_no_two_agree_are_those_that_rise() -> None:
+    starts = np.array([0, 500, 300, 900, 900])
+    assert agreeing(starts, starts + 3, widest=10).tolist() == [True, True, False, True, False]
+    assert agreeing(starts[:0], starts[:0], widest=10).tolist() == []

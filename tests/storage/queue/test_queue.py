@@ -1,4 +1,4 @@
-"""Queues of every kind through one protocol, as their files and with an end from the log."""
+"""Queues of every kind through one protocol: as their files, with an end from the log, or open."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ import pytest
 import store_builder as build
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.read import queue_ranges
 from rmqstore.read.queue_ranges import estimate_physical_offset, trim
+from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end, total_weight, whole_end
 from rmqstore.storage.queue.queue_set import RecoveredQueue, open_files
+from rmqstore.storage.recovery import queues as queues_module
+from rmqstore.storage.recovery.queues import Queues
+from rmqstore.storage.recovery.store_ends import StoreEnds
 
 KEY = ("T", 0)
 
@@ -157,3 +164,83 @@ def test_the_folder_of_a_queue_decides_its_kind(tmp_path: Path) -> None:
     write_batch(tmp_path, put_batch(3))
     assert open_files(paths(tmp_path), *KEY).is_batch
     assert not open_files(paths(tmp_path), "T", 1).is_batch
+
+
+def _queue(folder: Path, physical_offsets: list[int]) -> ConsumeQueue:
+    build.write_queue(folder, [(at, 50, 0) for at in physical_offsets])
+    return ConsumeQueue(folder)
+
+
+@pytest.fixture
+def voting_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_ranges, "VOTING_UNITS", 2)
+
+
+EXAMPLE = [10, 20, 30, 40, 300, 500, 600, 7, 99999, 900, 950]
+FEW, RISING = [300, 500, 600, 700, 900], [10 * at for at in range(20)]
+
+
+@pytest.mark.usefixtures("voting_units")
+@pytest.mark.parametrize(
+    ("places", "at", "span", "expected"),
+    [
+        (EXAMPLE, 7, (0, 11), 600),
+        # only units of the range vote, and only those that a file has
+        (FEW, 2, (0, 5), 600), (FEW, 2, (2, 5), 700), (FEW, 2, (0, 3), 500), (FEW, 2, (4, 5), 900),
+        (RISING, 21, (0, 25), 190), (RISING, 22, (0, 25), None),
+        ([-1, 5000, 1000], 0, (0, 3), None),
+    ],
+)  # fmt: skip
+def test_an_estimate_is_what_most_units_around_it_say(
+    tmp_path: Path, places: list[int], at: int, span: tuple[int, int], expected: int | None
+) -> None:
+    assert estimate_physical_offset(_queue(tmp_path / "0", places), at, *span, 1000) == expected
+
+
+def test_the_example_of_a_trimmed_range(tmp_path: Path) -> None:
+    queue = _queue(tmp_path / "0", [*[0] * 10, 100, 200, 300, 400, 500, 9999, 600])
+    assert trim(queue, 10, 17, (250, 450), 1000) == (12, 16)
+
+
+@pytest.mark.usefixtures("voting_units")
+def test_a_range_is_trimmed_by_few_units_at_a_time(tmp_path: Path) -> None:
+    queue = _queue(tmp_path / "0", RISING)
+    assert trim(queue, 0, 20, (90, 110), 1000) == (4, 16)
+    assert trim(queue, 0, 20, (0, 1000), 1000) == (0, 20)
+    assert trim(queue, 5, 8, (90, 110), 1000) == (8, 8)
+
+
+def queues_of(root: Path) -> Queues:
+    paths = StorePaths(root, (root / "commitlog",), root / "consumequeue", root / "index")
+    log = CommitLog(paths.commitlogs, paths.storage)
+    return Queues(paths, log, StoreEnds(paths, BrokerConfig(paths), log, ignore_log_end=True))
+
+
+def test_a_queue_is_listed_again_and_may_change_its_kind_after_a_refresh(tmp_path: Path) -> None:
+    queues = queues_of(tmp_path)
+    assert not queues.open("T", 0).is_present
+    assert not queues.open("T", 1).is_present
+    build.write_queue(tmp_path / "consumequeue/T/0", [(0, 100, 0)])
+    (tmp_path / "batchconsumequeue/B/0").mkdir(parents=True)
+    assert not queues.open("T", 0).is_present
+    assert not queues.open("B", 0).is_batch
+    queues.refresh()
+    assert queues.open("T", 0).end() == 1
+    assert queues.open("B", 0).is_batch
+    queues.close()
+
+
+def test_a_batch_queue_that_was_dropped_is_the_newest_when_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues_module, "_BATCH_QUEUES_AT_ONCE", 2)
+    for number in range(3):
+        (tmp_path / f"batchconsumequeue/B/{number}").mkdir(parents=True)
+    queues = queues_of(tmp_path)
+    first = queues.open("B", 0)
+    queues.open("B", 1)
+    queues.drop(("B", 0))
+    again = queues.open("B", 0)
+    assert again is not first
+    queues.open("B", 2)
+    assert queues.open("B", 0) is again

@@ -19,7 +19,7 @@ import rmqstore
 import tiers
 from goldens import Golden
 from mutations import damage
-from reading import column, read, state
+from reading import column, read
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.tail import LoggedMessages
@@ -28,6 +28,7 @@ from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 from rmqstore.storage.rocksdb import RocksDb
+from rocksdb_index import write_database
 
 KEY = ("T", 1)
 
@@ -47,16 +48,7 @@ def unit(physical_offset: int, size: int = 100, tags_code: int = 7) -> bytes:
 def write(root: Path, units: dict[bytes, bytes], offsets: dict[bytes, bytes]) -> RocksDbQueues:
     """Write a database of queues as a broker does, and open it."""
     (root / "commitlog").mkdir(parents=True)
-    database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
-    for key, value in units.items():
-        database[key] = value
-    family = database.create_column_family("offset", Options(raw_mode=True))
-    for key, value in offsets.items():
-        family[key] = value
-    family.flush()
-    database.flush()
-    family.close()
-    database.close()
+    write_database(root / "consumequeue", {"default": units, "offset": offsets})
     found = RocksDbQueues.of(find_store(root))
     assert found is not None
     return found
@@ -260,17 +252,6 @@ def test_databases_of_two_storages_by_one_name_are_two(tmp_path: Path) -> None:
         assert queues.is_current(storage)
         places[name] = queues.bounds["T", 1].last
     assert places == {"a": 10, "b": 11}
-
-
-def test_nothing_in_the_folder_is_changed(tmp_path: Path) -> None:
-    """Not even what the library writes beside the tables that it opens."""
-    write(tmp_path, {}, {bound_key(b"T", b"max", 1): struct.pack(">qq", 0, 0)})
-    folder = tmp_path / "consumequeue"
-    for name in ("rocksdict-config.json", "LOG", "LOCK"):
-        (folder / name).write_text("as it was")
-    before = state(folder)
-    assert RocksDb(folder).get("offset", bound_key(b"T", b"max", 1))
-    assert state(folder) == before
 
 
 def test_messages_follow_on_those_that_are_known() -> None:

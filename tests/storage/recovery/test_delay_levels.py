@@ -24,9 +24,9 @@ UNIT = struct.Struct(">qiq")
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
+def root(copied: Golden) -> Path:
     """Return a store whose delayed messages have the times of a broker with doubled delays."""
-    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    root = copied("live")
     for file in units(root):
         data = bytearray(file.read_bytes())
         level = int(file.parent.name) + 1

@@ -164,13 +164,15 @@ def test_a_write_ahead_log_that_is_gone_each_time_is_an_error(
         pass
 
 
-@pytest.mark.parametrize("how", ["no /proc", "no descriptor left", "a long manifest"])
-def test_other_ways_to_link(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+@pytest.mark.parametrize("how", ["usual", "no /proc", "no descriptor left", "a long manifest"])
+def test_no_way_to_link_changes_anything_in_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     if how == "no /proc":
         monkeypatch.setattr(platforms, "OPEN_FILES", folder / "nothing")
     elif how == "a long manifest":
         monkeypatch.setattr(module, "_MAX_COPIED_MANIFEST", 3)
-    else:
+    elif how == "no descriptor left":
         plain = os.open
 
         def failing(path: Any, flags: int, **more: Any) -> int:

@@ -45,10 +45,10 @@ def random_rows(rng: random.Random, n: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema(zip(rows[0], kinds, strict=True)))
 
 
-def stage(root: Path, number: int, batches: Sequence[pa.RecordBatch], turn: int = 0) -> StagedTask:
+def stage(root: Path, number: int, batches: Sequence[pa.RecordBatch]) -> StagedTask:
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True, exist_ok=True)
-    maker = MessageMaker(SPEC, turn)
+    maker = MessageMaker(SPEC)
     with PartWriter(Disk(), folder / f"part-{number}", 1 << 30) as file:
         for batch in batches:
             columns = maker.make(batch)

@@ -1,4 +1,4 @@
-"""The history of commits: what it says, and that no damage of it stops a writer."""
+"""The notes of our writer: the history of commits, which no damage stops, and an open append."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import rmqstore
 from goldens import Golden
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.log import writer_notes
-from rmqstore.storage.log.writer_notes import Commit, read_commits
+from rmqstore.storage.log.writer_notes import Commit, read_commits, read_intent
 
 
 def table(n: int, first: int = 0) -> pa.Table:
@@ -162,3 +162,18 @@ def test_lines_that_mean_nothing_are_left_out(root: Path) -> None:
 
 def test_a_store_of_a_broker_has_no_history(golden_store: Golden) -> None:
     assert commits(golden_store("basic")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [("0", 0), ("131072", 131072), ("", None), ("-1", None), ("12x", None), ("1" * 40, None)],
+)
+def test_the_note_holds_where_the_append_began(
+    tmp_path: Path, text: str, offset: int | None
+) -> None:
+    rmqstore.create(tmp_path / "s").close()
+    paths = find_store(tmp_path / "s")
+    assert read_intent(paths) is None
+    paths.own.append_intent.parent.mkdir(parents=True, exist_ok=True)
+    paths.own.append_intent.write_text(text)
+    assert read_intent(paths) == offset
