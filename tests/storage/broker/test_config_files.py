@@ -111,7 +111,7 @@ def small(tmp_path: Path) -> Path:
 def identity(small: Path) -> BrokerIdentity:
     with rmqstore.open(small) as store:
         found = BrokerConfig(store.paths).identity()
-        assert store.broker_name == (found.name or root.name), "of which less is read"
+        assert store.broker_name == (found.name or small.name), "of which less is read"
     return found
 
 
