@@ -13,7 +13,10 @@ import rmqstore
 from goldens import Golden
 from rmqstore.inspect.verify import verify
 
-TABLES = ("topics", "consumerOffset", "delayOffset", "subscriptionGroup", "consumerFilter")
+TABLES = (
+    "topics", "consumerOffset", "delayOffset", "subscriptionGroup", "consumerFilter",
+    "consumerOrderInfo",
+)  # fmt: skip
 
 
 @pytest.fixture

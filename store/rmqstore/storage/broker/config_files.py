@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,8 @@ _TABLES = {
     "lmqConsumerOffset.json": ("lmqOffsetTable", "offsetTable"),
     "delayOffset.json": ("offsetTable",),
     "consumerFilter.json": ("filterDataByTopic",),
+    "topicQueueMapping.json": ("topicQueueMappingInfoMap",),
+    "consumerOrderInfo.json": ("table",),
 }
 OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
@@ -240,6 +243,13 @@ def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
         logger.warning("%s is missing: %s", path, unknown)
 
 
+class TableDamage(NamedTuple):
+    """The damage of a table, and whether a broker that loads the table does not start."""
+
+    error: CorruptConfigError
+    stops_broker: bool = False
+
+
 class TimerProgress(NamedTuple):
     """How far a broker has come with timed messages; 0 if unknown."""
 
@@ -285,7 +295,7 @@ class BrokerConfig:
         """Return the folders of the RocksDB databases that hold tables of the broker."""
         return database_folders(self._paths.config, self._paths.storage)
 
-    def damage(self) -> list[CorruptConfigError]:
+    def damage(self) -> list[TableDamage]:
         """Return the damage of each table, whether or not it has a backup."""
         found = []
         has_databases = bool(self.databases()) and can_read_rocksdb()
@@ -294,16 +304,35 @@ class BrokerConfig:
                 if has_databases:
                     read()
             except CorruptDatabaseError as err:
-                found.append(CorruptConfigError(err.path, 0, err.reason))
+                found.append(TableDamage(CorruptConfigError(err.path, 0, err.reason)))
             except CorruptConfigError as err:
                 if not err.path.endswith(".json"):  # of a file it is found below
-                    found.append(err)
+                    found.append(TableDamage(err))
         for name in _TABLES:
-            try:
-                _load(self._paths.storage, self._paths.config / name)
-            except CorruptConfigError as err:
-                found.append(err)
+            found += self._damage_of(self._paths.config / name)
         return found
+
+    def _damage_of(self, path: Path) -> Iterator[TableDamage]:
+        """Yield the damage of the file of a table, or of its backup if a broker reads that.
+
+        Source: ConfigManager.java#loadBak.
+        """
+        storage = self._paths.storage
+        damage: CorruptConfigError | None = None
+        try:
+            if _load(storage, path) is not None:
+                return
+        except CorruptConfigError as err:
+            damage = err
+        try:
+            _load(storage, path.with_name(path.name + ".bak"))
+        except CorruptConfigError as err:
+            damages = [err] if damage is None else [damage, err]
+            is_judged = not any(isinstance(one.__cause__, UnreadableFileError) for one in damages)
+            yield TableDamage(damages[0], stops_broker=is_judged)
+            return
+        if damage is not None:
+            yield TableDamage(damage)
 
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages.
