@@ -182,8 +182,8 @@ _REMEDIES = {
     ),
     "config": Remedy(
         "medium",
-        "A table of the broker is damaged. What depends on it comes from its backup, or is not "
-        "known. Messages are not affected.",
+        "A table of the broker is damaged or empty. What depends on it comes from its backup, or "
+        "is not known. Messages are not affected.",
         "A broker that starts reads the backup, the .bak file beside the table, and writes the "
         "table again. If there is no backup, or an empty one, it begins an empty table: see before "
         "it starts what is left of topics, groups and offsets:",

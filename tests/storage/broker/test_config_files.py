@@ -14,7 +14,7 @@ from goldens import Golden
 from rmqstore.errors import CorruptConfigError
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.config_files import load_table
+from rmqstore.storage.broker.config_files import OFFSETS, load_table, why_unknown
 from rmqstore.storage.files.local import LOCAL
 from written import require_valid
 
@@ -80,6 +80,9 @@ def test_without_a_valid_backup_the_table_itself_is_damaged(
         (b"{", b"", "config"),
         (b"{", None, "config"),
         (b"{", b"{}", "config"),
+        (b"", b"", "config"),
+        (b"", None, "config"),
+        (b"", b"{}", None),
         (b"{}", b"{", None),
         (None, b"", None),
     ],
@@ -99,6 +102,16 @@ def test_a_broker_does_not_start_without_a_valid_file_of_a_table(
         found = list(verify(store))
     assert [kind_of(one) for one in found] == [kind] * (kind is not None)
     assert all(("does not start" in one.text) == (kind == "tables") for one in found)
+
+
+def test_the_offsets_of_light_message_queues_are_known_offsets(copied: Golden) -> None:
+    root = copied("one")
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "consumerOffset.json").touch()
+    (root / "config" / "lmqConsumerOffset.json").write_text('{"offsetTable":{"T@G":{"0":3}}}')
+    with rmqstore.open(root) as store:
+        assert why_unknown(store.paths, OFFSETS) is None
+        assert store.parts.config.groups() == ["G"]
 
 
 def test_a_table_without_entries_is_not_replaced_by_its_backup(tmp_path: Path) -> None:
