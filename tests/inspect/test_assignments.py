@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+import store_builder as build
 from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.inspect.assignments import assign
 from rmqstore.query.allocation import Allocation, MessageQueue
@@ -101,6 +102,21 @@ def test_a_damaged_number_of_queues_is_named(tmp_path: Path, count: object) -> N
             [*assign([only], "g", "c", topics="T")]
 
 
+def test_without_its_tables_a_broker_is_not_said_to_serve_nothing(tmp_path: Path) -> None:
+    with store(tmp_path / "a", "broker-a", 3, {"0": 1}) as only:
+        config = tmp_path / "a" / "config"
+        (config / "consumerOffset.json").write_bytes(b"")
+        rows = [*assign([only], "group", ["c"], topics=["T"])]
+        assert {(row.max_offset, row.lag, row.lag_bytes) for row in rows} == {(3, None, None)}
+        assert all("consumerOffset.json is empty" in (row.reason or "") for row in rows)
+        with pytest.raises(OptionError, match=r"consumerOffset\.json is empty"):
+            [*assign([only], "group", ["c"])]
+        for path in config.glob("topics.json*"):
+            path.unlink()
+        with pytest.raises(OptionError, match=r"serves T to consumers; .*topics\.json is missing"):
+            [*assign([only], "group", ["c"], topics=["T"])]
+
+
 def test_queues_that_nobody_gets_are_named(tmp_path: Path) -> None:
     with store(tmp_path / "a", "r1@a", 1, {}) as only:
         allocation = Allocation("MACHINE_ROOM", frozenset({"r2"}))
@@ -119,6 +135,7 @@ def test_configured_queues_of_several_topics_come_once(tmp_path: Path) -> None:
                 "body": [b"x"] * n_messages,
             }
             writer.append(pa.RecordBatch.from_pydict(given))
+    build.write_offsets(tmp_path / "a", {})
     queues = [MessageQueue(topic, "b", 0) for topic in ("T", "U")]
     allocation = Allocation("CONFIG", configured={"c": queues})
     with rmqstore.open(tmp_path / "a", broker_name="b") as only:

@@ -29,7 +29,11 @@ def row_of(root: Path, **how: Any) -> dict[str, Any]:
 def test_every_golden_store_is_described(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     row = row_of(root)
-    assert row["reason"] is None
+    if row["groups"] is None:
+        assert row["reason"].endswith("what consumer groups have committed is not known")
+        assert not [*root.glob("config/*onsumerOffset*")]
+    else:
+        assert row["reason"] is None
     with rmqstore.open(root) as store:
         stored = store.view("stores").read_all().to_pylist()[0]
         queues = store.view("queues", include_system_topics=True, columns="topic,queueId")
@@ -98,6 +102,28 @@ def test_damage_leaves_a_hole_and_a_reason(copied: Golden) -> None:
     assert row["groups"] is None
     assert "consumerOffset.json" in row["reason"]
     assert row["queues"] == 44
+
+
+@pytest.mark.parametrize("state", ["missing", "empty"])
+def test_groups_are_not_counted_without_their_offsets(copied: Golden, state: str) -> None:
+    root = copied("live")
+    for path in (root / "config").glob("consumerOffset.json*"):
+        path.unlink()
+        if state == "empty":
+            path.touch()
+    row = row_of(root)
+    assert row["groups"] is None
+    assert f"consumerOffset.json is {state}" in row["reason"]
+    assert row["topics"]
+
+
+def test_topics_are_not_counted_if_a_damaged_database_has_them(copied: Golden) -> None:
+    pytest.importorskip("rocksdict")
+    root = copied("v55-rocksdb-cq")
+    (root / "consumequeue" / "CURRENT").write_text("xx\n")
+    row = row_of(root)
+    assert (row["topics"], row["systemTopics"], row["queues"]) == (None, None, None)
+    assert "CURRENT" in row["reason"]
 
 
 def test_another_storage_is_described_as_well(live: Path) -> None:

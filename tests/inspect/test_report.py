@@ -154,6 +154,18 @@ def test_a_lag_is_judged_by_its_size_and_by_progress(
     assert (group.lag, group.level, group.consumed) == (2000 - committed, level, consumed)
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=str)
+def test_groups_that_are_not_known_are_not_said_to_be_none(copied: Golden, content: bytes) -> None:
+    root = copied("live")
+    (root / "config" / "consumerOffset.json").write_bytes(content)
+    (root / "config" / "consumerOffset.json.bak").unlink()
+    page = render([facts_of(root, with_verify=False)], MADE_AT)
+    is_known = content == b"{}"
+    assert ("No group has committed an offset." in page) == is_known
+    assert (" 0 groups<" in page) == is_known
+    assert re.search(r'class="note">[^<]*consumerOffset\.json', page) or is_known
+
+
 def test_a_short_lag_of_long_ago_is_late(tmp_path: Path) -> None:
     store = build.Store()
     for number in range(3):

@@ -11,9 +11,13 @@ import pytest
 import goldens
 import rmqstore
 from goldens import Golden
+from rmqstore.inspect.trace import trace
 from rmqstore.inspect.verify import verify
 
-TABLES = ("topics", "consumerOffset", "delayOffset", "subscriptionGroup", "consumerFilter")
+TABLES = (
+    "topics", "consumerOffset", "delayOffset", "subscriptionGroup", "consumerFilter",
+    "consumerOrderInfo",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -72,19 +76,34 @@ def test_verify_has_a_finding_for_each_table(root: Path) -> None:
     assert sorted(found) == sorted(TABLES)
 
 
-def test_what_a_missing_table_would_say_is_not_known(
-    root: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("state", ["missing", "empty"])
+def test_what_a_table_without_content_would_say_is_not_known(
+    root: Path, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     for path in (root / "config").glob("*.json*"):
         path.unlink()
+        if state == "empty":  # as after a power cut
+            path.touch()
+    unknown = f"consumerOffset.json is {state}: what consumer groups have committed is not known"
     with rmqstore.open(root) as store:
         assert store.view("groups").read_all().num_rows == 0
-        assert "consumerOffset.json is missing: what consumer groups have committed" in caplog.text
+        assert unknown in caplog.text
         caplog.clear()
-        store.view("consumed").read_all()
-        assert "consumerOffset.json is missing" in caplog.text
+        for group in (None, "CG_retry"):
+            for row in store.view("consumed", consumer_group=group).read_all().to_pylist():
+                assert (row["consumerGroup"], row["isPassed"]) == (None, None)
+                assert row["reason"].endswith(unknown)
+        assert unknown in caplog.text
+        caplog.clear()
+        (row,) = trace(store, "496").to_pylist()
+        assert (row["consumerGroup"], row["state"]) == (None, None)
+        assert unknown in caplog.text
         assert store.view("routes").read_all().num_rows == 0
-        assert "topics.json is missing: which topics the broker registers" in caplog.text
+        assert f"topics.json is {state}: which topics the broker registers" in caplog.text
+        with pytest.raises(rmqstore.OptionError, match=f"consumerOffset.json is {state}"):
+            store.scan(starting_offsets="group:CG_part").read_all()
+        with pytest.raises(rmqstore.OptionError, match=f"consumerOffset.json is {state}"):
+            store.view("consumed", consumer_group="CG_part").read_all()
         for row in store.view("topics").read_all().to_pylist():
             assert row["perm"] is None
             assert row["reason"] == "config/topics.json has no entry for it"

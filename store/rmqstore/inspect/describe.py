@@ -14,6 +14,7 @@ import pyarrow as pa
 from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import QueueFolders
 from rmqstore.storage.index_files import IndexSizes, find_sizes, index_files, read_header
@@ -111,9 +112,11 @@ class _Row:
         paths = self._paths
         identity = self._known(parts.config.identity)
         kind = self._known(parts.kind)
-        topics = self._known(self._topics) or set()
-        n_system = sum(map(is_system_topic, topics))
-        groups = self._known(parts.config.groups)
+        topics = self._known(self._topics)
+        n_topics = n_system = None
+        if topics is not None:
+            n_system = sum(map(is_system_topic, topics))
+            n_topics = len(topics) - n_system
         sizes = self._known(self._index_sizes)
         state = CLOSED
         if paths.has_abort:  # a broker or a writer has the store open, or died with it open
@@ -146,10 +149,10 @@ class _Row:
             "indexFiles": len(index_files(paths.index, paths.storage)),
             "maxHashSlotNum": sizes and sizes.n_slots,
             "maxIndexNum": sizes and sizes.n_items,
-            "topics": len(topics) - n_system,
+            "topics": n_topics,
             "systemTopics": n_system,
             "queues": self._known(self._n_queues),
-            "groups": None if groups is None else len(groups),
+            "groups": self._known(self._n_groups),
             **self._files(),
             "notRead": [] if kind is None else list(kind.not_read),
             "reason": "; ".join(self._reasons) or None,
@@ -198,6 +201,13 @@ class _Row:
             return sum(len(queues.ids(topic)) for topic in queues.topics())
         in_files = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         return len(in_files | self._parts.ends.recovered.keys())
+
+    def _n_groups(self) -> int | None:
+        unknown = why_unknown(self._paths, OFFSETS)
+        if unknown is not None:
+            self._reasons.append(unknown)
+            return None
+        return len(self._parts.config.groups())
 
     def _files(self) -> dict[str, object]:
         paths = self._paths

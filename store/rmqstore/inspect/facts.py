@@ -123,6 +123,7 @@ class StoreFacts:
     log_end: LogEnd | None
     after_end: RecordsAfter
     is_estimated: bool  # whether the bytes of messages are estimates
+    groups_unknown: str | None = None  # why the groups are not known, if they are not
     lacks_rocksdb_queues: bool = False  # whether the numbers leave out queues in RocksDB
     findings: list[Finding] | None = None  # None if the store was not checked
     notes: list[str] = field(default_factory=list)

@@ -86,6 +86,18 @@ _REMEDIES = {
         "check again:",
         "rmqstore verify PATH",
     ),
+    "tables": Remedy(
+        "high",
+        "A broker does not start on this store: it loads a table that is damaged, empty or "
+        "missing, and the backup of the table, the .bak file beside it, is damaged.",
+        "Get the table from a backup or from a replica of this broker, put it in the place of "
+        "both files, and check again:",
+        "rmqstore verify PATH",
+        "If there is no other copy, move both files away: a broker that starts begins an empty "
+        "table, and knows nothing of what was in this one. See before that what is left of "
+        "topics, groups and offsets:",
+        "rmqstore describe PATH",
+    ),
     "name": Remedy(
         "high",
         "A file has the name of another place, so a broker does not find what it holds.",
@@ -178,11 +190,11 @@ _REMEDIES = {
     ),
     "config": Remedy(
         "medium",
-        "A table of the broker is damaged. What depends on it comes from its backup, or is not "
-        "known. Messages are not affected.",
+        "A table of the broker is damaged or empty. What depends on it comes from its backup, or "
+        "is not known. Messages are not affected.",
         "A broker that starts reads the backup, the .bak file beside the table, and writes the "
-        "table again. Without a valid backup it begins an empty table: see before it starts what "
-        "is left of topics, groups and offsets:",
+        "table again. If there is no backup, or an empty one, it begins an empty table: see before "
+        "it starts what is left of topics, groups and offsets:",
         "rmqstore describe PATH",
     ),
     "check": Remedy(

@@ -39,6 +39,7 @@ from rmqstore.query.times import in_current_zone, zone_name
 from rmqstore.read.queue_ranges import describe_lmqs
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 from rmqstore.storage.queue.queue import total_weight
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.store.message_store import MessageStore
@@ -70,13 +71,20 @@ def gather(
         text = f"{describe_lmqs(Counter(apart), apart)} lie in RocksDB alone"
         notes.append(f"{text}: the numbers lack them")
     queues, is_estimated = _queues(store)
-    groups = _groups(store, queues, notes)
+    groups: list[GroupFacts] = []
+    groups_unknown = why_unknown(store.paths, OFFSETS)
+    if groups_unknown is None:
+        try:
+            groups = _groups(store, queues, notes)
+        except RmqStoreError as err:
+            groups_unknown = str(err)
     facts = StoreFacts(
         path=str(store.paths.storage.full_path(store.paths.root)),
         broker_name=store.parts.view_broker_name,
         topics=_topics(queues),
         queues=queues,
         groups=groups,
+        groups_unknown=groups_unknown,
         files=_files(store),
         rates=None,
         log_end=store.log_end,
@@ -182,11 +190,7 @@ def _groups(
     store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]
 ) -> list[GroupFacts]:
     """Return the groups, those with the largest lag first, and set the lag of each queue."""
-    try:
-        rows = _rows(store.view("groups"))
-    except RmqStoreError as err:
-        notes.append(f"consumer groups: {err}")
-        return []
+    rows = _rows(store.view("groups"))
     earlier: dict[str, dict[tuple[str, int], int]] = {}
     try:
         earlier = store.parts.config.earlier_offsets()

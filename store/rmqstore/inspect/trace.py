@@ -28,6 +28,7 @@ from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.selection import is_offset_id
 from rmqstore.read.pending import delivered_offsets
 from rmqstore.read.views.dead_letters import known_names
+from rmqstore.storage.broker.config_files import OFFSETS, warn_if_unknown
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -199,6 +200,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     offsets: Offsets = {}
     delays: Mapping[int, int] = {}
     try:
+        warn_if_unknown(store.paths, OFFSETS)
         offsets = store.parts.config.committed_offsets()
         delays = delivered_offsets(store.parts)
     except (RmqStoreError, OSError) as err:

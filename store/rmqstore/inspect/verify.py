@@ -128,10 +128,14 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    for err in BrokerConfig(store.paths).damage():
+    for err, stops_broker in BrokerConfig(store.paths).damage():
         if isinstance(err.__cause__, NotPermittedError):
             raise err.__cause__
-        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+        text, kind = err.reason, ""
+        if stops_broker:
+            text += "; the table has no valid file: a broker that loads it does not start"
+            kind = "tables"
+        yield Finding("config", f"{err.path}, {err.offset}", text, kind)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
     log = store.parts.log

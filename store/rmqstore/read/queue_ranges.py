@@ -39,7 +39,7 @@ from rmqstore.read.bounds import BoundResolver, FoundTimes, search_together, sho
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
-from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.config_files import OFFSETS, BrokerConfig, why_unknown
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
@@ -59,13 +59,13 @@ _MOST_QUEUES = 1 << 16  # of a topic, as far as a damaged table is believed
 VOTING_UNITS: Final = 64  # consulted on each side of a queue offset
 
 
-def _committed(config: BrokerConfig, group: str) -> Mapping[QueueKey, int]:
+def _committed(paths: StorePaths, config: BrokerConfig, group: str) -> Mapping[QueueKey, int]:
     offsets = config.consumer_offsets(group)
     if not offsets:
         known = ", ".join(config.groups()) or "none"
-        raise OptionError(
-            f"group {group!r} has no committed offsets in config/; groups that have: {known}"
-        )
+        text = f"group {group!r} has no committed offsets in config/; groups that have: {known}"
+        unknown = why_unknown(paths, OFFSETS)
+        raise OptionError(text if unknown is None else f"{text}; {unknown}")
     return offsets
 
 
@@ -300,7 +300,7 @@ class QueueRanges:
             selection,
             spec.broker_name,
             queues.at_time,
-            partial(_committed, self._config),
+            partial(_committed, self._paths, self._config),
             fail_on_data_loss=spec.fail_on_data_loss,
             tolerant=spec.is_tolerant,
         )
@@ -366,7 +366,7 @@ class QueueRanges:
             selection,
             broker,
             self._store_queues.at_time,
-            partial(_committed, self._config),
+            partial(_committed, self._paths, self._config),
             fail_on_data_loss=fail_on_data_loss,
             tolerant=False,
         )

@@ -14,8 +14,14 @@ import store_builder as build
 from goldens import Golden
 from reading import read
 from rmqstore.errors import CorruptConfigError
+from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.config_files import BrokerConfig, load_table
+from rmqstore.storage.broker.config_files import (
+    OFFSETS,
+    BrokerConfig,
+    load_table,
+    why_unknown,
+)
 from rmqstore.storage.broker.identity import BrokerIdentity
 from rmqstore.storage.files.local import LOCAL
 from written import require_valid
@@ -69,6 +75,51 @@ def test_without_a_valid_backup_the_table_itself_is_damaged(
     with pytest.raises(CorruptConfigError) as caught:
         load_table(LOCAL, path)
     assert caught.value.path == str(path)
+
+
+# Source: ConfigManager.java#load, #loadBak; tried with 5.3.3.
+@pytest.mark.parametrize(
+    ("table", "backup", "kind"),
+    [
+        (b"{", b"{", "tables"),
+        (b"[1]", bytes(9), "tables"),
+        (b"", b"{", "tables"),
+        (None, b"{", "tables"),
+        (b"{", b"", "config"),
+        (b"{", None, "config"),
+        (b"{", b"{}", "config"),
+        (b"", b"", "config"),
+        (b"", None, "config"),
+        (b"", b"{}", None),
+        (b"{}", b"{", None),
+        (None, b"", None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["topics", "topicQueueMapping", "consumerOrderInfo"])
+def test_a_broker_does_not_start_without_a_valid_file_of_a_table(
+    copied: Golden, name: str, table: bytes | None, backup: bytes | None, kind: str | None
+) -> None:
+    root = copied("one")
+    (root / "config").mkdir(exist_ok=True)
+    path = root / "config" / f"{name}.json"
+    for file, content in ((path, table), (path.with_name(f"{name}.json.bak"), backup)):
+        if content is not None:
+            file.write_bytes(content)
+    with rmqstore.open(root) as store:
+        found = list(verify(store))
+    assert [kind_of(one) for one in found] == [kind] * (kind is not None)
+    assert all(("does not start" in one.text) == (kind == "tables") for one in found)
+
+
+def test_the_offsets_of_light_message_queues_are_known_offsets(copied: Golden) -> None:
+    root = copied("one")
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "consumerOffset.json").touch()
+    (root / "config" / "lmqConsumerOffset.json").write_text('{"offsetTable":{"T@G":{"0":3}}}')
+    with rmqstore.open(root) as store:
+        assert why_unknown(store.paths, OFFSETS) is None
+        assert store.parts.config.groups() == ["G"]
 
 
 def test_a_table_without_entries_is_not_replaced_by_its_backup(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import to_batches
 from rmqstore.read.views.stores import brokers_of
+from rmqstore.storage.broker.config_files import OFFSETS, TOPICS, warn_if_unknown, why_unknown
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.files.paths import can_name_queues
 
@@ -99,7 +100,10 @@ def assign(
     known = sorted({topic for numbers in counts.values() for topic in numbers})
     consumed = {topic for committed in offsets.values() for topic, _ in committed}
     groups = {group for store in by_name.values() for group in store.config.groups()}
-    for topic in _subscribed(sharing.group, selection, known, consumed, groups):
+    without_offsets = {name: why_unknown(store.paths, OFFSETS) for name, store in by_name.items()}
+    without_topics = [warn_if_unknown(store.paths, TOPICS) for store in by_name.values()]
+    unknown = [reason for reason in (*without_topics, *without_offsets.values()) if reason]
+    for topic in _subscribed(sharing.group, selection, known, consumed, groups, unknown):
         queues = [
             MessageQueue(topic, name, queue_id)
             for name, numbers in counts.items()
@@ -119,7 +123,12 @@ def assign(
                     committed = offsets[queue.broker_name].get((topic, queue.queue_id))
                     exists = queue.queue_id in existing[queue.broker_name]
                     source = by_name[queue.broker_name] if exists else None
-                    yield _backlog(source, queue, client, committed)
+                    backlog = _backlog(source, queue, client, committed)
+                    reason = without_offsets[queue.broker_name]
+                    if reason is not None:
+                        reason = backlog.reason or reason
+                        backlog = backlog._replace(lag=None, lag_bytes=None, reason=reason)
+                    yield backlog
 
 
 def _subscribed(
@@ -128,8 +137,10 @@ def _subscribed(
     known: Sequence[str],
     consumed: Collection[str],
     groups: Collection[str],
+    unknown: Sequence[str],
 ) -> list[str]:
-    """Return the served topics that a group subscribes to."""
+    """Return the served topics that a group subscribes to; ``unknown`` goes into its errors."""
+    reasons = "".join(f"; {reason}" for reason in unknown)
     if selection.subscribe is None and selection.subscribe_pattern is None:
         topics = {topic for topic in known if topic in consumed}
         topics |= {f"{RETRY_PREFIX}{group}"} & {*known}
@@ -137,12 +148,12 @@ def _subscribed(
             near = nearest_topics([group], groups, "groups")
             raise OptionError(
                 f"group {group} has no offsets of any topic: name its topics, or another group "
-                f"of consumerOffset.json: {near}"
+                f"of consumerOffset.json: {near}{reasons}"
             )
         return sorted(topics)
-    unknown = sorted({*(selection.subscribe or ())} - {*known})
-    if unknown:
-        raise OptionError(f"no broker serves {', '.join(unknown)} to consumers")
+    unserved = sorted({*(selection.subscribe or ())} - {*known})
+    if unserved:
+        raise OptionError(f"no broker serves {', '.join(unserved)} to consumers{reasons}")
     return choose_topics(selection, [*known])
 
 

@@ -34,6 +34,7 @@ from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.slices import ViewSlice
 from rmqstore.read.views.stores import read_stores
 from rmqstore.read.views.traces import plan_traces, read_traces
+from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 
 _SLICE_BYTES: Final = 128 << 20  # that are read for one slice in this process
 
@@ -115,7 +116,9 @@ def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> N
             known.add(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
     if group not in known:
         nearest = nearest_topics([group], known, "groups")
-        raise OptionError(f"no consumer group {group} in {where}; {nearest}")
+        unknown = [why_unknown(parts.paths, OFFSETS) for parts in all_parts]
+        reasons = "".join(f"; {reason}" for reason in unknown if reason)
+        raise OptionError(f"no consumer group {group} in {where}; {nearest}{reasons}")
 
 
 def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:

@@ -38,7 +38,7 @@ from rmqstore.read.views.slices import (
     to_batches,
     topics_with_folders,
 )
-from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_without
+from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
 from rmqstore.storage.files.paths import can_name_queues
 
 # Columns that show one of the message unchanged.
@@ -76,7 +76,7 @@ def read_groups(
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
     rows: list[dict[str, object]] = []
-    warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
+    warn_if_unknown(source.paths, OFFSETS)
     for group, offsets in sorted(source.config.committed_offsets().items()):
         chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
         for (topic, queue_id), committed in sorted(offsets.items()):
@@ -132,20 +132,22 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[Vi
         CorruptConfigError: the file with the offsets cannot be parsed.
     """
     committed: CommittedOffsets = {}
-    warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
+    unknown = warn_if_unknown(source.paths, OFFSETS)
     for group, offsets in sorted(source.config.committed_offsets().items()):
         if spec.consumer_group in (None, group):
             for (topic, queue_id), offset in offsets.items():
                 committed.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
     topics = choose_topics(spec.selection, topics_with_folders(source))
-    if spec.consumer_group is not None:
+    if spec.consumer_group is not None and unknown is None:
         topics = [topic for topic in topics if topic in committed]
     view_slices = []
     for view_slice in plan_messages(source, spec, limits, topics):
         messages = () if view_slice.messages is None else view_slice.messages.slices
         topics_of_slice = {queue_slice.topic for queue_slice in messages}
         offsets_of_slice = {topic: committed.get(topic, {}) for topic in topics_of_slice}
-        view_slices.append(replace(view_slice, committed=offsets_of_slice))
+        view_slices.append(
+            replace(view_slice, committed=offsets_of_slice, committed_unknown=unknown)
+        )
     return view_slices
 
 
@@ -154,8 +156,10 @@ def read_consumed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message and each group that has an offset of its topic.
 
-    A message whose topic no group has an offset of has a row without a group.
+    A message whose topic no group has an offset of has a row without a group. If the offsets are
+    not known, so has each message, with the reason.
     """
+    unknown = view_slice.committed_unknown
     yield from queue_fault(source, spec, view_slice)
     names = {*spec.schema.names}
     for batch in read_messages(source, spec, view_slice, {*_SAME} & names):
@@ -169,8 +173,12 @@ def read_consumed(
         columns["consumerGroup"] = groups
         columns["consumerOffset"] = offsets
         is_unknown = queue_offsets.is_null().to_numpy(zero_copy_only=False)
+        reasons = batch.column(CORRUPT_RECORD).take(rows)
+        if unknown is not None:
+            is_unknown = np.full(len(rows), fill_value=True)
+            reasons = reasons.fill_null(unknown)
         columns["isPassed"] = pa.array(passed, mask=is_unknown)
-        columns[REASON] = batch.column(CORRUPT_RECORD).take(rows)
+        columns[REASON] = reasons
         if len(rows):
             yield to_batch(spec, source, columns, len(rows))
 

@@ -19,7 +19,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import to_batches
 from rmqstore.read.views.stores import Broker, brokers_of
-from rmqstore.storage.broker.config_files import warn_without
+from rmqstore.storage.broker.config_files import TOPICS, warn_if_unknown
 from rmqstore.storage.broker.identity import READ_AND_WRITE
 from rmqstore.storage.broker.topic_table import topic_entry
 
@@ -79,8 +79,7 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
         yield common | {"reason": str(err)}
         return
     if not entries:
-        unknown = "which topics the broker registers is not known"
-        warn_without(registered.source.paths, "topics.json", unknown)
+        warn_if_unknown(registered.source.paths, TOPICS)
     is_limited = identity.permission & READ_AND_WRITE != READ_AND_WRITE
     mask = identity.permission if is_limited else ~0
     if identity.is_acting_master and identity.broker_id:  # there is no master

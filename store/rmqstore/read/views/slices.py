@@ -67,6 +67,7 @@ class ViewSlice:
     log_end: LogEnd | None = None
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
     committed: CommittedOffsets = field(default_factory=dict)
+    committed_unknown: str | None = None  # why these offsets are not known, if they are not
     n_bytes: int = 0  # of the store that are read for it, about
     reason: str | None = None  # why the queues of the slice cannot be read, if they cannot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,8 +40,15 @@ _TABLES = {
     "lmqConsumerOffset.json": ("lmqOffsetTable", "offsetTable"),
     "delayOffset.json": ("offsetTable",),
     "consumerFilter.json": ("filterDataByTopic",),
+    "topicQueueMapping.json": ("topicQueueMappingInfoMap",),
+    "consumerOrderInfo.json": ("table",),
 }
+TOPICS = "topics.json"
 OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
+_UNKNOWN = {
+    TOPICS: "which topics the broker registers is not known",
+    OFFSETS: "what consumer groups have committed is not known",
+}
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
 QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
@@ -187,8 +195,9 @@ def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSO
 
 
 def _has_table(storage: Storage, path: Path) -> bool:
-    """Return whether a broker's JSON file exists, or its ``.bak``."""
-    return storage.exists(path) or storage.exists(path.with_name(path.name + ".bak"))
+    """Return whether a broker's JSON file has content, or its ``.bak``."""
+    statuses = (storage.status(path), storage.status(path.with_name(path.name + ".bak")))
+    return any(status is not None and (status.size or not status.is_file) for status in statuses)
 
 
 def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
@@ -224,20 +233,39 @@ def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple
     return by_group
 
 
-def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
-    """Log what is unknown without a table, which need not be empty.
+def why_unknown(paths: StorePaths, file: str) -> str | None:
+    """Return why a table is not known, None if it is known.
+
+    A broker writes a table without entries as JSON as well, so an empty file says nothing.
 
     Args:
         paths: the store.
-        file: the name of the table's file.
-        unknown: what the table says.
+        file: :data:`TOPICS` or :data:`OFFSETS`.
     """
     path, storage = paths.config / file, paths.storage
     files = [path, paths.config / _LMQ_OFFSETS] if file == OFFSETS else [path]
-    if not any(_has_table(storage, name) for name in files) and not database_folders(
-        paths.config, storage, file
-    ):
-        logger.warning("%s is missing: %s", path, unknown)
+    if any(_has_table(storage, name) for name in files):
+        return None
+    if database_folders(paths.config, storage, file):
+        return None
+    empty = [name for name in files if storage.exists(name)]
+    state = "empty" if empty else "missing"
+    return f"{(*empty, path)[0]} is {state}: {_UNKNOWN[file]}"
+
+
+def warn_if_unknown(paths: StorePaths, file: str) -> str | None:
+    """Log why a table is not known, and return it as :func:`why_unknown` does."""
+    reason = why_unknown(paths, file)
+    if reason is not None:
+        logger.warning("%s", reason)
+    return reason
+
+
+class TableDamage(NamedTuple):
+    """The damage of a table, and whether a broker that loads the table does not start."""
+
+    error: CorruptConfigError
+    stops_broker: bool = False
 
 
 class TimerProgress(NamedTuple):
@@ -285,7 +313,7 @@ class BrokerConfig:
         """Return the folders of the RocksDB databases that hold tables of the broker."""
         return database_folders(self._paths.config, self._paths.storage)
 
-    def damage(self) -> list[CorruptConfigError]:
+    def damage(self) -> list[TableDamage]:
         """Return the damage of each table, whether or not it has a backup."""
         found = []
         has_databases = bool(self.databases()) and can_read_rocksdb()
@@ -294,16 +322,39 @@ class BrokerConfig:
                 if has_databases:
                     read()
             except CorruptDatabaseError as err:
-                found.append(CorruptConfigError(err.path, 0, err.reason))
+                found.append(TableDamage(CorruptConfigError(err.path, 0, err.reason)))
             except CorruptConfigError as err:
                 if not err.path.endswith(".json"):  # of a file it is found below
-                    found.append(err)
+                    found.append(TableDamage(err))
         for name in _TABLES:
-            try:
-                _load(self._paths.storage, self._paths.config / name)
-            except CorruptConfigError as err:
-                found.append(err)
+            found += self._damage_of(self._paths.config / name)
         return found
+
+    def _damage_of(self, path: Path) -> Iterator[TableDamage]:
+        """Yield the damage of the file of a table, or of its backup if a broker reads that.
+
+        Source: ConfigManager.java#loadBak.
+        """
+        storage = self._paths.storage
+        damage: CorruptConfigError | None = None
+        try:
+            if _load(storage, path) is not None:
+                return
+        except CorruptConfigError as err:
+            damage = err
+        try:
+            backup = _load(storage, path.with_name(path.name + ".bak"))
+        except CorruptConfigError as err:
+            damages = [err] if damage is None else [damage, err]
+            is_judged = not any(isinstance(one.__cause__, UnreadableFileError) for one in damages)
+            yield TableDamage(damages[0], stops_broker=is_judged)
+            return
+        is_alone = backup is None and not database_folders(self._paths.config, storage, path.name)
+        if damage is None and is_alone and storage.exists(path):
+            reason = "the file is empty, as after a power cut, and it has no backup with content"
+            damage = CorruptConfigError(str(path), 0, reason)
+        if damage is not None:
+            yield TableDamage(damage)
 
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages.
