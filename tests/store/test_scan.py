@@ -90,17 +90,43 @@ def test_the_first_rows(golden_store: Golden, n: int) -> None:
             scan.head(-1)
 
 
-def test_a_scan_is_read_as_the_store_is_by_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_a_scan_is_read_as_the_store_is_by_then(
+    tmp_path: Path, order: str, *, is_closed: bool
+) -> None:
     rows = pa.table({"topic": ["T"] * 3, "body": [b"a", b"b", b"c"]})
-    with rmqstore.create(tmp_path / "s") as writer:
+    root = tmp_path / "s"
+
+    def leave() -> None:
+        if not is_closed:  # as a broker that runs
+            (root / "abort").touch()
+
+    with rmqstore.create(root) as writer:
         writer.append(rows)
-    store = rmqstore.open(tmp_path / "s")
-    scan = store.scan(columns="body")
+    leave()
+    store = rmqstore.open(root)
+    scan = store.scan(columns="body", scan=order)
     assert scan.count() == scan.to_arrow().num_rows == 3
-    with rmqstore.open(tmp_path / "s", mode="a") as writer:
+    (root / "abort").unlink(missing_ok=True)
+    with rmqstore.open(root, mode="a") as writer:
         writer.append(rows)
+    leave()
     store.refresh()
     assert scan.count() == scan.to_arrow().num_rows == 6
+
+
+def test_a_store_that_was_replaced_is_read_after_a_refresh(tmp_path: Path) -> None:
+    for name, count in (("s", 40), ("other", 30)):
+        with rmqstore.create(tmp_path / name) as writer:
+            writer.append(pa.table({"topic": ["T"] * count, "body": [b"a"] * count}))
+        (tmp_path / name / "abort").touch()
+    store = rmqstore.open(tmp_path / "s")
+    assert store.scan(scan="commitlog").to_arrow().num_rows == 40
+    (tmp_path / "s").rename(tmp_path / "old")
+    (tmp_path / "other").rename(tmp_path / "s")
+    store.refresh()
+    assert store.scan(scan="commitlog").to_arrow().num_rows == 30
 
 
 @pytest.mark.parametrize("name", NAMES)

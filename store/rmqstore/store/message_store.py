@@ -63,11 +63,8 @@ class MessageStore(Closing):
         return as_html(self.parts)
 
     def refresh(self) -> None:
-        """List the files again: those of a running broker come and go.
-
-        The log end stays as it was found.
-        """
-        self.parts.refresh()
+        """Find the files and the ends of the log and its queues again, as a broker changes them."""
+        self.parts.forget()
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
