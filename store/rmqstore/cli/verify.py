@@ -19,6 +19,8 @@ from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify as verify_store
+from rmqstore.inspect.verify_index import may_have_index
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.log_end import n_written
@@ -61,11 +63,7 @@ def verify(path: Path, output: Output) -> None:
     """
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
-        compared = "log, queues and index agree"
-        if are_queues_unreadable(store.paths):
-            compared = "log and index agree; queues in RocksDB were not compared"
-        elif has_unreadable_queues(store.paths):
-            compared += "; queues in RocksDB were not compared"
+        compared = _compared(store.paths)
         tiered = given_options().tiered
         if store.parts.is_tiered:
             of_tier = "all messages in tiered storage are whole"
@@ -78,6 +76,22 @@ def verify(path: Path, output: Output) -> None:
                 click.echo(f"  {line}", err=True)
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)
+
+
+def _compared(paths: StorePaths) -> str:
+    """Say which parts of a store agree if nothing was found, and which were not compared."""
+    parts = ["log"]
+    others = []
+    if not are_queues_unreadable(paths):
+        parts.append("queues")
+    if has_unreadable_queues(paths):
+        others.append("queues in RocksDB were not compared")
+    if may_have_index(paths):
+        parts.append("index")
+    else:
+        others.append("there is no index")
+    agreed = f"{', '.join(parts[:-1])} and {parts[-1]} agree" if parts[1:] else "the log is whole"
+    return "; ".join([agreed, *others])
 
 
 @main.command()

@@ -71,11 +71,12 @@ _REMEDIES = {
     ),
     "start": Remedy(
         "high",
-        "A broker does not start on this store: a file has a wrong length or a wrong name.",
-        "Do not delete the file, which loses what it holds. Get it from a backup or from a replica "
-        "of this broker, or give it back its name. If there is no other copy, this pads files of "
-        "the log that are too short, cuts zeros from those that are too long, and builds the "
-        "queues again; it says first what it will do:",
+        "A broker does not start on this store: a file has a wrong length or a wrong name, or is a "
+        "folder.",
+        "Move a folder away. Do not delete a file, which loses what it holds. Get it from a backup "
+        "or from a replica of this broker, or give it back its name. If there is no other copy, "
+        "this pads files of the log that are too short, cuts zeros from those that are too long, "
+        "and builds the queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
     "name": Remedy(
