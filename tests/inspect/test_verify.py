@@ -322,3 +322,28 @@ def test_what_a_running_broker_writes_meanwhile_is_no_damage(
             writer.append(rows)
             writer.flush()
             assert list(verify(store)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v55-basic", []),
+        ("v55-index-rocksdb", ["index in RocksDB"]),
+        ("v55-live-rocksdb", ["index, timed messages, transactions in RocksDB"]),
+        ("live", []),
+    ],
+)
+def test_what_lies_in_the_database_of_a_broker_is_named(
+    golden_store: Golden, caplog: pytest.LogCaptureFixture, name: str, said: list[str]
+) -> None:
+    assert findings(golden_store(name)) == []
+    assert [text.partition("not looked at: ")[2] for text in caplog.messages] == said
+
+
+def test_without_their_database_messages_that_wait_in_it_are_named_still(
+    copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copied("v55-live-rocksdb")
+    shutil.rmtree(root / "rocksdbstore")
+    assert findings(root) == []
+    assert caplog.messages[0].endswith("not looked at: timed messages, transactions in RocksDB")

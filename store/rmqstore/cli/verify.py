@@ -22,6 +22,7 @@ from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.inspect.verify_index import may_have_index
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_location import is_uri
+from rmqstore.storage.index_search import may_have_index_table
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.log_end import n_written
 from rmqstore.store.opening import open_for
@@ -88,7 +89,9 @@ def _compared(paths: StorePaths) -> str:
         others.append("queues in RocksDB were not compared")
     if may_have_index(paths):
         parts.append("index")
-    else:
+    if may_have_index_table(paths):
+        others.append("index in RocksDB was not compared")
+    elif "index" not in parts:
         others.append("there is no index")
     agreed = f"{', '.join(parts[:-1])} and {parts[-1]} agree" if parts[1:] else "the log is whole"
     return "; ".join([agreed, *others])

@@ -50,6 +50,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
+from rmqstore.inspect.verify_database import warn_of_database
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
@@ -113,6 +114,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         for text in messages_elsewhere(store.paths):
             if text in unread:
                 logger.warning("%s: not looked at: %s", store.paths.root, text)
+        warn_of_database(store.parts)
         local: AbstractContextManager[MessageStore] = nullcontext(store)
         if tiers:
             parts = store.parts
