@@ -347,3 +347,34 @@ def test_without_their_database_messages_that_wait_in_it_are_named_still(
     shutil.rmtree(root / "rocksdbstore")
     assert findings(root) == []
     assert caplog.messages[0].endswith("not looked at: timed messages, transactions in RocksDB")
+
+
+def test_epochs_that_no_broker_can_read_are_damage(
+    copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copied("controller")
+    (root / "epochFileCheckpoint.bak").unlink()
+    (root / "epochFileCheckpoint").write_bytes(b"")
+    (found,) = findings(root)
+    assert (found.part, found.kind) == ("config", "")
+    assert found.place == f"{root / 'epochFileCheckpoint'}, 0"
+    (root / "epochFileCheckpoint").unlink()
+    assert findings(root) == []
+    (said,) = caplog.messages
+    assert "there is no epochFileCheckpoint: its epochs are not known" in said
+
+
+def test_an_epoch_after_the_end_of_the_log_is_named(copied: Golden) -> None:
+    root = copied("controller")
+    (root / "epochFileCheckpoint").write_text("3\n0\n1-0\n2-41308\n5-999999\n")
+    reason = "it starts at 999999, after the end of the log at 129584"
+    place = f"{root / 'epochFileCheckpoint'}, epoch 5"
+    assert findings(root) == [Finding("config", place, reason, "epochs")]
+    with rmqstore.open(root) as store:
+        scan = store.view("epochs", columns=["startOffset", "endOffset", "reason"])
+        rows = scan.read_all().to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (0, 41308, None),
+        (41308, 129584, None),
+        (999999, 999999, reason),
+    ]

@@ -178,6 +178,13 @@ _REMEDIES = {
         "is left of topics, groups and offsets:",
         "rmqstore describe PATH",
     ),
+    "epochs": Remedy(
+        "medium",
+        "Epochs of controller mode start after the end of the log: the log has lost its end, or "
+        "their file is of another store.",
+        "Before a broker starts on this store, compare them with those of its replicas:",
+        "rmqstore view epochs PATH",
+    ),
     "check": Remedy(
         "medium",
         "The check ended early, so there may be more than is listed.",

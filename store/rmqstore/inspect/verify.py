@@ -51,6 +51,7 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import warn_of_database
+from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
@@ -134,6 +135,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
         if isinstance(err.__cause__, NotPermittedError):
             raise err.__cause__
         yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+    yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
     log = store.parts.log
