@@ -12,7 +12,7 @@ import rmqstore
 from broken_stores import Case, lost_of, unserved
 from goldens import Golden
 from rmqstore.errors import Finding
-from rmqstore.inspect.remedies import by_kind, kind_of
+from rmqstore.inspect.remedies import CheckedStore, by_kind, kind_of
 from rmqstore.inspect.verify import verify
 from written import require_valid
 
@@ -71,7 +71,7 @@ def test_the_worst_is_that_a_broker_deletes_what_nothing_else_has(
     )
     kind, remedy, _ = by_kind(found)[0]
     assert kind == "deletes"
-    assert remedy.lines("/s", "/t")[1].endswith(
+    assert remedy.lines(CheckedStore("/s", "/s --tiered /t"))[1].endswith(
         "rmqstore export /s --tiered /t messages.parquet --mode DROPMALFORMED --ignore-data-loss"
     )
 

@@ -17,7 +17,7 @@ from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
-from rmqstore.inspect.remedies import by_kind
+from rmqstore.inspect.remedies import CheckedStore, by_kind
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.inspect.verify_index import may_have_index
 from rmqstore.storage.files.paths import StorePaths
@@ -71,9 +71,10 @@ def verify(path: Path, output: Output) -> None:
             compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
+        checked = CheckedStore.of(store.paths, str(path), None if tiered is None else str(tiered))
         for kind, remedy, of_kind in by_kind(findings):
             click.echo(f"{kind} ({remedy.severity}, {len(of_kind)}):", err=True)
-            for line in remedy.lines(str(path), None if tiered is None else str(tiered)):
+            for line in remedy.lines(checked):
                 click.echo(f"  {line}", err=True)
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)
