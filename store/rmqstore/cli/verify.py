@@ -26,6 +26,7 @@ from rmqstore.storage.index_search import may_have_index_table
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.log_end import n_written
 from rmqstore.store.opening import open_for
+from rmqstore.write.repairer import files_of_queues
 
 _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 
@@ -130,6 +131,10 @@ def rebuild(
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:
-        queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
-    click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
+        has_records = n_written(built.parts.log, [built.parts.log_slice()]) > 0
+        n_queues = len({file.parent for file in files_of_queues(built.paths)})
+    text = "nothing was built, as the CommitLog has no record"
+    if has_records:
+        text = f"{n_queues} queues and the index were built from the CommitLog"
+    click.echo(f"{path}: {text}", err=True)
     show_findings(findings, output)
