@@ -11,7 +11,7 @@ import broken_stores
 import rmqstore
 from broken_stores import Case, findings, lost_of, unserved
 from goldens import Golden
-from rmqstore.inspect.remedies import by_kind, kind_of
+from rmqstore.inspect.remedies import CheckedStore, by_kind, kind_of
 from rmqstore.inspect.verify import verify
 from written import require_valid
 
@@ -63,7 +63,7 @@ def test_the_worst_is_that_a_broker_deletes_what_nothing_else_has(
     )
     kind, remedy, _ = by_kind(found)[0]
     assert kind == "deletes"
-    assert remedy.lines("/s", "/t")[1].endswith(
+    assert remedy.lines(CheckedStore("/s", "/s --tiered /t"))[1].endswith(
         "rmqstore export /s --tiered /t messages.parquet --mode DROPMALFORMED --ignore-data-loss"
     )
 

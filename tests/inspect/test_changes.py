@@ -59,6 +59,23 @@ def test_a_dry_run_says_what_the_rebuild_then_changes(copied: Golden, name: str)
         assert store.view("stores").read_all()["maxOffset"].to_pylist() == [plan.log_end]
 
 
+def test_a_rebuild_from_an_empty_log_says_what_it_removes(copied: Golden) -> None:
+    root = copied("basic")
+    for file in (root / "commitlog").iterdir():
+        file.unlink()
+    n_queues = len([*(root / "consumequeue").glob("*/*")])
+    n_index_files = len([*(root / "index").iterdir()])
+    said = run("rebuild", root, "--dry-run")
+    assert (
+        f"the log has no record to build from: of {n_queues} queues all units that lead to 0 or "
+        f"later are removed, and {n_index_files} index files"
+    ) in said.stdout
+    assert "built again" not in said.stdout
+    built = run("rebuild", root)
+    assert built.stderr.endswith("nothing was built, as the CommitLog has no record\n")
+    assert not [path for path in (root / "consumequeue").rglob("*") if path.is_file()]
+
+
 def test_a_dry_run_meets_what_would_stop_the_rebuild(copied: Golden) -> None:
     root = copied("basic")
     (root / "abort").touch()

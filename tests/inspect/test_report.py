@@ -240,7 +240,7 @@ def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
 
 def test_findings_come_with_their_remedies_the_worst_first(golden_store: Golden) -> None:
     facts = facts_of(golden_store("crash"))
-    facts.path = "/data/a store"
+    facts.checked = remedies.CheckedStore("'/data/a store'", "")
     facts.findings = [*(facts.findings or ()), Finding("log", "1", "damaged")]
     page = render([facts], MADE_AT)
     kinds = ("lost", "log", "unbuilt", "queue", "index")

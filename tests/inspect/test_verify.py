@@ -133,9 +133,40 @@ def test_keys_that_cannot_be_found_are_counted(root: Path) -> None:
     texts = [one.text for one in findings(root)]
     assert any("1 keys are not in an index file" in text for text in texts)
     assert any("1 items do not belong to a key" in text for text in texts)
-    for path in files[:3]:
+    files[2].unlink()
+    (found,) = findings(root)
+    assert "keys are not in an index file" in found.text
+
+
+@pytest.mark.parametrize("n_gone", [1, 7])
+@pytest.mark.parametrize("way", ["deleted", "emptied"])
+def test_keys_of_lost_index_files_are_counted(copied: Golden, way: str, n_gone: int) -> None:
+    """A broker deletes an index file only once its last record is older than the log."""
+    root = copied("basic")
+    for path in sorted((root / "index").iterdir())[:n_gone]:
         path.unlink()
-    assert findings(root) == []  # older files go with retention; what they held is not missed
+        if way == "emptied":
+            path.touch()
+    (found,) = findings(root)
+    assert (found.part, found.place) == ("index", str(root / "index"))
+    assert "keys are not in an index file, the first of them of the record at 0" in found.text
+
+
+def test_a_broker_that_writes_no_index_lacks_none(copied: Golden, tmp_path: Path) -> None:
+    root = copied("basic")
+    shutil.rmtree(root / "index")
+    conf = tmp_path / "broker.conf"
+    conf.write_text("messageIndexEnable=false\n", encoding="utf-8")
+    with rmqstore.open(root, conf=conf) as store:
+        assert list(verify(store)) == []
+
+
+def test_a_folder_in_place_of_an_index_file_is_named(copied: Golden) -> None:
+    root = copied("basic")
+    for name in ("1", "notes"):
+        (root / "index" / name).mkdir()
+    (found,) = findings(root)
+    assert (found.part, found.place, found.kind) == ("index", str(root / "index" / "1"), "start")
 
 
 def test_a_cut_chain_is_counted(root: Path) -> None:
@@ -200,23 +231,16 @@ def test_a_damaged_header_hides_nothing_that_other_files_lack(root: Path) -> Non
 
 
 @pytest.mark.parametrize("length", [0, 30, 100, 1 << 20])
-@pytest.mark.parametrize("is_alone", [False, True])
-def test_the_length_of_an_index_file_without_items_does_not_matter(
-    root: Path, length: int, is_alone: bool
-) -> None:
-    files = sorted((root / "index").iterdir())
-    before = findings(root)
-    if is_alone:
-        for file in files:
-            file.unlink()
-    (root / "index" / str(int(files[-1].name) + 1)).write_bytes(bytes(length))
-    assert findings(root) == before == []
+def test_the_length_of_an_index_file_without_items_does_not_matter(root: Path, length: int) -> None:
+    newest = max((root / "index").iterdir())
+    (root / "index" / str(int(newest.name) + 1)).write_bytes(bytes(length))
+    assert findings(root) == []
 
 
 def test_a_part_of_the_header_of_an_index_file_is_named(root: Path) -> None:
     first = min((root / "index").iterdir())
     first.write_bytes(first.read_bytes()[:30])
-    assert [one.place for one in findings(root)] == [str(first)]
+    assert [one.place for one in findings(root)] == [str(first), str(root / "index")]
 
 
 def test_an_index_file_that_is_none_is_named_and_the_others_compared(root: Path) -> None:
@@ -288,3 +312,59 @@ def test_what_a_running_broker_writes_meanwhile_is_no_damage(
             writer.append(rows)
             writer.flush()
             assert list(verify(store)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v55-basic", []),
+        ("v55-index-rocksdb", ["index in RocksDB"]),
+        ("v55-live-rocksdb", ["index, timed messages, transactions in RocksDB"]),
+        ("live", []),
+    ],
+)
+def test_what_lies_in_the_database_of_a_broker_is_named(
+    golden_store: Golden, caplog: pytest.LogCaptureFixture, name: str, said: list[str]
+) -> None:
+    assert findings(golden_store(name)) == []
+    assert [text.partition("not looked at: ")[2] for text in caplog.messages] == said
+
+
+def test_without_their_database_messages_that_wait_in_it_are_named_still(
+    copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copied("v55-live-rocksdb")
+    shutil.rmtree(root / "rocksdbstore")
+    assert findings(root) == []
+    assert caplog.messages[0].endswith("not looked at: timed messages, transactions in RocksDB")
+
+
+def test_epochs_that_no_broker_can_read_are_damage(
+    copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copied("controller")
+    (root / "epochFileCheckpoint.bak").unlink()
+    (root / "epochFileCheckpoint").write_bytes(b"")
+    (found,) = findings(root)
+    assert (found.part, found.kind) == ("config", "")
+    assert found.place == f"{root / 'epochFileCheckpoint'}, 0"
+    (root / "epochFileCheckpoint").unlink()
+    assert findings(root) == []
+    (said,) = caplog.messages
+    assert "there is no epochFileCheckpoint: its epochs are not known" in said
+
+
+def test_an_epoch_after_the_end_of_the_log_is_named(copied: Golden) -> None:
+    root = copied("controller")
+    (root / "epochFileCheckpoint").write_text("3\n0\n1-0\n2-41308\n5-999999\n")
+    reason = "it starts at 999999, after the end of the log at 129584"
+    place = f"{root / 'epochFileCheckpoint'}, epoch 5"
+    assert findings(root) == [Finding("config", place, reason, "epochs")]
+    with rmqstore.open(root) as store:
+        scan = store.view("epochs", columns=["startOffset", "endOffset", "reason"])
+        rows = scan.read_all().to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (0, 41308, None),
+        (41308, 129584, None),
+        (999999, 999999, reason),
+    ]

@@ -17,12 +17,16 @@ from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
-from rmqstore.inspect.remedies import by_kind
+from rmqstore.inspect.remedies import CheckedStore, by_kind
 from rmqstore.inspect.verify import verify as verify_store
+from rmqstore.inspect.verify_index import may_have_index
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_location import is_uri
+from rmqstore.storage.index_search import may_have_index_table
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.log_end import n_written
 from rmqstore.store.opening import open_for
+from rmqstore.write.repairer import files_of_queues
 
 _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 
@@ -61,23 +65,38 @@ def verify(path: Path, output: Output) -> None:
     """
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
-        compared = "log, queues and index agree"
-        if are_queues_unreadable(store.paths):
-            compared = "log and index agree; queues in RocksDB were not compared"
-        elif has_unreadable_queues(store.paths):
-            compared += "; queues in RocksDB were not compared"
+        compared = _compared(store.paths)
         tiered = given_options().tiered
         if store.parts.is_tiered:
             of_tier = "all messages in tiered storage are whole"
             compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
+        checked = CheckedStore.of(store.paths, str(path), None if tiered is None else str(tiered))
         for kind, remedy, of_kind in by_kind(findings):
             click.echo(f"{kind} ({remedy.severity}, {len(of_kind)}):", err=True)
-            for line in remedy.lines(str(path), None if tiered is None else str(tiered)):
+            for line in remedy.lines(checked):
                 click.echo(f"  {line}", err=True)
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)
+
+
+def _compared(paths: StorePaths) -> str:
+    """Say which parts of a store agree if nothing was found, and which were not compared."""
+    parts = ["log"]
+    others = []
+    if not are_queues_unreadable(paths):
+        parts.append("queues")
+    if has_unreadable_queues(paths):
+        others.append("queues in RocksDB were not compared")
+    if may_have_index(paths):
+        parts.append("index")
+    if may_have_index_table(paths):
+        others.append("index in RocksDB was not compared")
+    elif "index" not in parts:
+        others.append("there is no index")
+    agreed = f"{', '.join(parts[:-1])} and {parts[-1]} agree" if parts[1:] else "the log is whole"
+    return "; ".join([agreed, *others])
 
 
 @main.command()
@@ -112,6 +131,10 @@ def rebuild(
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:
-        queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
-    click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
+        has_records = n_written(built.parts.log, [built.parts.log_slice()]) > 0
+        n_queues = len({file.parent for file in files_of_queues(built.paths)})
+    text = "nothing was built, as the CommitLog has no record"
+    if has_records:
+        text = f"{n_queues} queues and the index were built from the CommitLog"
+    click.echo(f"{path}: {text}", err=True)
     show_findings(findings, output)

@@ -5,7 +5,7 @@ All of it was tried with RocketMQ 5.3.3; what it did with broken stores lies in
 
 Source: MappedFileQueue.java#doLoad; DefaultMessageStore.java#load, #recover;
 CommitLog.java#recoverNormally, #recoverAbnormally; ConsumeQueue.java#recover,
-#putMessagePositionInfo.
+#putMessagePositionInfo; IndexService.java#load.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from rmqstore.storage.files.paths import (
     segment_files,
 )
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import kept_end
 from rmqstore.storage.queue.queue import records_end
@@ -100,6 +101,10 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
+    for entry in paths.storage.list_folder(paths.index):
+        if entry.is_folder and is_name(entry.name):
+            text = "this is a folder where a broker reads an index file: it does not start"
+            yield Finding("index", str(paths.index / entry.name), text, "start")
 
 
 def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import Finding
+from rmqstore.inspect.remedies import CheckedStore
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import RecordsAfter
 
@@ -114,6 +115,7 @@ class StoreFacts:
     """Everything that a report shows of a store."""
 
     path: str
+    checked: CheckedStore
     broker_name: str
     topics: list[TopicFacts]
     queues: list[QueueFacts]

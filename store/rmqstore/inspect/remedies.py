@@ -7,12 +7,51 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from shlex import quote
+from pathlib import Path
+from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
 
-from rmqstore.errors import Finding
+from rmqstore.errors import Finding, UnsupportedFeatureError
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.write.existing_store import require_local, require_writable
 
 Severity: TypeAlias = Literal["high", "medium", "low"]
+
+
+class CheckedStore(NamedTuple):
+    """What remedies say of the store that was checked.
+
+    Attributes:
+        path: its path and the options that name its parts elsewhere, as a shell takes them.
+        source: the same, with its tiered storage.
+        why_not_rebuilt: why its queues and index cannot be built again, "" if they can.
+    """
+
+    path: str
+    source: str
+    why_not_rebuilt: str = ""
+
+    @classmethod
+    def of(cls, paths: StorePaths, path: str, tiered: str | None = None) -> CheckedStore:
+        """Return what remedies say of a store that commands name by ``path``."""
+        words = [path]
+        if paths.settings is not None:
+            words += ["-c", str(LOCAL.full_path(Path(paths.settings.file)))]
+        elsewhere = [("--commitlog", log) for log in paths.commitlogs]
+        elsewhere += [("--consumequeue", paths.consumequeue), ("--index", paths.index)]
+        elsewhere += [("--dledger-log", log) for log in paths.dledger_logs]
+        for option, folder in elsewhere:
+            if paths.root not in folder.parents:
+                words += [option, str(paths.storage.full_path(folder))]
+        named = join(words)
+        source = named if tiered is None else f"{named} --tiered {quote(tiered)}"
+        try:
+            require_local(paths)
+            require_writable(paths)
+        except UnsupportedFeatureError as err:
+            return cls(named, source, str(err))
+        return cls(named, source)
 
 
 class Remedy(NamedTuple):
@@ -27,24 +66,29 @@ class Remedy(NamedTuple):
     then: str = ""
     last_command: str = ""
 
-    def steps(self, path: str, tiered: str | None = None) -> list[tuple[str, str]]:
+    def steps(self, checked: CheckedStore) -> list[tuple[str, str]]:
         """Return what to do, each step in words and as a command for a store; "" for none."""
-        source = quote(path) if tiered is None else f"{quote(path)} --tiered {quote(tiered)}"
-        names = {"PATH": quote(path), "SOURCE": source}
-        steps = ((self.advice, self.command), (self.then, self.last_command))
-        return [
-            (text, re.sub("PATH|SOURCE", lambda found: names[found[0]], command))
-            for text, command in steps
-            if text
-        ]
+        names = {"PATH": checked.path, "SOURCE": checked.source}
+        steps = []
+        for text, command in ((self.advice, self.command), (self.then, self.last_command)):
+            if command.startswith("rmqstore rebuild") and checked.why_not_rebuilt:
+                steps.append((_NOT_REBUILT.format(checked.why_not_rebuilt), ""))
+            elif text:
+                typed = re.sub("PATH|SOURCE", lambda found: names[found[0]], command)
+                steps.append((text, typed))
+        return steps
 
-    def lines(self, path: str, tiered: str | None = None) -> list[str]:
+    def lines(self, checked: CheckedStore) -> list[str]:
         """Return the remedy in words, with the commands for a store to type."""
-        steps = self.steps(path, tiered)
+        steps = self.steps(checked)
         return [self.effect, *(f"{text} {command}".strip() for text, command in steps)]
 
 
 _REBUILD = "rmqstore rebuild PATH"
+_NOT_REBUILT = (
+    "rmqstore does not build this store again: {}. A replica of the broker or a backup may have "
+    "what is missing."
+)
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
 _REMEDIES = {
@@ -71,11 +115,13 @@ _REMEDIES = {
     ),
     "start": Remedy(
         "high",
-        "A broker does not start on this store: a file has a wrong length or a wrong name.",
-        "Do not delete the file, which loses what it holds. Get it from a backup or from a replica "
-        "of this broker, or give it back its name. If there is no other copy, this pads files of "
-        "the log that are too short, cuts zeros from those that are too long, and builds the "
-        "queues again; it says first what it will do:",
+        "A broker does not start on this store: a file has a wrong length or a wrong name, or is a "
+        "folder.",
+        "Move a folder away. Do not delete a file, which loses what it holds. Get it from a backup "
+        "or from a replica of this broker, or give it back its name, and check again:",
+        "rmqstore verify PATH",
+        "If there is no other copy, this pads files of the log that are too short, cuts zeros from "
+        "those that are too long, and builds the queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
     "type": Remedy(
@@ -102,8 +148,10 @@ _REMEDIES = {
         "high",
         "A file has the name of another place, so a broker does not find what it holds.",
         "Do not start the broker yet. Give a file of the log the name that its first record says, "
-        "and check again; files of queues can be built again, by rmqstore rebuild:",
+        "and check again:",
         "rmqstore verify PATH",
+        "Files of queues can be built again:",
+        _REBUILD,
     ),
     "twins": Remedy(
         "high",
@@ -196,6 +244,13 @@ _REMEDIES = {
         "table again. If there is no backup, or an empty one, it begins an empty table: see before "
         "it starts what is left of topics, groups and offsets:",
         "rmqstore describe PATH",
+    ),
+    "epochs": Remedy(
+        "medium",
+        "Epochs of controller mode start after the end of the log: the log has lost its end, or "
+        "their file is of another store.",
+        "Before a broker starts on this store, compare them with those of its replicas:",
+        "rmqstore view epochs PATH",
     ),
     "check": Remedy(
         "medium",

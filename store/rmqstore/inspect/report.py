@@ -32,7 +32,7 @@ from rmqstore.inspect.facts import (
     StoreFacts,
     TopicFacts,
 )
-from rmqstore.inspect.remedies import by_kind
+from rmqstore.inspect.remedies import CheckedStore, by_kind
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.times import in_current_zone, zone_name
@@ -78,8 +78,10 @@ def gather(
             groups = _groups(store, queues, notes)
         except RmqStoreError as err:
             groups_unknown = str(err)
+    path = str(store.paths.storage.full_path(store.paths.root))
     facts = StoreFacts(
-        path=str(store.paths.storage.full_path(store.paths.root)),
+        path=path,
+        checked=CheckedStore.of(store.paths, path),
         broker_name=store.parts.view_broker_name,
         topics=_topics(queues),
         queues=queues,

@@ -50,6 +50,8 @@ from rmqstore.format.layout import (
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
+from rmqstore.inspect.verify_database import warn_of_database
+from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
@@ -113,6 +115,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         for text in messages_elsewhere(store.paths):
             if text in unread:
                 logger.warning("%s: not looked at: %s", store.paths.root, text)
+        warn_of_database(store.parts)
         local: AbstractContextManager[MessageStore] = nullcontext(store)
         if tiers:
             parts = store.parts
@@ -136,6 +139,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             text += "; the table has no valid file: a broker that loads it does not start"
             kind = "tables"
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
+    yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
     log = store.parts.log

@@ -19,10 +19,11 @@ from rmqstore.format.columns.dispatch_requests import (
 )
 from rmqstore.format.columns.property_decode import parse_entries, property_column
 from rmqstore.format.columns.record_headers import RecordHeaders
-from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask, SysFlag
+from rmqstore.format.layout import INDEX_ITEM, PROPERTY_TAGS, Bytes, Mask, SysFlag
 from rmqstore.inspect.broker_start import BrokerStart
 from rmqstore.spans import FOREVER, Span
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.broker_run import read_checkpoint
+from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import (
@@ -111,12 +112,9 @@ class KeysOfLog:
         offsets, hashes = zip(*self._tags, strict=True) if self._tags else ((), ())
         return np.concatenate([*offsets, _NO_KEYS]), np.concatenate([*hashes, _NO_KEYS])
 
-    def starting_at(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and hashes of the keys of records from physical offset ``first`` on."""
-        offsets = np.concatenate([*self._offsets, _NO_KEYS])
-        hashes = np.concatenate([*self._hashes, _NO_KEYS])
-        row = int(np.searchsorted(offsets, first))
-        return offsets[row:], hashes[row:]
+    def of_messages(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and hashes of the keys that all brokers index."""
+        return np.concatenate([*self._offsets, _NO_KEYS]), np.concatenate([*self._hashes, _NO_KEYS])
 
 
 def index_findings(
@@ -139,17 +137,17 @@ def index_findings(
     """
     opened, findings = _open(index_files(paths.index, paths.storage), paths.storage)
     yield from findings
-    if not opened:
+    if not opened and (findings or not may_have_index(paths)):
         return
     items_of_files = [file.items() for file in opened]
-    items = np.concatenate(items_of_files)
+    items = np.concatenate([np.empty(0, INDEX_ITEM), *items_of_files])
     offsets = items["physical_offset"].astype(np.int64)
     hashes = items["key_hash"].astype(np.int64)
     hidden = [file.hidden(own) for file, own in zip(opened, items_of_files, strict=True)]
     # An interrupted put leaves items that no slot leads to. A recovery puts their keys a second
     # time, and the second item can be reached.
     pairs = _pairs(offsets, hashes)
-    reachable = pairs[~np.concatenate(hidden)]
+    reachable = pairs[~np.concatenate([np.empty(0, np.bool_), *hidden])]
     is_added = offsets >= log_end
     start = 0
     for file, mask in zip(opened, hidden, strict=True):
@@ -165,14 +163,25 @@ def index_findings(
     if broker is not None:
         yield from _deleted(paths, opened, items_of_files, is_known, broker)
     inside = (offsets >= log_start) & ~is_added
-    if inside.any():
-        yield from _other_keys(paths, keys, log_start, gaps, offsets[inside], hashes[inside])
+    yield from _other_keys(paths, keys, gaps, offsets[inside], hashes[inside])
+
+
+def may_have_index(paths: StorePaths) -> bool:
+    """Return whether index files are there, or a broker that has written some may write more.
+
+    A broker never deletes the newest one.
+
+    Source: IndexService.java#deleteExpiredFile.
+    """
+    if index_files(paths.index, paths.storage):
+        return True
+    was_written = read_checkpoint(paths).index_msg_timestamp > 0
+    return was_written and sizes_of(paths.settings).message_index_enable
 
 
 def _other_keys(
     paths: StorePaths,
     keys: KeysOfLog,
-    log_start: int,
     gaps: Iterable[Span],
     offsets: NDArray[np.int64],
     hashes: NDArray[np.int64],
@@ -180,12 +189,11 @@ def _other_keys(
     """Yield findings of keys without an item, and of items without a key in their record.
 
     Args:
-        paths, keys, log_start, gaps: as for :func:`index_findings`.
+        paths, keys, gaps: as for :func:`index_findings`.
         offsets: the physical offsets of all items, (n,).
         hashes: the hashes of their keys, (n,).
     """
-    first = int(offsets.min())
-    key_offsets, key_hashes = keys.starting_at(first)
+    key_offsets, key_hashes = keys.of_messages()
     of_items = _pairs(offsets, hashes)
     of_keys = _pairs(key_offsets, key_hashes)
     is_found = _are_among(of_keys, of_items)
@@ -193,9 +201,6 @@ def _other_keys(
     commits = keys.are_of_commits(key_offsets)
     first_commit = key_offsets[commits & is_found].min(initial=FOREVER)
     missing = np.flatnonzero(~is_found & (~commits | (key_offsets >= first_commit)))
-    # other keys of the first record may have been deleted with an older file
-    if first > log_start:
-        missing = missing[key_offsets[missing] != first]
     if len(missing):
         text = (
             f"{len(missing)} keys are not in an index file, "

@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptDatabaseError, UnreadableFileError
+from rmqstore.errors import (
+    CorruptDatabaseError,
+    NotPermittedError,
+    StoreFormatError,
+    UnreadableFileError,
+    UnsupportedFeatureError,
+)
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
 from rmqstore.spans import FOREVER, LATEST_TIME, Span
 from rmqstore.storage.files.local import LOCAL
@@ -249,6 +255,32 @@ def item_prefix(topic: str, kind: ItemKind, name: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def has_database_entries(paths: StorePaths) -> bool:
+    """Return whether the database of a store has entries; every broker from 5.4 on makes one.
+
+    Raises:
+        UnreadableFileError: one of its files is not a regular file.
+    """
+    files = fingerprint(paths.rocksdb_store, paths.storage)
+    return any(size and name.endswith((".sst", ".log")) for name, size, _ in files)
+
+
+def may_have_index_table(paths: StorePaths) -> bool:
+    """Return whether a store has an index in RocksDB, or a database that does not say.
+
+    Raises:
+        NotPermittedError: a file may not be read by this user.
+    """
+    try:
+        if not can_read_rocksdb():
+            return has_database_entries(paths)
+        return IndexTable.of(paths) is not None
+    except NotPermittedError:
+        raise
+    except (StoreFormatError, UnsupportedFeatureError):
+        return True
+
+
 class IndexTable:
     """The index in one database, as of the moment it was opened.
 
@@ -279,14 +311,9 @@ class IndexTable:
             UnreadableFileError: one of its files is not a regular file.
             UnsupportedFeatureError: the database is too large.
         """
-        folder = paths.rocksdb_store
-        if not can_read_rocksdb():
+        if not can_read_rocksdb() or not has_database_entries(paths):
             return None
-        files = fingerprint(folder, paths.storage)
-        # Every broker from 5.4 on makes a database, which may have no entries.
-        if not any(size and name.endswith((".sst", ".log")) for name, size, _ in files):
-            return None
-        table = _table_in(open_rocksdb(folder, paths.storage))
+        table = _table_in(open_rocksdb(paths.rocksdb_store, paths.storage))
         return table if len(table.hours) else None
 
     @cached_property

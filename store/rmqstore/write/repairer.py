@@ -395,12 +395,24 @@ class RebuildPlan(NamedTuple):
             f"{self.n_queue_files:,} files of {self.n_queues:,} queues and "
             f"{self.n_index_files:,} index files are built again from the log"
         )
+        if self.log_start == self.log_end and (self.n_queue_files or self.n_index_files):
+            built = (
+                f"the log has no record to build from: of {self.n_queues:,} queues all units that "
+                f"lead to {self.log_end:,} or later are removed, and {self.n_index_files:,} index "
+                "files; put the files of the log back first if there are any"
+            )
         return [
             f"{self.root}: the log reaches from {self.log_start:,} to {self.log_end:,}{reason}",
             *map(str, self.log_changes or ("no byte of the log changes",)),
             built,
             "records that can have no unit show in the rebuild itself, which then exits with 1",
         ]
+
+
+def files_of_queues(paths: StorePaths) -> list[Path]:
+    """Return the files of all queues."""
+    folders = (paths.queue_folders, paths.batch_folders)
+    return [file for kind in folders for topic in kind.topics() for file in kind.files(topic)]
 
 
 def plan_rebuild(
@@ -426,10 +438,7 @@ def plan_rebuild(
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(paths, log) if change.path not in gone]
         min_offset = log.min_offset
-    queue_files: list[Path] = []
-    for folders in (paths.queue_folders, paths.batch_folders):
-        for topic in folders.topics():
-            queue_files += folders.files(topic)
+    queue_files = files_of_queues(paths)
     end = cut.end
     return RebuildPlan(
         paths.root,

@@ -6,6 +6,7 @@ have with the same start.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -15,8 +16,10 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import ViewSlice, to_batches
-from rmqstore.storage.broker.epochs import read_epochs
+from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.recovery.log_end import find_written_end
+
+logger = logging.getLogger(__name__)
 
 
 def plan_epochs(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
@@ -29,22 +32,54 @@ def read_epoch_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each epoch, rising, or one that says why the epochs cannot be read."""
     try:
-        epochs = read_epochs(source.paths)
+        epochs, log_end = find_epochs(source)
     except CorruptConfigError as err:
         yield from to_batches(spec, source, iter([{"reason": str(err)}]))
         return
     if not epochs:
         return
-    end = source.ends.of_records()
-    log_end = find_written_end(source.log) if end is None else end
-    ends = [*(epoch.start_offset for epoch in epochs[1:]), log_end]
+    starts = [epoch.start_offset for epoch in epochs]
+    ends = [*(min(start, log_end) for start in starts[1:]), log_end]
     rows: list[dict[str, object]] = []
     for epoch, end_offset in zip(epochs, ends, strict=True):
         row: dict[str, object] = {
             "epoch": epoch.number,
             "startOffset": epoch.start_offset,
             "endOffset": max(end_offset, epoch.start_offset),
-            "reason": None,
+            "reason": why_not_of_log(epoch, log_end),
         }
         rows.append(row)
     yield from to_batches(spec, source, iter(rows))
+
+
+def find_epochs(source: StoreParts) -> tuple[list[Epoch], int]:
+    """Return the epochs of a store, rising, and the physical offset where its log ends.
+
+    Logs a warning if the broker ran in controller mode, and its epochs are not there.
+
+    Raises:
+        CorruptConfigError: the file of the epochs and its backup are damaged.
+    """
+    paths = source.paths
+    epochs = read_epochs(paths)
+    if not epochs and paths.storage.exists(paths.broker_identity):
+        logger.warning(
+            "%s: the broker ran in controller mode (%s), but there is no %s: its epochs are not "
+            "known",
+            paths.root,
+            paths.broker_identity.name,
+            paths.epochs.name,
+        )
+    end = source.ends.of_records()
+    log_end = find_written_end(source.log) if end is None else end
+    if epochs and paths.has_abort and paths.storage.is_locked(paths.lock):
+        # A running broker may have written more since its log was looked at.
+        log_end = max(log_end, epochs[-1].start_offset)
+    return epochs, log_end
+
+
+def why_not_of_log(epoch: Epoch, log_end: int) -> str | None:
+    """Return in words that an epoch lies behind the end of the log, None if it does not."""
+    if epoch.start_offset <= log_end:
+        return None
+    return f"it starts at {epoch.start_offset}, after the end of the log at {log_end}"
