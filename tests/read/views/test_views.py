@@ -220,6 +220,19 @@ def test_queues_are_those_of_the_real_store_after_its_recovery(
     } == expected
 
 
+def test_messages_of_a_queue_without_one_of_its_files_are_not_counted(copied: Golden) -> None:
+    root = copied("live")
+    (root / "consumequeue" / "LivePlain" / "0" / f"{500:020d}").unlink()
+    with rmqstore.open(root) as store:
+        (row, *others) = store.view("queues", subscribe="LivePlain").read_all().to_pylist()
+        (topic,) = store.view("topics", subscribe="LivePlain").read_all().to_pylist()
+    assert (row["minOffset"], row["maxOffset"]) == (0, 53)
+    assert all(other["messages"] and other["reason"] is None for other in others)
+    for columns in (row, topic):
+        assert columns["messages"] is columns["bytes"] is None
+        assert "a file is missing or cut: queue offset 25 should be there" in columns["reason"]
+
+
 def test_queues_hide_system_topics_and_take_a_selection(golden_store: Golden) -> None:
     def topics(**options: Any) -> set[str]:
         return {row["topic"] for row in view(golden_store("live"), "queues", **options)}

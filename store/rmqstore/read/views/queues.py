@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import CorruptQueueError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
@@ -117,9 +117,14 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
         facts = QueueRow(start, end, 0 if with_bytes else None, messages=0)
         if start >= end:
             return facts
-        facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))
-        if with_bytes:
-            facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
+        try:
+            queues.require_files(topic, queue_id, start, end)
+            facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))
+            if with_bytes:
+                facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
+        except CorruptQueueError as err:  # how many messages were in the missing files is not known
+            reason = str(err)
+            facts = facts._replace(messages=None, n_bytes=None)
         for queue_offset in (start, end - 1):
             try:
                 stored.append(queues.stored_at(topic, queue_id, queue_offset))
