@@ -214,16 +214,6 @@ class StoreQueues:
         n_bytes = sum(part.n_bytes for part in parts)
         return QueueInfo(topic, queue_id, start, end, first_time, last_time, n_bytes)
 
-    def require_files(self, topic: str, queue_id: int, start: int, end: int) -> None:
-        """Refuse a range of a queue that its files do not have as a whole.
-
-        Raises:
-            CorruptQueueError: a file is missing, or was cut.
-        """
-        key = (topic, queue_id)
-        for part in self._cut(key, start, end):
-            part.slices(key, part.start, part.end, tolerant=False)
-
     def n_messages(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """Return how many messages a range of a queue has."""
         for tier in self.tiers:

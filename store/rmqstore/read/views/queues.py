@@ -118,7 +118,8 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
         if start >= end:
             return facts
         try:
-            queues.require_files(topic, queue_id, start, end)
+            for part in queues.parts(topic, queue_id):
+                part.slices((topic, queue_id), part.start, part.end, tolerant=False)
             facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))
             if with_bytes:
                 facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
