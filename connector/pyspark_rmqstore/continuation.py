@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.stream_snapshot import Followed, Loss, StreamSnapshot
 from rmqstore.read.last_record import LastRecord
-from rmqstore.read.tail import replacements
+from rmqstore.read.tail import STORE_REPLACED, replacements
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ class Continuation:
 
     Attributes:
         cut: the brokers whose log was cut by a recovery since the offset was made.
+        others: those of them whose log begins with another record: other stores.
         replaced: where other messages begin in queues that lost messages before the offset.
     """
 
@@ -36,6 +37,11 @@ class Continuation:
             if broker in followed
             and not followed[broker].holds(record, since.by_broker.get(broker, {}))
         }
+        self.others = {
+            broker
+            for broker in self.cut & since.first_records.keys()
+            if not followed[broker].holds(since.first_records[broker], {})
+        }
         self.replaced: dict[Key, int] = {}
         for broker in since.by_broker.keys() & followed.keys():
             store = followed[broker]
@@ -46,11 +52,16 @@ class Continuation:
             delivered = {queue: end for queue, end in of_broker.items() if queue not in apart}
             last_record = since.last_records.get(broker)
             is_cut = broker in self.cut
-            found = replacements(store.tail, delivered, last_record, is_cut=is_cut)
+            is_other = broker in self.others
+            found = replacements(
+                store.tail, delivered, last_record, is_cut=is_cut, is_replaced=is_other
+            )
             for queue, record in apart.items():
                 alone = {queue: of_broker[queue]}
                 is_cut = not store.holds(record, alone)
-                found |= replacements(store.tail, alone, record, is_cut=is_cut)
+                found |= replacements(
+                    store.tail, alone, record, is_cut=is_cut, is_replaced=is_other
+                )
             self.replaced |= {(broker, *queue): begin for queue, begin in found.items()}
 
     def gone(self) -> set[Key]:
@@ -96,7 +107,9 @@ class Continuation:
                 # Delivered messages are not delivered again.
                 starts[key] = begin = self.replaced[key]
                 text = f"a recovery cut it at {begin} since"
-                if begin <= first and key[0] not in self.cut:
+                if key[0] in self.others:
+                    text = STORE_REPLACED
+                elif begin <= first and key[0] not in self.cut:
                     text = (
                         "its messages are all newer than those: the queue was deleted, as with "
                         f"its topic, and begins again at offset {begin}"
@@ -150,4 +163,9 @@ class Continuation:
         for broker, record in snapshot.last_records.items():
             proves = broker not in self.cut and self._followed[broker].proves_records
             records[broker] = max(records.get(broker, record), record) if proves else record
-        return StreamOffset(queues, records, left)
+        # Where the last record stays, the first one stays too: equal offsets give equal text.
+        old, new = since.first_records, snapshot.first_records
+        kept = {key for key, record in records.items() if record == since.last_records.get(key)}
+        first_records = {broker: old[broker] for broker in kept & old.keys()}
+        first_records |= {broker: new[broker] for broker in (records.keys() - kept) & new.keys()}
+        return StreamOffset(queues, records, left, first_records)

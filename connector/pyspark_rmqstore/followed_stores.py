@@ -137,7 +137,8 @@ class FollowedStores:
                 fail_on_data_loss=request.fail_on_data_loss,
             )
             initial |= {(broker, *queue): start for queue, start in starts.items()}
-        return StreamOffset(initial, self.last_poll().last_records)
+        snapshot = self.last_poll()
+        return StreamOffset(initial, snapshot.last_records, first_records=snapshot.first_records)
 
     def poll(self) -> StreamSnapshot:
         """Look for changes in all stores."""

@@ -147,11 +147,15 @@ class StreamOffset:
     which has it only if there is such a queue::
 
          "left": {"TopicB": {"broker-a": {"0": {"physicalOffset": 23, "storeTimestamp": 1700}}}}
+
+    The first record of a log, if it is known, shows that another store has taken the place of one.
+    It is kept as ``begin`` within the entry of the broker in ``log``, which earlier releases skip.
     """
 
     queues: Mapping[Key, int] = field(default_factory=dict)
     last_records: Mapping[str, LastRecord] = field(default_factory=dict)
     left: Mapping[Key, LastRecord] = field(default_factory=dict)
+    first_records: Mapping[str, LastRecord] = field(default_factory=dict)
 
     def last_record_of(self, key: Key) -> LastRecord | None:
         """Return a record at or after all messages of a queue that lie before the offset."""
@@ -171,7 +175,11 @@ class StreamOffset:
             (topic, broker, queue_id, offset)
             for (broker, topic, queue_id), offset in self.queues.items()
         )
-        log = {broker: _stored(record) for broker, record in sorted(self.last_records.items())}
+        log: dict[str, dict[str, Any]] = {}
+        for broker, record in sorted(self.last_records.items()):
+            log[broker] = _stored(record)
+            if broker in self.first_records:
+                log[broker]["begin"] = _stored(self.first_records[broker])
         stored = {"version": _VERSION, "queues": queues, "log": log}
         if self.left:
             stored["left"] = nested(
@@ -209,6 +217,11 @@ class StreamOffset:
                     for topic, brokers in stored.get("left", {}).items()
                     for broker, queues in brokers.items()
                     for queue_id, record in queues.items()
+                },
+                first_records={
+                    broker: _record_of(record["begin"])
+                    for broker, record in stored["log"].items()
+                    if "begin" in record
                 },
             )
         except (AttributeError, KeyError, TypeError, ValueError) as err:

@@ -216,7 +216,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         }
         starts, losses = after.starts(ends)
         followed = self._stores.followed
-        changed = StreamOffset(ends, until.last_records, until.left)
+        changed = StreamOffset(ends, until.last_records, until.left, until.first_records)
         stops = Continuation(followed, snapshot, changed).stops(ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, end in ends.items():

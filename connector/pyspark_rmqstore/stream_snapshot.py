@@ -70,12 +70,14 @@ class StreamSnapshot:
         ends: the end of each queue.
         last_records: the newest record of each store that has one, by broker.
         discovered: queues that were not there at the first poll.
+        first_records: the record that the log of each store begins with, if it is known.
     """
 
     brokers: AbstractSet[str]
     ends: Mapping[Key, int]
     last_records: Mapping[str, LastRecord]
     discovered: AbstractSet[Key]
+    first_records: Mapping[str, LastRecord]
 
     @classmethod
     def of(cls, followed: Mapping[str, Followed]) -> Self:
@@ -83,18 +85,21 @@ class StreamSnapshot:
         ends: dict[Key, int] = {}
         last_records: dict[str, LastRecord] = {}
         discovered: set[Key] = set()
+        first_records: dict[str, LastRecord] = {}
         for broker, store in followed.items():
             tail = store.tail
             ends |= {(broker, *queue): end for queue, end in tail.ends.items()}
             discovered |= {(broker, *queue) for queue in tail.discovered}
             if tail.last_record is not None:
                 last_records[broker] = tail.last_record
-        return cls(frozenset(followed), ends, last_records, frozenset(discovered))
+            if tail.first_record is not None:
+                first_records[broker] = tail.first_record
+        return cls(frozenset(followed), ends, last_records, frozenset(discovered), first_records)
 
     @property
     def offset(self) -> StreamOffset:
         """The offset after all that was found."""
-        return StreamOffset(self.ends, self.last_records)
+        return StreamOffset(self.ends, self.last_records, first_records=self.first_records)
 
 
 class Loss(NamedTuple):

@@ -517,6 +517,40 @@ def test_a_blank_that_a_recovery_cut_off_is_noticed(tmp_path: Path) -> None:
     assert [row[0] for row in query.trigger()] == ["A"] * 4 + ["B"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_store_that_took_the_place_of_another_is_delivered_whole(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    """Its messages are older and lie before the last one that was delivered."""
+    root, other = tmp_path / "s", tmp_path / "other"
+    grow(build.Store(), 30, prefix="old").write(other)
+    grow(build.Store(), 20, late=1000, pad=300).write(root)
+    queries = [Query(root), Query(root, failOnDataLoss=False)]
+    for query in queries:
+        assert len(query.trigger()) == 20
+    root.rename(tmp_path / "before")
+    other.rename(root)
+    if is_restarted:
+        offset = json.loads(json.dumps(queries[0].offset))
+        queries = [Query(root, offset), Query(root, offset, failOnDataLoss=False)]
+    with pytest.raises(OffsetOutOfRangeError, match="another store has taken the place of this"):
+        queries[0].trigger()
+    assert queries[1].bodies() == [f"old{number}" for number in range(30)]
+    assert queries[1].trigger() == []
+
+
+def test_an_offset_stays_the_same_while_retention_deletes(tmp_path: Path) -> None:
+    """The log then begins with another record, which alone makes no micro-batch."""
+    root = grow(build.Store(segment_bytes=4096), 60, pad=300).write(tmp_path / "s")
+    query = Query(root)
+    assert len(query.trigger()) == 60
+    before = query.offset
+    (root / "commitlog" / f"{0:020d}").unlink()
+    assert query.trigger() == []
+    assert query.offset == before
+    assert Query(root, before).trigger() == []
+
+
 def test_a_snapshot_keeps_what_its_poll_found(tmp_path: Path) -> None:
     root = tmp_path / "b"
     with create(root, config=SIZES) as writer:

@@ -58,6 +58,7 @@ class LiveTail:
         self.discovered: set[QueueKey] = set()
         self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
         self.last_record: LastRecord | None = None
+        self.first_record: LastRecord | None = None  # not asked for: a broker names itself
         self._has_polled = False
 
     @property

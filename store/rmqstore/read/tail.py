@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Set as AbstractSet
 from dataclasses import replace
-from typing import NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,10 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
+STORE_REPLACED: Final = (
+    "another store has taken the place of this one: its log does not begin with the same record"
+)
+
 _COLUMNS = ("queue_offset", "physical_offset", "total_size")
 
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
@@ -59,6 +63,8 @@ class Tail(Protocol):
     def discovered(self) -> AbstractSet[QueueKey]: ...
     @property
     def last_record(self) -> LastRecord | None: ...
+    @property
+    def first_record(self) -> LastRecord | None: ...
     def first(self, key: QueueKey) -> int: ...
     def first_after(self, key: QueueKey, last_record: LastRecord) -> int: ...
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int: ...
@@ -76,6 +82,7 @@ def replacements(
     last_record: LastRecord | None,
     *,
     is_cut: bool,
+    is_replaced: bool = False,
 ) -> dict[QueueKey, int]:
     """Return the starts of other messages in queues that no longer hold what was read.
 
@@ -84,9 +91,12 @@ def replacements(
         next_offsets: the queue offset after what was read, by queue.
         last_record: the newest record that was known then; None if there was none.
         is_cut: whether a recovery has cut that record off.
+        is_replaced: whether another store has taken the place of this one.
     """
     ends = tail.ends
     present = {key: offset for key, offset in next_offsets.items() if offset and key in ends}
+    if is_replaced:
+        return {key: tail.first(key) for key in present}
     if last_record is None:
         return {key: ends[key] for key, offset in present.items() if offset > ends[key]}
     if is_cut:
@@ -158,6 +168,7 @@ class StoreTail:
         self._selection = selection
         self.ends: dict[QueueKey, int] = {}
         self.last_record: LastRecord | None = None
+        self._first_record: tuple[int, LastRecord | None] | None = None  # of the log's first byte
         self.discovered: set[QueueKey] = set()
         # _built is the end of the records that the queues are known to hold, _seen the end of those
         # that the log holds. The span between the two is walked again at each poll: it may be
@@ -193,6 +204,18 @@ class StoreTail:
         is_before_end = last_record.physical_offset < self._seen.position
         return is_before_end and last_record.is_in(self.store.log)
 
+    @property
+    def first_record(self) -> LastRecord | None:
+        """The record that the log begins with; None without one.
+
+        A recovery cuts the end of a log. So where this record is gone too, and not with its file,
+        another store has taken the place of the one that had it.
+        """
+        begin = self.store.log.min_offset
+        if self._first_record is None or self._first_record[0] != begin:
+            self._first_record = begin, LastRecord.at(self.store.log, begin)
+        return self._first_record[1]
+
     def _poll(self) -> None:
         run = BrokerRun.of(self.store.paths)
         self.store.refresh()
@@ -211,6 +234,7 @@ class StoreTail:
         if RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
             self._built = None  # the broker has flushed the queues
         if self._built is None:
+            self._first_record = None
             self._built = self._look_at_all()
             self._seen = self._built
         else:

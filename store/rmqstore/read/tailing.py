@@ -19,7 +19,7 @@ from rmqstore.read.parts import QueuesPart
 from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.tail import StoreTail, replacements
+from rmqstore.read.tail import STORE_REPLACED, StoreTail, replacements
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.broker.retry import Recoveries
@@ -64,6 +64,11 @@ class TieredTail:
             if not ends.get(key):
                 ends[key] = self.store.store_queues.with_local(key, (0, 0))[-1].end
         self.ends = ends
+
+    @property
+    def first_record(self) -> LastRecord | None:
+        """The record that the local log begins with; None without one."""
+        return self._local.first_record
 
     def holds(self, last_record: LastRecord) -> bool:
         """Return whether a record still stands in the local log, or was deleted for its age."""
@@ -152,6 +157,7 @@ class TailingScan:
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.invalidate
         )
         self._last_record: LastRecord | None = None
+        self._first_record: LastRecord | None = None
         self._read_until: dict[QueueKey, int] | None = None  # None until the first poll
         self._reported: set[QueueKey] = set()  # deleted queues that there was a warning of
 
@@ -200,6 +206,7 @@ class TailingScan:
             read_until[key] = max(end, starts.get(key, 0))
         self._read_until = read_until
         self._last_record = tail.last_record or self._last_record
+        self._first_record = tail.first_record
         return slices
 
     def _continued(self) -> dict[QueueKey, int]:
@@ -207,17 +214,23 @@ class TailingScan:
         tail, last_record, next_offsets = self._tail, self._last_record, self._read_until
         assert next_offsets is not None
         is_cut = last_record is not None and not tail.holds(last_record)
-        begins = replacements(tail, next_offsets, last_record, is_cut=is_cut)
+        first_record = self._first_record
+        is_replaced = is_cut and first_record is not None and not tail.holds(first_record)
+        begins = replacements(
+            tail, next_offsets, last_record, is_cut=is_cut, is_replaced=is_replaced
+        )
         for key in sorted(tail.gone(next_offsets) - self._reported):
             self._lose(key, f"it was deleted after offset {next_offsets[key]} was reached")
             self._reported.add(key)
         return {
-            key: self._start(key, begins, is_cut=is_cut)
+            key: self._start(key, begins, is_cut=is_cut, is_replaced=is_replaced)
             for key, end in tail.ends.items()
             if key in begins or next_offsets.get(key) != end
         }
 
-    def _start(self, key: QueueKey, begins: Mapping[QueueKey, int], *, is_cut: bool) -> int:
+    def _start(
+        self, key: QueueKey, begins: Mapping[QueueKey, int], *, is_cut: bool, is_replaced: bool
+    ) -> int:
         """Return the offset at which a queue continues, given the starts of other messages."""
         tail = self._tail
         assert self._read_until is not None
@@ -225,7 +238,9 @@ class TailingScan:
         if read_until is None:  # the queue is new
             return first
         start = begins.get(key, read_until)
-        if start < read_until and (is_cut or start > first):
+        if is_replaced and read_until:
+            self._lose(key, f"read up to offset {read_until}, but {STORE_REPLACED}")
+        elif start < read_until and (is_cut or start > first):
             logger.warning(
                 "%s-%d: read up to offset %d, but it was cut at %d since; "
                 "continuing with what replaced the rest",
