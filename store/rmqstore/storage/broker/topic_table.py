@@ -166,6 +166,4 @@ def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
         old = read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES)
         if old.strip() and is_table(old):
             disk.replace(_backup(paths), old)
-    else:
-        disk.replace(paths.topics_json, b"")
     disk.replace(paths.topics_json, _encoded(content))
