@@ -273,9 +273,9 @@ class StoreParts(Closing):
 
     def forget(self) -> None:
         """Find the ends of the log and of its queues again, as after a repair elsewhere."""
-        self.queues.close()
         self.refresh()
         self.ends.forget()
+        self.queues.refresh()  # another thread may have opened some with the old ends meanwhile
 
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone, which now hold the units recovered from the log."""

@@ -170,7 +170,7 @@ class _LogView:
         """
         segment = window.segment
         end = window.stopped
-        is_later_file = end == segment.start and segment != self._log.segments[0]
+        is_later_file = end == segment.start != self._log.min_offset
         if is_later_file and last_record_before(self._log, end) is None:
             return
         stop = window.records

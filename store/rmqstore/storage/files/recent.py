@@ -1,0 +1,55 @@
+"""Values that are kept until too many others were used after them, such as open files."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import RLock
+from typing import Final, Generic, TypeVar
+
+from rmqstore import platforms
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+# One lock for all: it is held for a few operations in memory, and a process can fork only between.
+_guard: Final = RLock()
+platforms.keep_over_forks(_guard)
+
+
+class Recent(Generic[K, V]):
+    """The values that were used last, by key. Any number of threads may share it.
+
+    A value that is not kept any more is only given up here: whoever reads it holds it.
+
+    Args:
+        at_once: how many values are kept at most.
+    """
+
+    __slots__ = ("_at_once", "_values")
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, which is the one used last now; None without one."""
+        with _guard:
+            value = self._values.pop(key, None)
+            if value is not None:
+                self._values[key] = value
+        return value
+
+    def put(self, key: K, value: V) -> V:
+        """Keep a value in place of an older one of its key, and return it."""
+        with _guard:
+            given_up = [self._values.pop(key, None)]  # let go after the lock, which closes files
+            self._values[key] = value
+            if len(self._values) > self._at_once:
+                given_up.append(self._values.popitem(last=False)[1])
+        return value
+
+    def drop(self, key: K) -> V | None:
+        """Return the value of a key, which is not kept any more; None without one."""
+        with _guard:
+            return self._values.pop(key, None)
