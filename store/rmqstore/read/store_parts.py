@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple, Self, TypeVar, Unpack
@@ -25,6 +25,7 @@ from rmqstore.errors import (
     marked,
     rendered,
 )
+from rmqstore.lazy import cached_property
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges

@@ -72,14 +72,14 @@ class _Readings:
         require_open()
         self._plan = plan
         self._require_open = require_open
-        self._planned = [plan()]  # which only one of the threads that begin to read can take
+        self._planned: Iterator[pa.RecordBatch] | None = plan()
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, at most ``limit``; they are planned when the first batch is taken."""
+        batches = self._planned
+        self._planned = None
         self._require_open()
-        try:
-            batches = self._planned.pop()
-        except IndexError:
+        if batches is None:
             batches = self._plan()
         if limit is not None:
             batches = first_rows(batches, limit)
