@@ -12,7 +12,7 @@ from rmqstore import platforms
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# One lock for all: it is held for a few operations in memory, and a process can fork only between.
+# For changes of all of them. It is held for a few operations in memory, and no process forks then.
 _guard: Final = RLock()
 platforms.keep_over_forks(_guard)
 
@@ -20,7 +20,8 @@ platforms.keep_over_forks(_guard)
 class Recent(Generic[K, V]):
     """The values that were used last, by key. Any number of threads may share it.
 
-    A value that is not kept any more is only given up here: whoever reads it holds it.
+    A value that is not kept any more is only given up here: whoever reads it holds it. Keys are
+    text, numbers or tuples of these, which are compared in one operation.
 
     Args:
         at_once: how many values are kept at most.
@@ -34,11 +35,12 @@ class Recent(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of a key, which is the one used last now; None without one."""
-        with _guard:
-            value = self._values.pop(key, None)
-            if value is not None:
-                self._values[key] = value
-        return value
+        values = self._values
+        try:
+            values.move_to_end(key)  # each step is one operation for other threads
+            return values[key]
+        except KeyError:
+            return None
 
     def put(self, key: K, value: V) -> V:
         """Keep a value in place of an older one of its key, and return it."""
