@@ -35,20 +35,23 @@ class Recent(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of a key, which is the one used last now; None without one."""
-        values = self._values
-        try:
-            values.move_to_end(key)  # each step is one operation for other threads
-            return values[key]
-        except KeyError:
-            return None
+        value = self._values.get(key)
+        if value is not None:
+            try:  # noqa: SIM105 - `suppress` takes longer than the rest
+                self._values.move_to_end(key)
+            except KeyError:  # another thread has just given it up
+                pass
+        return value
 
     def put(self, key: K, value: V) -> V:
         """Keep a value in place of an older one of its key, and return it."""
+        values = self._values
         with _guard:
-            given_up = [self._values.pop(key, None)]  # let go after the lock, which closes files
-            self._values[key] = value
-            if len(self._values) > self._at_once:
-                given_up.append(self._values.popitem(last=False)[1])
+            given_up: object = values.pop(key) if key in values else None
+            values[key] = value
+            if len(values) > self._at_once:
+                given_up = given_up, values.popitem(last=False)
+        del given_up  # not while the lock is held: it may be a file that is closed then
         return value
 
     def drop(self, key: K) -> V | None:
