@@ -31,8 +31,6 @@ _BATCH_QUEUES_AT_ONCE = 64
 class _Opened:
     """The queues that were opened since the last refresh: plain ones, and others by their kind."""
 
-    __slots__ = ("batch_topics", "batches", "exts", "plain")
-
     def __init__(self) -> None:
         self.plain: Recent[QueueKey, Queue] = Recent(_QUEUES_AT_ONCE)
         self.batches: Recent[QueueKey, Queue] = Recent(_BATCH_QUEUES_AT_ONCE)  # which keep units
