@@ -335,4 +335,39 @@ MISTAKES: Final = (
         "after a power cut a checkpoint or topics.json is empty",
         "storage/files/test_disk.py",
     ),
+    Mistake(
+        "store/rmqstore/storage/files/lifetime.py",
+        "if self.is_closed or not self.is_here:",
+        "if not self.is_here:",
+        "a closed writer takes rows, and writes over those of the next one",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lifetime.py",
+        "return self._process in (None, os.getpid())",
+        "return True",
+        "a child says that it wrote, and its parent writes over the rows",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lifetime.py",
+        """        with self._lock:
+            if self._is_taken:
+                raise StoreStateError(f"{self._name}: a call of this thread has not returned yet")
+            self._is_taken = True
+            try:
+                yield
+            finally:
+                self._is_taken = False""",
+        "        yield",
+        "threads that share a writer mix up queue offsets",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lock.py",
+        "return os.getpid(), status.st_dev, status.st_ino",
+        "return 0, status.st_dev, status.st_ino",
+        "a child is never given a store that its parent had open when it was forked",
+        "test_closing.py",
+    ),
 )

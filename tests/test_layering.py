@@ -119,7 +119,7 @@ LARGE_CLASSES = {
     "rmqstore.storage.queue.queue_set.RecoveredQueue": 17,
     "rmqstore.storage.queue.sparse_consumequeue.SparseConsumeQueue": 16,
     "rmqstore.storage.files.remote_storage.RemoteStorage": 18,
-    "rmqstore.store.message_store.MessageStore": 17,
+    "rmqstore.store.message_store.MessageStore": 18,
 }
 
 

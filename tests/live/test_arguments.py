@@ -194,15 +194,6 @@ def test_arguments_of_files_are_refused_for_running_brokers(fake: FakeCluster) -
             rmqstore.open(fake.uri, **given)
 
 
-def test_a_closed_cluster_says_so(fake: FakeCluster) -> None:
-    cluster = fake.open()
-    scan = cluster.scan()
-    cluster.close()
-    for use in (cluster.topics, scan.read_all, lambda: cluster.queue_ranges("Orders")):
-        with pytest.raises(rmqstore.errors.StoreStateError, match="is closed"):
-            use()
-
-
 def test_the_verbs_of_messages_read_running_brokers(fake: FakeCluster, tmp_path: Path) -> None:
     def run(*words: str, exit_code: int = 0) -> str:
         done = CliRunner().invoke(main, [*words])

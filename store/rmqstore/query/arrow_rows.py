@@ -21,8 +21,11 @@ INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 _SHOWN_ROWS: Final = 5  # in a notebook
 
 
-def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of batches, at least one, and ask for no batch after them."""
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows of batches, at least one, and ask for no batch after them; None: all."""
+    if limit is None:
+        yield from batches
+        return
     for batch in batches:
         yield batch.slice(0, limit)
         limit -= batch.num_rows
@@ -50,14 +53,22 @@ class ArrowRows(ABC):
     :meth:`read_next_batch` continues where its last call ended, on a reading of its own.
     """
 
-    def __init__(self, schema: pa.Schema, *, is_quick: bool = False) -> None:
+    def __init__(
+        self, schema: pa.Schema, *, limit: int | None = None, is_quick: bool = False
+    ) -> None:
         """Take the columns; nothing is read yet.
 
         Args:
             schema: the columns.
+            limit: give only this many rows, the first ones; reading stops then.
             is_quick: whether the first rows are read quickly, so that a notebook shows them.
+
+        Raises:
+            OptionError: the limit is not a positive integer.
         """
+        require_positive("limit", limit)
         self._schema = schema
+        self._limit = limit
         self._is_quick = is_quick
         self._open: pa.RecordBatchReader | None = None  # for read_next_batch
 

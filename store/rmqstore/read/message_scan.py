@@ -92,9 +92,7 @@ class MessageScan:
         request = self._request
         if request.mode == FAILFAST:
             request = replace(request, schema=select_columns(["queueOffset"]))
-        batches = MessageScan(self._store, request).rows()
-        if limit is not None:
-            batches = first_rows(batches, limit)
+        batches = first_rows(MessageScan(self._store, request).rows(), limit)
         return sum(batch.num_rows for batch in batches)
 
     def _n_planned(self) -> int | None:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
-from threading import Event
 from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
@@ -20,7 +19,6 @@ from rmqstore.errors import (
     NotAStoreError,
     OptionError,
     RmqStoreError,
-    StoreStateError,
     UnsupportedFeatureError,
     marked,
     rendered,
@@ -35,6 +33,7 @@ from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import COMPACTION, are_compacted_logs, find_store, root_for
 from rmqstore.storage.broker.retry import Change, Deletions, retry
+from rmqstore.storage.files.lifetime import Lifetime, lifetime_of_reads
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_storage import RemoteStorage
@@ -164,6 +163,7 @@ class StoreParts(Closing):
         queues: its queues, as their files and the log have them.
         store_queues: the queues, wherever their messages are.
         given_name: the broker's name if it was given, else None.
+        lifetime: how long it may be read.
 
     Source: DefaultMessageStore.java.
     """
@@ -176,8 +176,8 @@ class StoreParts(Closing):
     queues: Queues
     store_queues: StoreQueues
     given_name: str | None
+    lifetime: Lifetime
     _logged: set[str] = field(default_factory=set)  # warnings that are given once
-    _is_closed: Event = field(default_factory=Event)
 
     @classmethod
     def of(
@@ -212,6 +212,7 @@ class StoreParts(Closing):
             queues=queues,
             store_queues=StoreQueues(config, log, queues, *map(TieredQueues, tiers)),
             given_name=broker_name,
+            lifetime=lifetime_of_reads(str(paths.root), paths.storage),
         )
 
     @cached_property
@@ -233,7 +234,7 @@ class StoreParts(Closing):
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
-        self._is_closed.set()
+        self.lifetime.end()
         for tier in self.tiers:
             tier.close()
         self.queues.close()
@@ -243,13 +244,12 @@ class StoreParts(Closing):
             logger.info("%s: %s", self.paths.root, requests)
 
     def require_open(self) -> None:
-        """Refuse to read after :meth:`close`.
+        """Refuse to read after :meth:`close`, or where another process opened a remote store.
 
         Raises:
-            StoreStateError: the store was closed.
+            StoreStateError: so it is.
         """
-        if self._is_closed.is_set():
-            raise StoreStateError(f"{self.paths.root} was closed: open the store again to read it")
+        self.lifetime.require()
 
     def retry(self, ask: Callable[[], T], *changes: Change) -> T:
         """Return the answer to a question, asked again if files were deleted meanwhile.
@@ -257,7 +257,11 @@ class StoreParts(Closing):
         Args:
             ask: asks the question.
             changes: other changes of the store after which it is asked again.
+
+        Raises:
+            StoreStateError: the store was closed.
         """
+        self.require_open()
         return retry(ask, Deletions(self), *changes)
 
     def refresh(self) -> None:
