@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import rmqstore
+from command_line import refusal
 from live.fake_cluster import FakeCluster, fill, one_queue
 from rmqstore.cli import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -62,6 +63,7 @@ def test_addresses_of_name_servers(uri: str, found: str) -> None:
 def test_addresses_that_are_none(uri: str) -> None:
     with pytest.raises(OptionError):
         rmqstore.open(uri)
+    assert "HOST" in refusal("dump", uri)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
 from rmqstore.errors import NotAStoreError, RmqStoreError, install, number_of
-from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.remote_location import is_uri
+from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.store.opening import open_for
 
 OK = "ok"
@@ -155,9 +154,6 @@ def _store(
     storage_options: Mapping[str, object] | None,
 ) -> Check:
     name = " ".join(os.fspath(file) for file in (path, conf) if file is not None)
-    if path is not None and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
-        cure = f"name the folder that holds commitlog/; this host is {socket.gethostname()}"
-        return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
         with open_for(path, conf=conf, storage_options=storage_options) as store:
             kind = store.parts.kind()
@@ -171,7 +167,7 @@ def _store(
     found = "; ".join(kind.lines())
     if end is None:
         return Check(name, OK, found)
-    found = f"{found}; it was not closed"
+    found = f"{found}; {STATES[state_of(store.paths)]}"
     if not after.n_records:
         return Check(name, OK, found)
     found = (

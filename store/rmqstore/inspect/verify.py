@@ -59,7 +59,7 @@ from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offs
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.store_parts import StoreParts, messages_elsewhere
 from rmqstore.spans import FOREVER, QueueKey, Span
-from rmqstore.storage.broker.broker_run import Checkpoint
+from rmqstore.storage.broker.broker_run import OPEN, Checkpoint, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
@@ -167,7 +167,7 @@ def _wrong_units_and_keys(
     log = store.parts.log
     broker = foresee(store.paths, log, store.parts.ends)
     # What a running broker has written since its log was looked at is not compared.
-    is_running = store.paths.has_abort and store.paths.storage.is_locked(store.paths.lock)
+    is_running = state_of(store.paths) == OPEN
     known_until = end if is_running else FOREVER
     queues = _Queues(store.paths, log, broker, known_until)
     gaps: list[Span] = []

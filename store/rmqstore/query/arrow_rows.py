@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError, install
@@ -33,14 +34,22 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator
             return
 
 
-def require_positive(argument: str, number: int | None) -> None:
-    """Refuse a number of rows that is not a positive integer; None is none.
+def require_positive(argument: str, number: object, least: int = 1) -> None:
+    """Refuse a number that is not a positive integer; None is none.
+
+    Args:
+        argument: the argument that has the number, which an error names.
+        number: an integer of Python or numpy.
+        least: the least number that is taken: 1, or 0 for what may be zero.
 
     Raises:
-        OptionError: it is not; the text names the argument.
+        OptionError: it is another one.
     """
-    if number is not None and number < 1:
-        raise OptionError(f"`{argument}` {number}: it must be a positive integer")
+    if number is None:
+        return
+    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
+        expected = "a positive integer" if least else "an integer that is not negative"
+        raise OptionError(f"`{argument}` {number!r}: it must be {expected}")
 
 
 class ArrowRows(ABC):

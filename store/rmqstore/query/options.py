@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.query.selection import nearest_name
 
 Scope = Literal["batch", "stream", "view", "write"]
 
@@ -83,8 +83,8 @@ class GivenOptions:
             if name is not None:
                 self._texts[name] = value
             elif key.lower() not in ignored:
-                close = get_close_matches(key.lower(), names, n=1)
-                suggestion = f", did you mean {names[close[0]]}?" if close else ";"
+                nearest = nearest_name(key, self._known)
+                suggestion = f", did you mean {nearest}?" if nearest else ";"
                 every = ", ".join(sorted(self._known))
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 

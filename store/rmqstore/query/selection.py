@@ -344,6 +344,29 @@ def parse_tags(tags: str | None) -> frozenset[str] | None:
     return names
 
 
+# Names that people give to what another name means here, without underscores.
+_MEANT: Final = {
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "group": "consumergroup",
+    "key": "msgkey",
+    "keys": "msgkey",
+    "tag": "tags",
+    "begin": "startingtimestamp",
+    "end": "endingtimestamp",
+    "offset": "startingoffsets",
+}
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that an unknown one may have been meant to be, None if none is near."""
+    by_letters = {other.replace("_", "").lower(): other for other in known}
+    letters = name.replace("_", "").lower()
+    meant = _MEANT.get(letters)
+    near = [meant] if meant in by_letters else get_close_matches(letters, by_letters, 1)
+    return by_letters[near[0]] if near else None
+
+
 def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse unknown names of arguments, such as ``msgKey`` for ``msg_key``.
 
@@ -353,12 +376,8 @@ def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
     known = sorted(known)
     for name in given:
         if name not in known:
-            arguments = {argument.replace("_", ""): argument for argument in known}
-            matches = get_close_matches(name.replace("_", "").lower(), arguments, 1)
-            if matches:
-                hint = f"did you mean {arguments[matches[0]]}?"
-            else:
-                hint = f"there are {', '.join(known)}"
+            nearest = nearest_name(name, known)
+            hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(known)}"
             raise OptionError(f"unknown argument {name}: {hint}")
 
 

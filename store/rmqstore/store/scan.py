@@ -13,6 +13,7 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.notebook import MAX_ROWS, line, table
 from rmqstore.query.arrow_rows import ArrowRows, first_rows
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.files.lifetime import Opened
 
 # Plans a reading, and returns the batches, which are read as they are taken.
@@ -31,8 +32,7 @@ def as_text(parts: StoreParts) -> str:
         return f"MessageStore({folder}, closed: open it again to read it)"
     with suppress(RmqStoreError, OSError):
         topics = f"{len(parts.store_queues.topics())} topics"
-        kind = "is open, or was not closed" if parts.paths.has_abort else "was closed properly"
-        state = f"opened to read, the store {kind}"
+        state = f"opened to read, {STATES[state_of(parts.paths)]}"
         state += ", with tiered storage" if parts.is_tiered else ""
         return f"MessageStore({folder}, broker {parts.broker_name!r}, {topics}, {state})"
     return f"MessageStore({folder})"

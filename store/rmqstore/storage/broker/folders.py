@@ -56,6 +56,9 @@ _PARTS: Final = {
 }  # fmt: skip
 COMPACTION: Final = "compaction"  # the folder of a store with the compacted logs of topics
 COMPACTION_LOGS: Final = "compactionLog"
+_MAX_LISTED: Final = 100  # folders, of which those that are stores are looked for
+_MAX_NAMED: Final = 5
+_OF_KAFKA: Final = {"meta.properties", "leader-epoch-checkpoint", "partition.metadata"}
 _MAX_DEPTH: Final = 4  # of consumequeue/TOPIC/0/00000000000000000000
 
 DLEDGER_PREFIX: Final = "dledger-"  # of the folder of a node
@@ -219,6 +222,21 @@ def dledger_data_folders(storage: Storage, root: Path) -> list[Path]:
     return sorted(root / name / "data" for name in names if name.startswith(DLEDGER_PREFIX))
 
 
+def _found_instead(base: Path, storage: Storage) -> str:
+    """Return in words what is in a folder that is not a store, empty if that says nothing."""
+    try:
+        entries = list(islice(storage.list_folder(base), _MAX_LISTED))
+    except (RmqStoreError, OSError):
+        return ""
+    inside = [base / entry.name for entry in entries if entry.is_folder]
+    stores = [str(folder) for folder in inside if _is_root(folder, storage)]
+    if stores:
+        return f"; stores in it: {', '.join(sorted(stores)[:_MAX_NAMED])}"
+    if not _OF_KAFKA.isdisjoint(entry.name for entry in entries):
+        return "; it is a folder of Kafka, which `rmqstore kafka` and the package kafkalog read"
+    return ""
+
+
 def find_store(
     root: str | os.PathLike[str],
     *,
@@ -279,6 +297,7 @@ def find_store(
         raise NotAStoreError(
             f"{base} is not a RocketMQ store: there is no folder {missing}; give the folder "
             "that holds commitlog/, or the log's own folders with `commitlogs=`"
+            f"{_found_instead(base, storage)}"
         )
     return StorePaths(
         root=base,

@@ -18,7 +18,14 @@ from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRang
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
-from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_checkpoint
+from rmqstore.storage.broker.broker_run import (
+    OPEN,
+    STATES,
+    BrokerRun,
+    Checkpoint,
+    read_checkpoint,
+    state_of,
+)
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.retry import Deletions, retry
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -131,7 +138,9 @@ class StoreEnds:
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
         # Records after the end are not lost if a running broker wrote them, or an append of ours
         # that was not committed.
-        is_running = self._paths.storage.is_locked(self._paths.lock)
+        state = state_of(self._paths)
+        of_state = STATES[state]
+        is_running = state == OPEN
         if is_running and scanned.reason:
             scanned = self._after_refused(scanned)
         end = before_blank_of(self._log, scanned)
@@ -140,16 +149,16 @@ class StoreEnds:
             self.after_end = RecordsAfter(*count_after(self._log, scanned))
         if self.after_end.n_records:
             logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d: %s. "
+                "%s: %s; its log ends at physical offset %d: %s. "
                 "%d records of %d bytes follow, which a broker that starts drops; %s",
-                end.path, end.physical_offset, end.reason or "nothing was written there",
+                end.path, of_state, end.physical_offset, end.reason or "nothing was written there",
                 *self.after_end, rendered(READS_AFTER_END),
             )  # fmt: skip
         elif end.reason:
             logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d; "
+                "%s: %s; its log ends at physical offset %d; "
                 "the %d bytes after it are not messages: %s",
-                end.path, end.physical_offset, end.bytes_behind, end.reason,
+                end.path, of_state, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
         return end
 
