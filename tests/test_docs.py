@@ -80,7 +80,7 @@ def test_every_block_is_of_a_language_that_the_tests_know() -> None:
     for page in [*manual.PAGES, manual.ROOT / "CONTRIBUTING.md"]:
         opened = re.findall(r"^```(\S+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert {name for name in opened if not name.startswith("{")} <= {
-            "python", "console", "text", "toml",
+            "python", "console", "text", "toml", "yaml",
         }, page.name  # fmt: skip
 
 
