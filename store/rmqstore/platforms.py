@@ -110,6 +110,15 @@ def name_unnamed(descriptor: int, path: Path) -> None:
 
 # Reading files.
 
+
+def keep_over_forks(lock: Any) -> None:  # noqa: ANN401 - an RLock is no class
+    """Let a process fork only while no other thread holds a lock, so that a child can take it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+        )
+
+
 _HAS_PREADV: Final = hasattr(os, "preadv")
 _HAS_PREAD: Final = hasattr(os, "pread")
 _position: Final = Lock()  # of a descriptor, which reads in threads would move

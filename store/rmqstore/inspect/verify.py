@@ -246,9 +246,10 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
     n_records, n_bytes = store.parts.ends.after_end
     if end is None:
         log = store.parts.log
-        if not log.segments or log.entry_segments:
+        segments = log.segments[-_RECOVERED_FILES:]
+        if not segments or log.entry_segments:
             return
-        first = log.segments[-_RECOVERED_FILES:][0].start
+        first = segments[0].start
         end = find_log_end(log, Checkpoint.all_safe(), first)
         if not end.reason or store.parts.store_queues.proved_end() <= end.physical_offset:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
+from rmqstore.lazy import cached_property
 from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
 from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -29,6 +29,7 @@ from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.layout import LMQ_PREFIX, Mask
+from rmqstore.lazy import cached_property
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import (
     Selection,

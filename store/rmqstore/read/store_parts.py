@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar, Unpack
 
@@ -23,6 +23,7 @@ from rmqstore.errors import (
     marked,
     rendered,
 )
+from rmqstore.lazy import cached_property
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges
@@ -277,9 +278,9 @@ class StoreParts(Closing):
 
     def forget(self) -> None:
         """Find the ends of the log and of its queues again, as after a repair elsewhere."""
-        self.queues.close()
         self.refresh()
         self.ends.forget()
+        self.queues.refresh()  # another thread may have opened some with the old ends meanwhile
 
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone, which now hold the units recovered from the log."""

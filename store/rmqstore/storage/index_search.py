@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
+from rmqstore.lazy import cached_property
 from rmqstore.spans import FOREVER, LATEST_TIME, Span
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths

@@ -376,6 +376,7 @@ class RocksDb:
 # Two storages may have different databases by one name, such as a URI at two endpoints.
 _opened: OrderedDict[tuple[Path, Storage], RocksDb] = OrderedDict()
 _opening = Lock()
+platforms.keep_over_forks(_opening)
 
 
 def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = ()) -> RocksDb:

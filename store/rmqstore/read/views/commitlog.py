@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record
+from rmqstore.lazy import cached_property
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.split import Limits, join_parts
 from rmqstore.read.store_parts import StoreParts
@@ -170,7 +170,7 @@ class _LogView:
         """
         segment = window.segment
         end = window.stopped
-        is_later_file = end == segment.start and segment != self._log.segments[0]
+        is_later_file = end == segment.start != self._log.min_offset
         if is_later_file and last_record_before(self._log, end) is None:
             return
         stop = window.records

@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
+from rmqstore.lazy import cached_property
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import to_batches

@@ -116,7 +116,8 @@ class MappedFile(Closing):
     @property
     def size(self) -> int:
         """Length of the file in bytes or, once it is mapped, the length that it was mapped with."""
-        return os.fstat(self._descriptor).st_size if self._data is None else len(self._data)
+        data = self._data
+        return os.fstat(self._descriptor).st_size if data is None else len(data)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
         """Return a view of the bytes ``[start, start + size)``, fewer only at the file's end."""
@@ -132,14 +133,16 @@ class MappedFile(Closing):
         """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the file."""
         if not len(starts):
             return np.empty(0, f"V{size}")
-        every = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))
+        data = self.data
+        every = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
         values: NDArray[np.void] = every[starts]
         return values
 
     @property
     def data(self) -> NDArray[np.uint8]:
         """The bytes, uint8 (nbytes,), mapped."""
-        if self._data is None:
+        data = self._data
+        if data is None:
             size = os.fstat(self._descriptor).st_size
             mapped: mmap.mmap | bytes = b""
             if size and lacks_room_for_holes(self._descriptor):
@@ -150,8 +153,8 @@ class MappedFile(Closing):
                 mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
                 if self._is_scattered:
                     platforms.will_read_few(mapped)
-            self._data = np.frombuffer(mapped, np.uint8)
-        return self._data
+            data = self._data = np.frombuffer(mapped, np.uint8)
+        return data
 
     def close(self) -> None:
         """Release the mapping and close the file."""

@@ -19,6 +19,7 @@ _CONTENT = b"rmqstore"  # in a file that no broker has made; a broker writes "lo
 # files, by process, device and inode: a child holds none of those that it inherits.
 _held: set[tuple[int, int, int]] = set()
 _guard = threading.Lock()
+platforms.keep_over_forks(_guard)
 
 
 class StoreLock:

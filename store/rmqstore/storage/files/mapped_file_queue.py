@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -16,16 +17,20 @@ from typing import NamedTuple, TypeAlias
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import AnyPath, Closing, Storage, StoredFile, path_of
 
 logger = logging.getLogger(__name__)
 _START = attrgetter("start")
+_numbers = count()  # of listings, in the order in which they began
 _MIN_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
 _MAX_LENGTHS = 8  # of files of one kind that are looked at
 
 
 class OpenFiles(Closing):
     """Files that stay open until too many others are: a descriptor each, and a mapping for some.
+
+    Threads may share it. A file is closed when it is not among these any more and nobody reads it.
 
     Args:
         storage: the storage to open the files in.
@@ -37,7 +42,7 @@ class OpenFiles(Closing):
     def __init__(self, storage: Storage = LOCAL, at_once: int = 2) -> None:
         self.storage = storage
         self._at_once = at_once
-        self._files: OrderedDict[str, StoredFile] = OrderedDict()
+        self._files: Recent[str, StoredFile] = Recent(at_once)
 
     def open(self, path: str) -> StoredFile:
         """Return the open file of that name.
@@ -47,32 +52,23 @@ class OpenFiles(Closing):
             UnreadableFileError: it is not a regular file, or longer than any that RocketMQ can
                 write.
         """
-        file = self._files.get(path)
-        if file is not None:
-            self._files.move_to_end(path)
-            return file
-        file = self._files[path] = self.storage.open(path)
-        if len(self._files) > self._at_once:
-            self._files.popitem(last=False)[1].close()
-        return file
+        files = self._files
+        file = files.get(path)
+        return files.put(path, self.storage.open(path)) if file is None else file
 
     def drop_outdated(self, path: str) -> None:
-        """Close a file if it has to be opened again; see :meth:`StoredFile.is_outdated`."""
+        """Give up a file if it has to be opened again; see :meth:`StoredFile.is_outdated`."""
         file = self._files.get(path)
         if file is not None and file.is_outdated():
             self.drop(path)
 
     def drop(self, path: str) -> None:
-        """Close a file if it is open."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
+        """Give up a file if it is open."""
+        self._files.drop(path)
 
     def close(self) -> None:
-        """Close all files."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        """Give up all files."""
+        self._files = Recent(self._at_once)
 
 
 class Segment(NamedTuple):
@@ -97,7 +93,8 @@ Lister: TypeAlias = Callable[[Sequence[str], Storage], list[Segment]]
 class MappedFileQueue:
     """The files of one or several folders, by the offsets in their names.
 
-    They are listed on creation and by :meth:`refresh`.
+    They are listed on creation and by :meth:`refresh`, which replaces the list: whoever looks at it
+    more than once takes it once.
 
     Args:
         folders: the folders that hold the files.
@@ -109,7 +106,7 @@ class MappedFileQueue:
     """
 
     # A reader of many queues has thousands of these.
-    __slots__ = ("_files", "_folders", "_list_files", "segments")
+    __slots__ = ("_files", "_folders", "_list_files", "_number", "segments")
 
     def __init__(
         self, folders: Sequence[AnyPath], files: OpenFiles, lister: Lister | None = None
@@ -117,16 +114,20 @@ class MappedFileQueue:
         self._folders = tuple(map(str, folders))
         self._files = files
         self._list_files = lister or list_segments
+        self._number = -1  # of the listing
         self.segments: list[Segment] = []
         self.refresh()
 
     def refresh(self) -> None:
         """List the files again: a broker creates and deletes files, a recovery recreates some."""
+        number = next(_numbers)
         gone = {segment.file for segment in self.segments}
-        self.segments = self._list_files(self._folders, self._files.storage)
-        for segment in self.segments:
+        segments = self._list_files(self._folders, self._files.storage)
+        for segment in segments:
             gone.discard(segment.file)
             self._files.drop_outdated(segment.file)
+        if number > self._number:  # otherwise another thread has listed them since
+            self._number, self.segments = number, segments
         for file in gone:
             # Another file may get its name.
             self._files.drop(file)
@@ -134,19 +135,20 @@ class MappedFileQueue:
     @property
     def min_offset(self) -> int:
         """Offset of the first byte of the first file, 0 if there is no file."""
-        return self.segments[0].start if self.segments else 0
+        segments = self.segments
+        return segments[0].start if segments else 0
 
     @property
     def max_offset(self) -> int:
         """Offset after the last byte of the last file, whether or not it was written."""
-        return self.segments[-1].end if self.segments else 0
+        segments = self.segments
+        return segments[-1].end if segments else 0
 
     def find(self, offset: int) -> Segment | None:
         """Return the file that covers the offset, None if no file does."""
-        row = bisect_right(self.segments, offset, key=_START) - 1
-        if row < 0 or offset >= self.segments[row].end:
-            return None
-        return self.segments[row]
+        segments = self.segments
+        row = bisect_right(segments, offset, key=_START) - 1
+        return segments[row] if row >= 0 and offset < segments[row].end else None
 
     def file_of(self, segment: Segment) -> StoredFile:
         """Return the opened file, one of the few that stay open or newly opened.

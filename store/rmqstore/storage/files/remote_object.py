@@ -459,7 +459,8 @@ class RemoteObject:
 
     def _await(self, low: int, high: int) -> None:
         """Wait for prefetched spans in a range."""
-        for group in [group for group in self._prefetched if group.touches(low, high)]:
-            self._prefetched.remove(group)
+        touched = [group for group in self._prefetched if group.touches(low, high)]
+        self._prefetched = [group for group in self._prefetched if group not in touched]
+        for group in touched:
             with self._noting_its_end():
                 group.wait()

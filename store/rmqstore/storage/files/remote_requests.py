@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from logging import INFO, WARNING
 from threading import Lock
 from time import monotonic, sleep
@@ -100,10 +99,7 @@ class RemoteRequests:
         self._attempts = attempts
         self._guard = Lock()
         self._n_ahead = 0
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(AT_ONCE, "rmqstore-fetch")
+        self._pool = ThreadPoolExecutor(AT_ONCE, "rmqstore-fetch")  # whose threads begin with work
 
     def list(self, key: str, name: str, *, recursive: bool) -> list[Any]:
         """Return the FileInfo of all that is in a folder; [] if there is no such folder."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import OptionError, RmqStoreError, UnreadableFileError
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.remote_object import BlockCache, RemoteObject
 from rmqstore.storage.files.remote_requests import Counts, RemoteRequests
 from rmqstore.storage.files.storage import (
@@ -343,6 +344,16 @@ def _ignore(_position: int, _data: NDArray[np.uint8]) -> None:
     """Take no note of bytes, which stay in the cache for their readers."""
 
 
+@dataclass(slots=True)
+class _Listing:
+    """What was listed since the last refresh."""
+
+    number: int  # how often the listings were renewed before
+    folders: dict[str, dict[str, Any]] = field(default_factory=dict)  # FileInfo by key and name
+    is_whole: bool = False  # whether all below the root is in it
+    is_stale: bool = False  # an object was found deleted or replaced
+
+
 class RemoteStorage:
     """Files of a remote file system, read-only.
 
@@ -376,13 +387,10 @@ class RemoteStorage:
             whole = whole.base_fs
         self._keeps_times = whole.type_name in _KEEP_TIMES
         self._cache = BlockCache()
-        self._objects: OrderedDict[str, RemoteObject] = OrderedDict()
-        self._folders: dict[str, dict[str, Any]] = {}  # FileInfo by name, by the key of the folder
+        self._objects: Recent[str, RemoteObject] = Recent(_OBJECTS_AT_ONCE)
         self._ends: dict[int, int] = {}
-        self._has_listed_all = False
         self._hidden = ""  # a key
-        self._listing = 0  # how often the listings were renewed
-        self._is_stale = False  # an object was found deleted or replaced
+        self._listing = _Listing(0)  # which a thread that lists keeps to its end
 
     def __repr__(self) -> str:
         return f"RemoteStorage({self._root!r})"
@@ -426,10 +434,7 @@ class RemoteStorage:
 
     def refresh(self) -> None:
         """Forget the listed files, so that they are listed again."""
-        self._is_stale = False
-        self._listing += 1
-        self._folders.clear()
-        self._has_listed_all = False
+        self._listing = _Listing(self._listing.number + 1)
 
     def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder; see :class:`Storage`."""
@@ -440,42 +445,46 @@ class RemoteStorage:
 
     def _listed(self, key: str, name: str) -> dict[str, Any]:
         """Return what is in a folder: FileInfo by name."""
-        if self._is_stale:
+        if self._listing.is_stale:
             self.refresh()
-        found = self._folders.get(key)
+        listing = self._listing
+        folders = listing.folders
+        found = folders.get(key)
         if found is not None:
             return found
         is_below = key.startswith(self.key + "/")
-        if self._has_listed_all and is_below:
-            return {}
-        if len(self._folders) >= _FOLDERS_APART and is_below:
-            self._list_below(self.key, self._root)
-            self._has_listed_all = True
-            return self._folders.get(key, {})
+        if listing.is_whole and is_below:
+            return folders.get(key, {})
+        if len(folders) >= _FOLDERS_APART and is_below:
+            folders |= self._list_below(self.key, self._root)
+            listing.is_whole = True
+            return folders.get(key, {})
         # Where a folder above is listed, it shows whether what leads to this one is there.
         above = key
         while is_below and above != self.key:
             above, _, child = above.rpartition("/")
-            if above in self._folders:
-                if child not in self._folders[above]:
+            if above in folders:
+                if child not in folders[above]:
                     return {}
                 break
         parent, _, own_name = key.rpartition("/")
         if is_below and parent.removeprefix(self.key).count("/") > 1:
             # Whoever looks at one queue of a topic looks at the others next.
-            self._list_below(parent, name.removesuffix(f"/{own_name}"))
-            return self._folders.setdefault(key, {})
+            folders |= self._list_below(parent, name.removesuffix(f"/{own_name}"))
+            return folders.setdefault(key, {})
         infos = self._requests.list(key, name, recursive=False)
-        found = self._folders[key] = _by_name(info for info in infos if info.path != self._hidden)
+        found = folders[key] = _by_name(info for info in infos if info.path != self._hidden)
         return found
 
-    def _list_below(self, key: str, name: str) -> None:
+    def _list_below(self, key: str, name: str) -> dict[str, dict[str, Any]]:
+        folders: dict[str, dict[str, Any]] = {}
         for info in self._requests.list(key, name, recursive=True):
             parent = info.path.rstrip("/").rpartition("/")[0]
             if info.path != self._hidden:
-                _add(self._folders.setdefault(parent, {}), info)
+                _add(folders.setdefault(parent, {}), info)
             if _is_folder(info):
-                self._folders.setdefault(info.path.rstrip("/"), {})
+                folders.setdefault(info.path.rstrip("/"), {})
+        return folders
 
     def _info(self, path: AnyPath) -> Any:  # noqa: ANN401
         """Return the FileInfo of a path, None if it does not exist."""
@@ -536,9 +545,7 @@ class RemoteStorage:
             except FileNotFoundError:
                 self.refresh()
                 raise
-        self._add(name, found)
-        self._objects.move_to_end(name)
-        return RemoteFile(path, found, self, self._ends)
+        return RemoteFile(path, self._objects.put(name, found), self, self._ends)
 
     def prepare(
         self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
@@ -550,26 +557,24 @@ class RemoteStorage:
         sizes: dict[str, int] = {}
         for name in files:
             with suppress(FileNotFoundError, UnreadableFileError):
-                if name not in self._objects:
+                if self._objects.get(name) is None:
                     sizes[name] = self.size(name)
 
-        def look(name: str) -> RemoteObject | None:
+        def look(name: str) -> None:
             with suppress(FileNotFoundError, RmqStoreError):
                 found = self._new_object(name)
                 file = RemoteFile(name, found, self, self._ends)
                 file.look(at_start=name in first, at_end=name in last)
-                return found
-            return None
+                self._objects.put(name, found)
 
         names = sorted(sizes)
         for size in {sizes[name] for name in names if name in last} - set(self._ends):
             # The end in one file shows where to look in others of its length.
             name = next(name for name in names if name in last and sizes[name] == size)
             names.remove(name)
-            self._add(name, look(name))
+            look(name)
         with ThreadPoolExecutor(_FILES_TOGETHER, "rmqstore-look") as pool:
-            for name, found in zip(names, pool.map(look, names), strict=True):
-                self._add(name, found)
+            list(pool.map(look, names))
 
     def _new_object(self, name: str) -> RemoteObject:
         return RemoteObject(
@@ -577,26 +582,20 @@ class RemoteStorage:
             self._cache,
             self._key(name),
             name,
-            listing=self._listing,
+            listing=self._listing.number,
             on_gone=self._note_gone,
         )
 
     def _note_gone(self) -> None:
         """Let the folders be listed again before they are looked at, as any thread may ask."""
-        self._is_stale = True
-
-    def _add(self, name: str, found: RemoteObject | None) -> None:
-        if found is not None:
-            self._objects[name] = found
-            if len(self._objects) > _OBJECTS_AT_ONCE:
-                self._objects.popitem(last=False)
+        self._listing.is_stale = True
 
     def is_outdated(self, name: str) -> bool:
         """Return whether an object that was opened is another since the listings were renewed."""
         found = self._objects.get(name)
         if found is None or found.is_gone or self._info(name) is None:
             return False  # what is gone says so when it is read
-        return not found.is_same_in(self._listing)
+        return not found.is_same_in(self._listing.number)
 
     def full_path(self, path: Path) -> Path:
         """Return the path: every name is absolute."""

@@ -73,7 +73,11 @@ class Status(NamedTuple):
 
 
 class StoredFile(Protocol):
-    """The bytes of one file, which are read as they are now. A context manager."""
+    """The bytes of one file, which are read as they are now. A context manager.
+
+    Threads share it, so whoever keeps files open for others does not close them: a file is closed
+    as well when nothing refers to it any more.
+    """
 
     @property
     def path(self) -> AnyPath:
@@ -147,7 +151,7 @@ class StoredFile(Protocol):
         """
 
     def close(self) -> None:
-        """Close the file. Arrays that were read stay valid."""
+        """Close the file, which nobody else may be reading. Arrays that were read stay valid."""
 
     def __enter__(self) -> Self: ...
 

@@ -245,8 +245,9 @@ class CommitLog(MappedFileQueue):
     def segment_spans(self, start: int, end: int) -> Iterator[SegmentSpan]:
         """Yield a range of the log file by file, with the gaps before and between them."""
         low = start
-        first = bisect_right(self.segments, start, key=attrgetter("end"))
-        for segment in islice(self.segments, first, None):
+        segments = self.segments
+        first = bisect_right(segments, start, key=attrgetter("end"))
+        for segment in islice(segments, first, None):
             if segment.start >= end:
                 break
             if segment.end <= low:
@@ -325,13 +326,14 @@ class CommitLog(MappedFileQueue):
         """
         times = np.zeros(len(physical_offsets), np.int64)
         is_right = np.zeros(len(physical_offsets), np.bool_)
-        starts = np.array([segment.start for segment in self.segments], np.int64)
+        segments = self.segments
+        starts = np.array([segment.start for segment in segments], np.int64)
         numbers = np.searchsorted(starts, physical_offsets, side="right") - 1
         order = np.argsort(physical_offsets, kind="stable")
         order = order[numbers[order] >= 0]
         bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1))
         for members in np.split(order, bounds[1:]) if len(bounds) else []:
-            segment = self.segments[int(numbers[members[0]])]
+            segment = segments[int(numbers[members[0]])]
             with suppress(FileDeletedError, UnreadableFileError):
                 file = self.file_of(segment)
                 last = segment.start + min(segment.size, file.size) - MAX_FIXED_BYTES

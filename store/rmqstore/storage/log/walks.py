@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -41,6 +40,7 @@ from rmqstore.format.columns.walk import (
 )
 from rmqstore.format.framing import FrameNumbers, Framing, StopKind
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, FIXED_PART_V4, Bytes, Mask, Positions
+from rmqstore.lazy import cached_property
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 

@@ -11,7 +11,6 @@ contradict is not trusted. Queue offsets that no trusted unit covers read as nev
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
@@ -158,21 +158,22 @@ class BatchConsumeQueue:
     def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
         self.folder = folder
         self._files = MappedFileQueue([folder], files or OpenFiles())
-        self._cached: OrderedDict[Segment, _File] = OrderedDict()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cached: Recent[Segment, _File] = Recent(_FILES_AT_ONCE)
         self._begins: dict[Segment, int] = {}
         self._known: _Known | None = None
 
     def refresh(self) -> None:
         """List the files again."""
         self._files.refresh()
-        self._cached.clear()
-        self._begins.clear()
-        self._known = None
+        self._forget()
 
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-        self._cached.clear()
+        self._forget()
 
     @property
     def is_present(self) -> bool:
@@ -188,7 +189,7 @@ class BatchConsumeQueue:
         """Return where the unit of a message stands, or should, in the address space of files."""
         segment = self._find(queue_offset)
         if segment is None:
-            return self.segments[0].start if self.segments else 0
+            return self._files.min_offset
         batches = self._load(segment).batches
         row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
         if row < 0:
@@ -407,35 +408,37 @@ class BatchConsumeQueue:
 
         Cached, except for files that hold no unit yet.
         """
-        if self._known is not None and len(self._begins) == len(self._files.segments):
-            return self._known
-        for segment in self._files.segments:
-            if segment not in self._begins and segment == self._files.segments[0]:
+        # Another thread may list the files again meanwhile.
+        known, by_file, listed = self._known, self._begins, self._files.segments
+        if known is not None and len(by_file) == len(listed):
+            return known
+        for segment in listed:
+            if segment not in by_file and segment == listed[0]:
                 batches = self._load(segment).batches
                 if len(batches.starts):
-                    self._begins[segment] = int(batches.starts[0])
-            elif segment not in self._begins:
+                    by_file[segment] = int(batches.starts[0])
+            elif segment not in by_file:
                 units = self._read_units(segment, 0, _PEEKED_UNITS)
                 batches = trusted(units, segment.start // _UNIT)
                 if not len(batches.starts) and len(units):
                     batches = self._load(segment).batches
                 if len(batches.starts):
-                    self._begins[segment] = int(batches.starts[0])
-        written = [segment for segment in self._files.segments if segment in self._begins]
-        begins = np.array([self._begins[segment] for segment in written], np.int64)
+                    by_file[segment] = int(batches.starts[0])
+        written = [segment for segment in listed if segment in by_file]
+        begins = np.array([by_file[segment] for segment in written], np.int64)
         widest = max((segment.size // _UNIT for segment in written), default=0) * MAX_BATCH
         fitting = np.flatnonzero(agreeing(begins, begins, widest))
         segments = [written[row] for row in fitting]
         tail = written[fitting[-1] + 1 :] if len(fitting) else []
         has_lost_tail = any(self._load(segment).n_written for segment in tail)
-        self._known = _Known(segments, begins[fitting].tolist(), has_lost_tail)
-        return self._known
+        known = self._known = _Known(segments, begins[fitting].tolist(), has_lost_tail)
+        return known
 
     def _load(self, segment: Segment) -> _File:
         """Return the trusted units of one file, to which a broker may still be writing."""
-        cached = self._cached.get(segment)
+        kept = self._cached
+        cached = kept.get(segment)
         if cached is not None and not len(self._read_units(segment, cached.n_written, 1)):
-            self._cached.move_to_end(segment)
             return cached
         written = self._files.file_of(segment).written_end(segment.size)
         n_written = -(-written // _UNIT)
@@ -448,20 +451,19 @@ class BatchConsumeQueue:
         if n_written and (not len(batches.starts) or batches.numbers[-1] != last):
             end = int(batches.ends[-1]) if len(batches.starts) else self._end_before(segment)
             batches = with_unknown(batches, end, last)
-        if len(batches.starts) and segment == self._files.segments[0]:
+        if len(batches.starts) and [segment] == self._files.segments[:1]:
             start, number = int(batches.starts[0]), int(batches.numbers[0])
             if number > first and start:
                 unknown = with_unknown(NO_BATCHES, start - 1, number - 1)
                 columns = zip(unknown, batches, strict=True)
                 batches = Batches(*(np.concatenate(pair) for pair in columns))
-        loaded = self._cached[segment] = _File(batches, n_written)
-        if len(self._cached) > _FILES_AT_ONCE:
-            self._cached.popitem(last=False)
-        return loaded
+        return kept.put(segment, _File(batches, n_written))
 
     def _end_before(self, segment: Segment) -> int:
         """Return the queue offset after the last unit in the files before one, 0 without units."""
-        for other in reversed(self._files.segments[: self._files.segments.index(segment)]):
+        for other in reversed(self._files.segments):
+            if other.start >= segment.start:
+                continue
             units = self._read_units(other, 0, other.size // _UNIT)
             batches = trusted(units, other.start // _UNIT)
             if len(batches.starts):

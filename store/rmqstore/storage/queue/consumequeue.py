@@ -127,7 +127,8 @@ class ConsumeQueue:
     @property
     def end_files(self) -> tuple[str, str] | None:
         """The first and the last file."""
-        return (self.segments[0].file, self.segments[-1].file) if self.segments else None
+        segments = self.segments
+        return (segments[0].file, segments[-1].file) if segments else None
 
     @property
     def n_full_bytes(self) -> int:
@@ -243,7 +244,7 @@ class ConsumeQueue:
     @property
     def begin(self) -> int:
         """The first queue offset with a unit, even if its record was deleted; 0 without files."""
-        return self.segments[0].start // _UNIT if self.segments else 0
+        return self._files.min_offset // _UNIT
 
     first = first_existing
     cut = cut_at
@@ -340,10 +341,11 @@ class ConsumeQueueExt(MappedFileQueue):
         Rows at whose position no whole head fits are left out.
         """
         offsets = addresses & _OFFSET_BITS  # Source: ConsumeQueueExt.java#unDecorate
-        file_starts = np.array([segment.start for segment in self.segments], np.int64)
+        segments = self.segments
+        file_starts = np.array([segment.start for segment in segments], np.int64)
         numbers = np.searchsorted(file_starts, offsets, side="right") - 1
         for number in np.unique(numbers[numbers >= 0]).tolist():
-            segment = self.segments[number]
+            segment = segments[number]
             size = min(self.file_of(segment).size, segment.size)
             rows = np.flatnonzero(
                 (numbers == number) & (offsets - segment.start <= size - _EXT_UNIT_BYTES)

@@ -8,7 +8,6 @@ offset in a gap has the size 0 and leads to the next message, which the broker s
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,6 +19,7 @@ from rmqstore.errors import CorruptQueueError, UnreadableFileError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.queue import NO_UNITS, Units, cut_at, find_first, weights_of
 
@@ -55,20 +55,22 @@ class SparseConsumeQueue:
     def __init__(self, folder: Path, files: OpenFiles) -> None:
         self.folder = folder
         self._files = MappedFileQueue([folder], files, _in_a_row)
-        self._cached: OrderedDict[Segment, _File] = OrderedDict()
-        self._spans: list[tuple[int, int]] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cached: Recent[Segment, _File] = Recent(_FILES_AT_ONCE)
+        self._spans: list[tuple[Segment, int, int]] | None = None
 
     def refresh(self) -> None:
         """List the files again: a compaction replaces them."""
         self._files.close()
         self._files.refresh()
-        self._cached.clear()
-        self._spans = None
+        self._forget()
 
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-        self._cached.clear()
+        self._forget()
 
     @property
     def is_present(self) -> bool:
@@ -87,14 +89,14 @@ class SparseConsumeQueue:
     @property
     def begin(self) -> int:
         """The queue offset of the first message that is left; 0 without one."""
-        return next((start for start, end in self._known_spans() if start < end), 0)
+        return next((start for _, start, end in self._known_spans() if start < end), 0)
 
     def end(self) -> int:
         """Return the queue offset after the last message.
 
         Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
         """
-        return max((end for _, end in self._known_spans()), default=0)
+        return max((end for _, _, end in self._known_spans()), default=0)
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
@@ -170,7 +172,7 @@ class SparseConsumeQueue:
 
     def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a message's unit and its position there, or where it should stand."""
-        for segment, (_, end) in zip(self._files.segments, self._known_spans(), strict=True):
+        for segment, _, end in self._known_spans():
             if queue_offset < end:
                 file = self._load(segment)
                 row = min(bisect_left(file.queue_offsets, queue_offset), len(file.numbers) - 1)
@@ -180,7 +182,7 @@ class SparseConsumeQueue:
     def overlaps(self) -> Iterator[tuple[str, str]]:
         """Yield each file whose messages do not all follow those of the file before it, and why."""
         before = 0
-        for segment, (start, end) in zip(self._files.segments, self._known_spans(), strict=True):
+        for segment, start, end in self._known_spans():
             if start < min(before, end):
                 yield (
                     segment.file,
@@ -188,21 +190,23 @@ class SparseConsumeQueue:
                 )
             before = max(before, end)
 
-    def _known_spans(self) -> list[tuple[int, int]]:
-        """Return the first queue offset of each file, and the one after its last."""
-        if self._spans is None:
-            self._spans = []
+    def _known_spans(self) -> list[tuple[Segment, int, int]]:
+        """Return each file with its first queue offset, and the one after its last."""
+        spans = self._spans
+        if spans is None:
+            spans = []
             for segment in self._files.segments:
                 offsets = self._load(segment).queue_offsets
                 span = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
-                self._spans.append(span)
-        return self._spans
+                spans.append((segment, *span))
+            self._spans = spans
+        return spans
 
     def _files_of(self, start: int, end: int) -> Iterator[_File]:
         """Yield the units of ``[start, end)`` by file; a message is in the first that has it."""
         at = start
-        for segment, span in zip(self._files.segments, self._known_spans(), strict=True):
-            if span[1] <= at or span[0] >= end:
+        for segment, first, last_end in self._known_spans():
+            if last_end <= at or first >= end:
                 continue
             file = self._load(segment)
             low, high = np.searchsorted(file.queue_offsets, (at, end)).tolist()
@@ -213,28 +217,26 @@ class SparseConsumeQueue:
                     file.numbers[rows],
                     Units(*(column[rows] for column in file.units)),
                 )
-            at = span[1]
+            at = last_end
 
     def _load(self, segment: Segment) -> _File:
         """Return the units of one file as it was at the first look since :meth:`refresh`.
 
         The file is read up to its last unit that can be right, as the broker does.
         """
-        cached = self._cached.get(segment)
-        if cached is None:
-            opened = self._files.file_of(segment)
-            n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
-            if n_units > _MAX_FILE_UNITS:
-                reason = f"{n_units} units in one file, more than memory should hold"
-                raise CorruptQueueError(segment.file, 0, reason)
-            stored = np.empty(n_units * _UNIT, np.uint8)
-            n_read = opened.read_into(stored, 0)
-            units = stored[: n_read // _UNIT * _UNIT].view(BATCH_UNIT)
-            cached = self._cached[segment] = _in_order(units)
-            if len(self._cached) > _FILES_AT_ONCE:
-                self._cached.popitem(last=False)
-        self._cached.move_to_end(segment)
-        return cached
+        kept = self._cached
+        cached = kept.get(segment)
+        if cached is not None:
+            return cached
+        opened = self._files.file_of(segment)
+        n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
+        if n_units > _MAX_FILE_UNITS:
+            reason = f"{n_units} units in one file, more than memory should hold"
+            raise CorruptQueueError(segment.file, 0, reason)
+        stored = np.empty(n_units * _UNIT, np.uint8)
+        n_read = opened.read_into(stored, 0)
+        units = stored[: n_read // _UNIT * _UNIT].view(BATCH_UNIT)
+        return kept.put(segment, _in_order(units))
 
 
 def _in_a_row(folders: Sequence[str], storage: Storage) -> list[Segment]:

@@ -29,7 +29,6 @@ import hashlib
 import logging
 import os
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -49,6 +48,7 @@ from rmqstore.storage.broker.folders import COMPACTION_LOGS
 from rmqstore.storage.files.local import LocalStorage
 from rmqstore.storage.files.mapped_file_queue import OpenFiles, Segment, cut_overlaps
 from rmqstore.storage.files.paths import StorePaths, is_queue_id, is_text
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
     AnyPath,
@@ -135,8 +135,8 @@ class TieredQueues:
         self.what = tier.what
         self._unit_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._log_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
-        self._open: OrderedDict[QueueKey, TieredQueue] = OrderedDict()
-        self._ids: dict[str, list[int]] | None = None
+        self._open: Recent[QueueKey, TieredQueue] = Recent(_QUEUES_AT_ONCE)
+        self._ids: dict[str, list[int]] = {}  # by topic, once they were listed
 
     def topics(self) -> list[str]:
         """Return every topic with a queue, sorted."""
@@ -144,19 +144,16 @@ class TieredQueues:
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        return self._queue_ids().get(topic, [])
+        return [*self._queue_ids().get(topic, ())]
 
     def queue(self, topic: str, queue_id: int) -> TieredQueue:
         """Return a queue; it is empty if there are no files."""
-        key = (topic, queue_id)
-        queue = self._open.get(key)
-        if queue is None:
-            files = (self._unit_files, self._log_files)
-            queue = self._open[key] = self.tier.open_queue(topic, queue_id, *files)
-            if len(self._open) > _QUEUES_AT_ONCE:
-                self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(key)
-        return queue
+        key, opened = (topic, queue_id), self._open
+        queue = opened.get(key)
+        if queue is not None:
+            return queue
+        files = (self._unit_files, self._log_files)
+        return opened.put(key, self.tier.open_queue(topic, queue_id, *files))
 
     def open(self, topic: str, queue_id: int) -> Queue:
         """Return the units of a queue; there are none if it has no files."""
@@ -168,21 +165,22 @@ class TieredQueues:
         return QueuePart(queue.log, queue.units, *queue.range(), str(self.folder))
 
     def _queue_ids(self) -> dict[str, list[int]]:
-        if self._ids is None:
-            self._ids = {topic: self.tier.queue_ids(topic) for topic in self.tier.topics()}
-        return self._ids
+        known = self._ids
+        if not known:
+            known.update({topic: self.tier.queue_ids(topic) for topic in self.tier.topics()})
+        return known
 
     def refresh(self) -> None:
         """List the files again."""
         self.tier.storage.refresh()
         self.close()
-        self._ids = None
 
     def close(self) -> None:
         """Close all files, and forget their listings."""
         self._unit_files.close()
         self._log_files.close()
-        self._open.clear()
+        self._open = Recent(_QUEUES_AT_ONCE)
+        self._ids = {}
 
 
 class CompactedLogs(NamedTuple):
@@ -400,21 +398,24 @@ class SegmentLister:
 
     def __call__(self, folders: Sequence[str], storage: Storage) -> list[Segment]:
         """Return the segments in some folders, by offset, without overlaps."""
-        self.mismatches = []
+        found: list[Mismatch] = []
         segments = [
             segment
             for folder in folders
             for entry in storage.list_folder(folder)
-            if (segment := self._segment(f"{folder}/{entry.name}", entry, storage)) is not None
+            if (segment := self._segment(f"{folder}/{entry.name}", entry, storage, found))
         ]
         segments.sort()
         for before, after in pairwise(segments):
             if after.start < before.end:
                 reason = f"the file begins inside of {before.file}, which ends at {before.end}"
-                self.mismatches.append(Mismatch(after.file, 0, reason))
+                found.append(Mismatch(after.file, 0, reason))
+        self.mismatches = found
         return cut_overlaps(segments) if segments else []
 
-    def _segment(self, file: str, entry: Entry, storage: Storage) -> Segment | None:
+    def _segment(
+        self, file: str, entry: Entry, storage: Storage, found: list[Mismatch]
+    ) -> Segment | None:
         match = _NAME.fullmatch(entry.name)
         if match is None:
             logger.warning("%s: not named as a file of tiered storage; it is passed over", file)
@@ -424,21 +425,21 @@ class SegmentLister:
             reason = f"no file begins at offset {start}"
             if start % self._unit:
                 reason += f", which is not a multiple of {self._unit}"
-            self.mismatches.append(Mismatch(file, 0, reason))
+            found.append(Mismatch(file, 0, reason))
             return None
         try:
             size = storage.size(file)
         except FileNotFoundError:
             if entry.is_link:
-                self.mismatches.append(Mismatch(file, 0, f"the path is {A_DANGLING_LINK}"))
+                found.append(Mismatch(file, 0, f"the path is {A_DANGLING_LINK}"))
             return None  # retention deleted the file during the listing
         except UnreadableFileError as err:
             reason = f"the path is {err.found}; {err.expected} is expected"
-            self.mismatches.append(Mismatch(file, 0, reason))
+            found.append(Mismatch(file, 0, reason))
             return None
         if size % self._unit:
             reason = f"the file ends inside of a unit of {self._unit} bytes"
-            self.mismatches.append(Mismatch(file, size - size % self._unit, reason))
+            found.append(Mismatch(file, size - size % self._unit, reason))
         return Segment(start, size, file)
 
 
@@ -490,11 +491,6 @@ class TieredQueue:
         """List the files again."""
         self.units.refresh()
         self.log.refresh()
-
-    def close(self) -> None:
-        """Close the files."""
-        self.units.close()
-        self.log.close()
 
 
 class CompactedQueue(TieredQueue):

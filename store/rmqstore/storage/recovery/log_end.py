@@ -65,7 +65,8 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> L
     Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover,
     #checkMessageAndReturnSize; DLedgerMmapFileStore.java#recover.
     """
-    if not log.segments:
+    segments = log.segments
+    if not segments:
         return LogEnd(0, "", "", 0)
     last_timestamp = 0
     start = first_scanned = scan_start(log, checkpoint)
@@ -75,7 +76,7 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> L
         start = min(start, first_scanned)
     after: FrameNumbers | None = None
     blank_start: int | None = None
-    for segment in log.segments:
+    for segment in segments:
         if segment.start < first_scanned or segment.end <= start_at:
             continue
         stop, file_timestamp = _scan(log, segment, after, max(segment.start, start_at))
@@ -94,7 +95,7 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> L
             )  # fmt: skip
         blank_start = segment.start + stop.position
     return LogEnd(
-        log.max_offset, str(log.segments[-1].path), "", 0, last_timestamp, start,
+        segments[-1].end, str(segments[-1].path), "", 0, last_timestamp, start,
         blank_start=blank_start,
     )  # fmt: skip
 

@@ -5,13 +5,13 @@ Source: ConsumeQueueStore.java.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_name_queues, ext_folders
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
@@ -28,13 +28,25 @@ _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
 _BATCH_QUEUES_AT_ONCE = 64
 
 
+class _Opened:
+    """The queues that were opened since the last refresh: plain ones, and others by their kind."""
+
+    __slots__ = ("batch_topics", "batches", "exts", "plain")
+
+    def __init__(self) -> None:
+        self.plain: Recent[QueueKey, Queue] = Recent(_QUEUES_AT_ONCE)
+        self.batches: Recent[QueueKey, Queue] = Recent(_BATCH_QUEUES_AT_ONCE)  # which keep units
+        self.exts: Recent[QueueKey, ConsumeQueueExt] = Recent(_QUEUES_AT_ONCE)
+        self.batch_topics: set[str] | None = None  # those with a folder
+
+
 class Queues:
     """Queues by topic and id: those with a folder, and those that only the log of a crash has.
 
     They are the source of what the log of the store has of the queues.
 
     The listings of queues that were opened are kept until :meth:`refresh`; few of their files stay
-    open.
+    open. A thread that reads a queue meanwhile goes on with the listing that it has.
 
     Args:
         paths: paths of the store.
@@ -48,10 +60,7 @@ class Queues:
         self._log = log
         self._ends = ends
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
-        self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
-        self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
-        self._in_batches: set[str] | None = None
-        self._batches: OrderedDict[QueueKey, None] = OrderedDict()  # of those, by their first use
+        self._opened = _Opened()
 
     def open(self, topic: str, queue_id: int) -> Queue:
         """Return a queue, as of the last :meth:`refresh` or of its first use since.
@@ -60,30 +69,22 @@ class Queues:
             StoreStateError: its files lack more units than memory should hold.
         """
         key = (topic, queue_id)
-        queue = self._open.get(key)
+        opened = self._opened
+        queue = opened.plain.get(key) or opened.batches.get(key)
         if queue is not None:
-            self._open.move_to_end(key)
             return queue
         tail = self._ends.recovered.get(key)
         if tail is None:
-            queue = self._open_files(topic, queue_id)
+            queue = self._open_files(opened, topic, queue_id)
         elif tail.is_short:
             raise StoreStateError(
                 f"{topic}-{queue_id}: its files lack more units than memory should hold; "
                 "read it with `scan=commitlog`, or build the queues with `rmqstore rebuild`"
             )
         else:
-            files = self._open_files(topic, queue_id, is_batch=tail.is_batch)
+            files = self._open_files(opened, topic, queue_id, is_batch=tail.is_batch)
             queue = RecoveredQueue(files, tail)
-        self._open[key] = queue
-        # Another one is closed if too many are kept. A BatchConsumeQueue keeps units that it read.
-        if queue.is_batch:
-            self._batches[key] = None
-            if len(self._batches) > _BATCH_QUEUES_AT_ONCE:
-                self.drop(self._batches.popitem(last=False)[0])
-        elif len(self._open) > _QUEUES_AT_ONCE:
-            self.drop(next(iter(self._open)))
-        return queue
+        return (opened.batches if queue.is_batch else opened.plain).put(key, queue)
 
     def part(self, topic: str, queue_id: int) -> QueuePart:
         """Return the messages of a queue that are in the log.
@@ -118,17 +119,21 @@ class Queues:
         firsts, lasts = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
         self._paths.storage.prepare(firsts | lasts, first=firsts, last=lasts)
 
-    def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
-        if self._in_batches is None:
-            self._in_batches = {*self._paths.batch_folders.topics()}
-        if is_batch or topic in self._in_batches or self._ends.in_rocksdb is not None:
+    def _open_files(
+        self, opened: _Opened, topic: str, queue_id: int, *, is_batch: bool = False
+    ) -> Queue:
+        batch_topics = opened.batch_topics
+        if batch_topics is None:
+            batch_topics = opened.batch_topics = {*self._paths.batch_folders.topics()}
+        in_rocksdb = self._ends.in_rocksdb
+        if is_batch or topic in batch_topics or in_rocksdb is not None:
             return open_files(
                 self._paths,
                 topic,
                 queue_id,
                 is_batch=is_batch,
                 files=self._files,
-                in_rocksdb=self._ends.in_rocksdb,
+                in_rocksdb=in_rocksdb,
             )
         return ConsumeQueue(self._paths.queue_folders.queue_name(topic, queue_id), self._files)
 
@@ -138,14 +143,12 @@ class Queues:
         It stays open until too many others are open.
         """
         key = (topic, queue_id)
-        ext = self._open_exts.get(key)
-        if ext is None:
-            folder = ext_folders(self._paths).queue(topic, queue_id)
-            ext = self._open_exts[key] = ConsumeQueueExt(folder, self._files)
-            if len(self._open_exts) > _QUEUES_AT_ONCE:
-                self._open_exts.popitem(last=False)[1].close()
-        self._open_exts.move_to_end(key)
-        return ext
+        exts = self._opened.exts
+        ext = exts.get(key)
+        if ext is not None:
+            return ext
+        folder = ext_folders(self._paths).queue(topic, queue_id)
+        return exts.put(key, ConsumeQueueExt(folder, self._files))
 
     @property
     def lack_records(self) -> bool:
@@ -157,8 +160,9 @@ class Queues:
         if are_queues_unreadable(self._paths):
             return []
         on_disk = {*self._paths.queue_folders.topics(), *self._paths.batch_folders.topics()}
-        if self._ends.in_rocksdb is not None:
-            on_disk |= self._ends.in_rocksdb.topics()
+        in_rocksdb = self._ends.in_rocksdb
+        if in_rocksdb is not None:
+            on_disk |= in_rocksdb.topics()
         return sorted(on_disk | {topic for topic, _ in self._ends.recovered})
 
     def batch_topics(self) -> set[str]:
@@ -174,8 +178,9 @@ class Queues:
                 *self._paths.queue_folders.queue_ids(topic),
                 *self._paths.batch_folders.queue_ids(topic),
             }
-        if self._ends.in_rocksdb is not None:
-            on_disk |= {*self._ends.in_rocksdb.queue_ids(topic)}
+        in_rocksdb = self._ends.in_rocksdb
+        if in_rocksdb is not None:
+            on_disk |= {*in_rocksdb.queue_ids(topic)}
         return sorted(on_disk | {number for name, number in self._ends.recovered if name == topic})
 
     def plain(self) -> list[QueueKey]:
@@ -183,11 +188,9 @@ class Queues:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
 
     def drop(self, key: QueueKey) -> None:
-        """Close a queue, so that it is opened from its files again."""
-        self._batches.pop(key, None)
-        queue = self._open.pop(key, None)
-        if queue is not None:
-            queue.close()
+        """Give up a queue, so that it is opened from its files again."""
+        self._opened.plain.drop(key)
+        self._opened.batches.drop(key)
 
     def refresh(self) -> None:
         """List the files of a queue again when it is used next; it may be of another kind then."""
@@ -196,7 +199,4 @@ class Queues:
     def close(self) -> None:
         """Close all files, and forget all listings."""
         self._files.close()
-        self._open.clear()
-        self._open_exts.clear()
-        self._batches.clear()
-        self._in_batches = None
+        self._opened = _Opened()

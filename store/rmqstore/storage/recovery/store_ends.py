@@ -1,16 +1,15 @@
 """The end of a store's log, and the ends of queues that only the log shows.
 
-Both are computed on first use and cached.
+Both are computed on first use and cached. Threads may do so at the same time, and find the same.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from functools import cached_property
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,12 +51,17 @@ from rmqstore.storage.recovery.queue_tails import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class RecordsAfter(NamedTuple):
     """The complete records after the end of a log, which a starting broker drops."""
 
     n_records: int
     n_bytes: int
+
+
+_NONE_AFTER = RecordsAfter(0, 0)
 
 
 class PlannedEnds(NamedTuple):
@@ -101,11 +105,11 @@ class StoreEnds:
         self._config = config
         self._log = log
         self.ignores_log_end = ignore_log_end
-        self.after_end = RecordsAfter(0, 0)  # once ``log_end`` was looked for
+        self._found: dict[str, Any] = {}
         if planned is not None:
-            self.recovered = planned.recovered
+            self._found["recovered"] = planned.recovered
             if planned.is_log_end_known:
-                self.log_end = planned.log_end
+                self._found["log_end"] = planned.log_end, _NONE_AFTER
 
     @property
     def were_of_closed_store(self) -> bool:
@@ -119,21 +123,37 @@ class StoreEnds:
 
     def forget(self) -> None:
         """Drop the cached ends, because another process has repaired the store."""
-        for name in ("log_end", "_recovered_queues", "recovered", "in_rocksdb"):
-            self.__dict__.pop(name, None)
+        self._found = {}
+
+    def _once(self, name: str, find: Callable[[], T]) -> T:
+        """Return what is looked for on first use, and kept until :meth:`forget`."""
+        found = self._found  # what another thread forgets meanwhile is not kept
+        if name not in found:
+            found[name] = find()
+        kept: T = found[name]
+        return kept
 
     def replace_log_end(self, log_end: LogEnd) -> None:
         """Set the end that a later walk of the log has shown."""
-        self.log_end = log_end
+        self._found["log_end"] = log_end, self.after_end
 
-    @cached_property
+    @property
     def log_end(self) -> LogEnd | None:
         """The end of the log of a store with an ``abort`` file; None if the store was closed."""
-        return retry(self._find_log_end, Deletions(self))
+        return self._log_end_and_after()[0]
 
-    def _find_log_end(self) -> LogEnd | None:
+    @property
+    def after_end(self) -> RecordsAfter:
+        """What a starting broker drops after that end."""
+        return self._log_end_and_after()[1]
+
+    def _log_end_and_after(self) -> tuple[LogEnd | None, RecordsAfter]:
+        return self._once("log_end", lambda: retry(self._find_log_end, Deletions(self)))
+
+    def _find_log_end(self) -> tuple[LogEnd | None, RecordsAfter]:
+        after_end = _NONE_AFTER
         if self.ignores_log_end or not self._paths.has_abort:
-            return None
+            return None, after_end
         append_start = read_intent(self._paths)
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
         # Records after the end are not lost if a running broker wrote them, or an append of ours
@@ -146,13 +166,13 @@ class StoreEnds:
         end = before_blank_of(self._log, scanned)
         if not is_running and append_start != end.physical_offset:
             # Stale records may stand in a blank.
-            self.after_end = RecordsAfter(*count_after(self._log, scanned))
-        if self.after_end.n_records:
+            after_end = RecordsAfter(*count_after(self._log, scanned))
+        if after_end.n_records:
             logger.warning(
                 "%s: %s; its log ends at physical offset %d: %s. "
                 "%d records of %d bytes follow, which a broker that starts drops; %s",
                 end.path, of_state, end.physical_offset, end.reason or "nothing was written there",
-                *self.after_end, rendered(READS_AFTER_END),
+                *after_end, rendered(READS_AFTER_END),
             )  # fmt: skip
         elif end.reason:
             logger.warning(
@@ -160,7 +180,7 @@ class StoreEnds:
                 "the %d bytes after it are not messages: %s",
                 end.path, of_state, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
-        return end
+        return end, after_end
 
     def _after_refused(self, end: LogEnd) -> LogEnd:
         """Return the end of a running broker's log, which continues after a refused record.
@@ -189,7 +209,8 @@ class StoreEnds:
 
         In a closed store the bytes of the log show where the records end.
         """
-        return None if self.log_end is None else self.log_end.physical_offset
+        end = self.log_end
+        return None if end is None else end.physical_offset
 
     def log_slice(self) -> LogSlice:
         """Return the range of the log up to its end; for a closed store, up to its last byte."""
@@ -208,18 +229,18 @@ class StoreEnds:
             return FOREVER  # the store was closed, or its broker runs: all writes can be read
         return read_checkpoint(self._paths).index_msg_timestamp
 
-    @cached_property
+    @property
     def in_rocksdb(self) -> RocksDbQueues | None:
         """The queues in RocksDB, to which :attr:`recovered` adds the missing units."""
-        return None if self._paths.rocksdb_queues is None else RocksDbQueues.of(self._paths)
+        return self._once("in_rocksdb", lambda: RocksDbQueues.of(self._paths))
 
-    @cached_property
+    @property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
         """The ends of queues that only the log has, after a crash or in a copy of a running store.
 
         Another process can be given them: see :func:`recovered_within`.
         """
-        return self._recovered_queues.tails
+        return self._once("recovered", lambda: self._recovered_queues.tails)
 
     def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostSpan]:
         """Return the unreadable parts of the log that may have held messages of recovered queues.
@@ -239,9 +260,9 @@ class StoreEnds:
             pointed_at.update(np.unique(matches).tolist())
         return [span for span in lost if span.start not in pointed_at]
 
-    @cached_property
+    @property
     def _recovered_queues(self) -> RecoveredQueues:
-        return retry(self._recover_queues, Deletions(self))
+        return self._once("queues", lambda: retry(self._recover_queues, Deletions(self)))
 
     def _recover_queues(self) -> RecoveredQueues:
         if are_queues_unreadable(self._paths):
