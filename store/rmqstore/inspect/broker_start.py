@@ -45,7 +45,6 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import kept_end
 from rmqstore.storage.queue.queue import records_end
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_log_end
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
@@ -70,7 +69,7 @@ class BrokerStart(NamedTuple):
 
 def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart | None:
     """Return what a starting broker would do; None for queues or a log of another kind."""
-    if log.entry_segments or RocksDbQueues.of(paths) is not None:
+    if log.entry_segments or paths.rocksdb_queues is not None:
         return None
     end = ends.log_end
     if end is not None:
@@ -86,6 +85,22 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
             start = segment.start
     log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues=units_end >= log_end)
+
+
+def fate_of_database(paths: StorePaths) -> str:
+    """Say what a starting broker does with a database of queues that cannot be opened.
+
+    Source: DBImpl::Recover of RocksDB, which makes a new one without CURRENT, but not beside a
+    write-ahead log.
+    """
+    assert paths.rocksdb_queues is not None
+    names = [entry.name for entry in paths.storage.list_folder(paths.rocksdb_queues)]
+    if any(name == "CURRENT" or name.endswith(".log") for name in names):
+        return "a broker does not start"
+    return (
+        "a broker that starts makes an empty database, and fills it from the log as far as it "
+        "reads that"
+    )
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:

@@ -15,7 +15,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
-from rmqstore.errors import NotAStoreError, RmqStoreError, install, number_of
+from rmqstore.errors import (
+    NotAStoreError,
+    RmqStoreError,
+    install,
+    number_of,
+)
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.opening import open_for
@@ -163,12 +168,16 @@ def _store(
             kind = store.parts.kind()
             end = store.parts.ends.log_end
             after = store.parts.ends.after_end
+            is_damaged = store.parts.ends.rocksdb_damage is not None
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
         if isinstance(err, NotAStoreError):
             cure = f"name the folder that holds commitlog/; {cure}"
         return Check(name, WRONG, str(err), cure)
     found = "; ".join(kind.lines())
+    if is_damaged:
+        cure = f"rmqstore verify {name} says what to do; --scan commitlog reads the messages"
+        return Check(name, WRONG, found, cure)
     if end is None:
         return Check(name, OK, found)
     found = f"{found}; it was not closed"

@@ -124,6 +124,18 @@ _REMEDIES = {
         "those that are too long, and builds the queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
+    "database": Remedy(
+        "high",
+        "The RocksDB database with queues lacks files or is damaged, so consumers, and reads by "
+        "queue, do not get its messages. They are in the log still.",
+        "Do not start the broker yet. Get all files of the database from a backup that was made "
+        "while the broker was stopped, put them in the place of these, and check again:",
+        "rmqstore verify PATH",
+        "Without a backup, move all files of the database away, and leave folders of topics where "
+        "they are: a broker that starts makes an empty database, and builds its queues from the "
+        "log. Before it does, copy all messages out:",
+        "rmqstore export PATH messages.parquet --scan commitlog --all",
+    ),
     "type": Remedy(
         "high",
         "A broker from 5.0 on does not start on this store: its topics and the folders of their "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from itertools import islice
@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
+    CorruptDatabaseError,
     CorruptRecordError,
     Finding,
     NotPermittedError,
     OffsetOutOfRangeError,
+    UnsupportedFeatureError,
     number_of,
     rendered,
 )
@@ -48,7 +50,12 @@ from rmqstore.format.layout import (
     Mask,
 )
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
+from rmqstore.inspect.broker_start import (
+    BrokerStart,
+    fate_of_database,
+    foresee,
+    misplaced_files,
+)
 from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import warn_of_database
 from rmqstore.inspect.verify_epochs import epoch_findings
@@ -69,11 +76,7 @@ from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
 from rmqstore.storage.queue.queue import Queue, chunks, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.rocksdb_queue import (
-    RocksDbQueues,
-    are_queues_unreadable,
-    has_unreadable_queues,
-)
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end, n_written
@@ -124,7 +127,13 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
                 StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
             )
         with local as local_store:
-            found += _found_in_store(local_store, progress)
+            try:
+                found += _found_in_store(local_store, progress)
+            except CorruptDatabaseError as err:
+                if local_store.parts.ends.in_rocksdb is None:
+                    raise
+                local_store.parts.leave_out_rocksdb(err)
+                found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)
     yield from in_order(found)
@@ -139,6 +148,10 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             text += "; the table has no valid file: a broker that loads it does not start"
             kind = "tables"
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
+    damage = store.parts.ends.rocksdb_damage
+    if damage is not None:
+        text = f"queues cannot be read ({damage.reason}); {fate_of_database(store.paths)}"
+        yield Finding("queue", damage.path, text, "database")
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
@@ -169,7 +182,8 @@ def _wrong_units_and_keys(
     # What a running broker has written since its log was looked at is not compared.
     is_running = store.paths.has_abort and store.paths.storage.is_locked(store.paths.lock)
     known_until = end if is_running else FOREVER
-    queues = _Queues(store.paths, log, broker, known_until)
+    ends = store.parts.ends
+    queues = _Queues(store.paths, log, broker, known_until, ends.in_rocksdb)
     gaps: list[Span] = []
     batch_topics = store.paths.batch_folders.topics()
     has_entries = bool(log.entry_segments)
@@ -188,13 +202,10 @@ def _wrong_units_and_keys(
         keys.add(requests, read_tag_keys(data, headers), headers.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     gaps = [gap for gap in gaps if gap.start < known_until]
-    if has_unreadable_queues(store.paths):
-        logger.warning(
-            "%s holds RocksDB queues, which are not compared with the log",
-            store.paths.rocksdb_queues,
-        )
-    if not are_queues_unreadable(store.paths):
-        yield from queues.findings(gaps, store.parts.ranges.lmq_messages_apart)
+    if isinstance(ends.why_unread, UnsupportedFeatureError):
+        logger.warning("queues in RocksDB are not compared with the log: %s", ends.why_unread)
+    if not ends.are_queues_unread:
+        yield from queues.findings(gaps)
         if batch_topics:
             yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
@@ -220,8 +231,7 @@ def _damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Fi
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
     """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
-    in_rocksdb = RocksDbQueues.of(store.paths)
-    levels = find_delay_levels(store.paths, store.parts.log, in_rocksdb)
+    levels = find_delay_levels(store.paths, store.parts.log, store.parts.ends.in_rocksdb)
     if not levels.are_known:
         logger.warning(
             "%s: times of delivery in %s follow another messageDelayLevel than RocketMQ's usual "
@@ -614,7 +624,12 @@ class _Tally:
 
 class _Queues:
     def __init__(
-        self, paths: StorePaths, log: CommitLog, start: BrokerStart | None, log_end: int
+        self,
+        paths: StorePaths,
+        log: CommitLog,
+        start: BrokerStart | None,
+        log_end: int,
+        in_rocksdb: RocksDbQueues | None,
     ) -> None:
         self._paths = paths
         self._log = log
@@ -625,7 +640,7 @@ class _Queues:
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
-        self._in_rocksdb = RocksDbQueues.of(paths)
+        self._in_rocksdb = in_rocksdb
         self._flushed_until = FOREVER
         if self._in_rocksdb is not None and paths.has_abort:
             self._flushed_until = self._in_rocksdb.checkpoint
@@ -696,13 +711,13 @@ class _Queues:
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
         return headers if keeps.all() else headers.take(keeps)
 
-    def findings(self, gaps: Iterable[Span], apart: Container[str]) -> Iterator[Finding]:
+    def findings(self, gaps: Iterable[Span]) -> Iterator[Finding]:
         """Yield the findings queue by queue, and how many messages all of them lose.
 
         Args:
             gaps: the parts of the log in which no complete record lies.
-            apart: light message queues that lie in RocksDB and are left out.
         """
+        is_unread = self._in_rocksdb is None and self._paths.rocksdb_queues is not None
         self._compare_waiting()
         in_files = (*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues())
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
@@ -712,8 +727,8 @@ class _Queues:
         ordered = sorted(gaps)
         given_again = []
         for (topic, queue_id), tally in sorted(self._tallies.items()):
-            if topic in apart:
-                continue
+            if is_unread and not has_queue_folder(self._paths, topic):
+                continue  # its queues may be in the database
             of_deleted[topic] += tally.n_earlier
             # A topic that was deleted has neither an entry in topics.json nor queues.
             is_unknown = self._known_topics and topic not in self._known_topics

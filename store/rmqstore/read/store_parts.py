@@ -17,6 +17,7 @@ from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
     CorruptConfigError,
+    CorruptDatabaseError,
     NotAStoreError,
     OptionError,
     RmqStoreError,
@@ -40,7 +41,6 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, path_of
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
 from rmqstore.storage.queue.tiered import (
     METADATA,
     CompactedLogs,
@@ -93,8 +93,13 @@ class StoreKind(NamedTuple):
         return [str(self), *(f"not read: {text}" for text in self.not_read)]
 
 
-def store_kind(paths: StorePaths) -> StoreKind:
-    """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
+def store_kind(paths: StorePaths, why_unread: RmqStoreError | None = None) -> StoreKind:
+    """Return the kind of a store, by the files that it has. Reads the checkpoint at most.
+
+    Args:
+        paths: the files of the store.
+        why_unread: why its queues in RocksDB cannot be read; None if they can.
+    """
     log = "CommitLog"
     if paths.dledger_logs:
         is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
@@ -106,8 +111,8 @@ def store_kind(paths: StorePaths) -> StoreKind:
         queues.append("RocksDB")
     version = earliest_release(paths)
     not_read = messages_elsewhere(paths)
-    if has_unreadable_queues(paths):
-        not_read.append(f"queues in {paths.rocksdb_queues}, {NEED_ROCKSDB}")
+    if why_unread is not None:
+        not_read.append(f"queues in RocksDB: {why_unread}")
     if not can_read_rocksdb():
         for folder in BrokerConfig(paths).databases():
             not_read.append(f"tables of the broker in {folder}, {NEED_ROCKSDB}")
@@ -277,6 +282,11 @@ class StoreParts(Closing):
         self.refresh()
         self.ends.forget()
 
+    def leave_out_rocksdb(self, why: CorruptDatabaseError) -> None:
+        """Go on without the queues in RocksDB, of which a part could not be read."""
+        self.forget()
+        self.ends.leave_out_rocksdb(why)
+
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone, which now hold the units recovered from the log."""
         self.ends.recovered.pop(key, None)
@@ -334,7 +344,7 @@ class StoreParts(Closing):
         names = [f"{tier.what} in {tier.folder}" for tier in self.tiers]
         if not self.has_store:
             return StoreKind(", ".join(names), "files", "5.1", ())
-        return reduce(tiered_kind, names, store_kind(self.paths))
+        return reduce(tiered_kind, names, store_kind(self.paths, self.ends.why_unread))
 
     @property
     def tiers(self) -> Sequence[TieredQueues]:

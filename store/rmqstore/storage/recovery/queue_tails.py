@@ -45,7 +45,7 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
-from rmqstore.spans import LostSpan, QueueKey
+from rmqstore.spans import FOREVER, LostSpan, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
@@ -285,11 +285,16 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
     )  # fmt: skip
 
 
-def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
-    """Return whether the newest record of a log is in its queue; true if no record has a queue.
+def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FOREVER) -> bool:
+    """Return whether the newest record of a log is in its queues; true if no record has a queue.
 
     Queues are built in the order of the log, so those of a store that was closed properly have
     this record. The check reads few bytes, because every read by queue begins with it.
+
+    Args:
+        log: the log of the store.
+        open_queue: returns the files of a queue, None for one that is not to be recovered.
+        built_until: physical offset from which on a database of queues lacks records.
     """
     for segment in reversed(log.segments):
         for window in walk_back(
@@ -299,18 +304,31 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
                 valid = window.without_torn(window.data, headers, whole)
                 rows = np.flatnonzero(valid & have_units(headers.column("sys_flag")))
                 if len(rows):
-                    is_built = _is_built(window.data, headers.take(rows[-1:]), open_queue)
+                    newest = headers.take(rows[-1:])
+                    is_built = _is_built(window.data, newest, open_queue)
+                    is_built &= int(newest.column("physical_offset")[0]) < built_until
                     if is_built and window.stopped < window.end and window.damage is not None:
                         _warn_of_cut(log, window.stopped, window.end, window.records.reason)
                     return is_built
     return True
 
 
-def _is_built(data: Bytes, head: RecordHeaders, open_queue: OpenQueue) -> bool:
-    topic = topic_names(topics(data, head).dictionary_encode())[0]
-    opened = open_queue(topic, int(head.column("queue_id")[0]))
-    if opened is None:
-        return True
+def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool:
+    """Return whether a record is in its queue, and in the light message queues that it names."""
+    topic = topic_names(topics(data, record).dictionary_encode())[0]
+    opened = open_queue(topic, int(record.column("queue_id")[0]))
+    batch_topics = [topic] if opened is not None and opened.queue.is_batch else []
+    if opened is not None and not _has_unit(opened, record):
+        return False
+    in_lmqs = lmq_headers(data, record, batch_topics)
+    for row, name in enumerate(topics(data, in_lmqs).to_pylist()):
+        lmq = open_queue(name, 0)
+        if lmq is not None and not _has_unit(lmq, in_lmqs.take(np.array([row]))):
+            return False
+    return True
+
+
+def _has_unit(opened: OpenedQueue, head: RecordHeaders) -> bool:
     physical_offset = int(head.column("physical_offset")[0])
     with closing(opened.queue) as queue:
         if queue.unit(int(head.column("queue_offset")[0]))[0] == physical_offset:

@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError, rendered
+from rmqstore.errors import (
+    READS_AFTER_END,
+    CorruptDatabaseError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    UnsupportedFeatureError,
+    rendered,
+)
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
@@ -26,7 +33,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import committed_since, read_intent
 from rmqstore.storage.queue.queue import RecoveredUnits, records_end
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues, are_queues_unreadable
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
@@ -112,7 +119,7 @@ class StoreEnds:
 
     def forget(self) -> None:
         """Drop the cached ends, because another process has repaired the store."""
-        for name in ("log_end", "_recovered_queues", "recovered", "in_rocksdb"):
+        for name in ("log_end", "_recovered_queues", "recovered", "_rocksdb"):
             self.__dict__.pop(name, None)
 
     def replace_log_end(self, log_end: LogEnd) -> None:
@@ -200,9 +207,43 @@ class StoreEnds:
         return read_checkpoint(self._paths).index_msg_timestamp
 
     @cached_property
+    def _rocksdb(self) -> RocksDbQueues | CorruptDatabaseError | UnsupportedFeatureError | None:
+        try:
+            return RocksDbQueues.of(self._paths)
+        except (CorruptDatabaseError, UnsupportedFeatureError) as err:
+            return err
+
+    @property
     def in_rocksdb(self) -> RocksDbQueues | None:
-        """The queues in RocksDB, to which :attr:`recovered` adds the missing units."""
-        return None if self._paths.rocksdb_queues is None else RocksDbQueues.of(self._paths)
+        """The queues in RocksDB, to which :attr:`recovered` adds the missing units.
+
+        None if there are none, or if they cannot be read.
+        """
+        return self._rocksdb if isinstance(self._rocksdb, RocksDbQueues) else None
+
+    @property
+    def why_unread(self) -> CorruptDatabaseError | UnsupportedFeatureError | None:
+        """Why queues in RocksDB cannot be read; None if they can, or if there are none."""
+        return None if isinstance(self._rocksdb, RocksDbQueues) else self._rocksdb
+
+    @property
+    def rocksdb_damage(self) -> CorruptDatabaseError | None:
+        """The damage because of which queues in RocksDB cannot be read."""
+        return self._rocksdb if isinstance(self._rocksdb, CorruptDatabaseError) else None
+
+    def leave_out_rocksdb(self, why: CorruptDatabaseError) -> None:
+        """Take the queues in RocksDB for damaged: a part of them could not be read."""
+        self.forget()
+        self._rocksdb = why
+
+    @property
+    def are_queues_unread(self) -> bool:
+        """Whether all queues are such ones, and the log is not read for them.
+
+        Source: CombineConsumeQueueStore.java, which keeps both kinds.
+        """
+        is_unread = isinstance(self.why_unread, UnsupportedFeatureError)
+        return is_unread and not self._paths.queue_folders.topics()
 
     @cached_property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
@@ -235,12 +276,13 @@ class StoreEnds:
         return retry(self._recover_queues, Deletions(self))
 
     def _recover_queues(self) -> RecoveredQueues:
-        if are_queues_unreadable(self._paths):
+        if self.are_queues_unread:
             return RecoveredQueues({})
         known_topics = {*self._config.topics()}
         batch_topics = {*self._config.batch_topics()} if known_topics else set()
         since = committed_since(self._paths)
         in_rocksdb = self.in_rocksdb
+        is_damaged = self.rocksdb_damage is not None
 
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
             if in_rocksdb is None and not can_name_queues(topic):
@@ -250,6 +292,7 @@ class StoreEnds:
                 self._paths, topic, queue_id, is_batch=is_batch, in_rocksdb=in_rocksdb
             )
             is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
+            is_listed |= is_damaged  # a queue that is not found may be in the database
             if queue.is_present or is_listed:
                 return OpenedQueue(queue)
             # The topic was deleted, unless an append of ours was killed: it enters its topics in
@@ -263,7 +306,10 @@ class StoreEnds:
                 scanned_from = self._log.min_offset if flushed is None else flushed.start
                 end = end._replace(scanned_from=min(end.scanned_from, scanned_from))
             return recover_crashed(self._log, end, open_queue, self._rules())
-        if is_newest_built(self._log, open_queue):
+        built_until = FOREVER if in_rocksdb is None else in_rocksdb.checkpoint
+        if is_damaged:
+            built_until = 0
+        if is_newest_built(self._log, open_queue, built_until):
             return RecoveredQueues({})
         end = self._scanned_end()
         return recover_closed(
