@@ -87,22 +87,6 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues=units_end >= log_end)
 
 
-def fate_of_database(paths: StorePaths) -> str:
-    """Say what a starting broker does with a database of queues that cannot be opened.
-
-    Source: DBImpl::Recover of RocksDB, which makes a new one without CURRENT, but not beside a
-    write-ahead log.
-    """
-    assert paths.rocksdb_queues is not None
-    names = [entry.name for entry in paths.storage.list_folder(paths.rocksdb_queues)]
-    if any(name == "CURRENT" or name.endswith(".log") for name in names):
-        return "a broker does not start"
-    return (
-        "a broker that starts makes an empty database, and fills it from the log as far as it "
-        "reads that"
-    )
-
-
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     """Yield files with a wrong length or name; because of most of them a broker does not start."""
     yield from _refused("log", paths, paths.commitlogs, "mapped_file_size_commit_log")

@@ -15,12 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
-from rmqstore.errors import (
-    NotAStoreError,
-    RmqStoreError,
-    install,
-    number_of,
-)
+from rmqstore.errors import NotAStoreError, RmqStoreError, install, number_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.opening import open_for

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from itertools import islice
@@ -22,7 +22,6 @@ from rmqstore.errors import (
     Finding,
     NotPermittedError,
     OffsetOutOfRangeError,
-    UnsupportedFeatureError,
     number_of,
     rendered,
 )
@@ -37,6 +36,7 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
     topic_names,
 )
+from rmqstore.format.columns.inner_batch import is_inner_batch
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.walk import cut_batches
@@ -50,12 +50,7 @@ from rmqstore.format.layout import (
     Mask,
 )
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect.broker_start import (
-    BrokerStart,
-    fate_of_database,
-    foresee,
-    misplaced_files,
-)
+from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import warn_of_database
 from rmqstore.inspect.verify_epochs import epoch_findings
@@ -64,19 +59,18 @@ from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
 from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.store_parts import StoreParts, messages_elsewhere
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.files.paths import StorePaths, can_have_queue, ext_folders, has_queue_folder
+from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
 from rmqstore.storage.queue.queue import Queue, chunks, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end, n_written
@@ -114,10 +108,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     if not tiers:
         store.parts.require("verify")
     if store.parts.has_store:
-        unread = store.parts.kind().not_read
-        for text in messages_elsewhere(store.paths):
-            if text in unread:
-                logger.warning("%s: not looked at: %s", store.paths.root, text)
+        for text in store.parts.kind().not_read:
+            logger.warning("%s: not looked at: %s", store.paths.root, text)
         warn_of_database(store.parts)
         local: AbstractContextManager[MessageStore] = nullcontext(store)
         if tiers:
@@ -132,7 +124,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             except CorruptDatabaseError as err:
                 if local_store.parts.ends.in_rocksdb is None:
                     raise
-                local_store.parts.leave_out_rocksdb(err)
+                local_store.parts.forget()
+                local_store.parts.ends.leave_out_rocksdb(err)
                 found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)
@@ -150,7 +143,10 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
     damage = store.parts.ends.rocksdb_damage
     if damage is not None:
-        text = f"queues cannot be read ({damage.reason}); {fate_of_database(store.paths)}"
+        text = (
+            f"queues cannot be read ({damage.reason}); a broker does not start, but where neither "
+            "CURRENT nor a write-ahead log is left, it makes an empty database"
+        )
         yield Finding("queue", damage.path, text, "database")
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
@@ -182,10 +178,10 @@ def _wrong_units_and_keys(
     # What a running broker has written since its log was looked at is not compared.
     is_running = store.paths.has_abort and store.paths.storage.is_locked(store.paths.lock)
     known_until = end if is_running else FOREVER
-    ends = store.parts.ends
-    queues = _Queues(store.paths, log, broker, known_until, ends.in_rocksdb)
+    queues = _Queues(store.parts, broker, known_until)
     gaps: list[Span] = []
     batch_topics = store.paths.batch_folders.topics()
+    in_batches: set[str] = set()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
     rules = DispatchRules(delay_levels=_delay_levels(store))
@@ -197,15 +193,15 @@ def _wrong_units_and_keys(
         headers = queues.without_torn(data, all_headers) if has_entries else all_headers
         requests = read_requests(data, headers, rules)
         queues.compare(requests)
+        in_batches |= requests.units.topics_of(is_inner_batch(headers))
         with_units = headers.take(have_units(headers.column("sys_flag")))
         queues.compare(read_requests(data, lmq_headers(data, with_units, batch_topics), rules))
         keys.add(requests, read_tag_keys(data, headers), headers.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     gaps = [gap for gap in gaps if gap.start < known_until]
-    if isinstance(ends.why_unread, UnsupportedFeatureError):
-        logger.warning("queues in RocksDB are not compared with the log: %s", ends.why_unread)
-    if not ends.are_queues_unread:
+    if not store.parts.ends.are_queues_unread:
         yield from queues.findings(gaps)
+        yield from queues.not_of_batches(in_batches)
         if batch_topics:
             yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
@@ -623,16 +619,9 @@ class _Tally:
 
 
 class _Queues:
-    def __init__(
-        self,
-        paths: StorePaths,
-        log: CommitLog,
-        start: BrokerStart | None,
-        log_end: int,
-        in_rocksdb: RocksDbQueues | None,
-    ) -> None:
-        self._paths = paths
-        self._log = log
+    def __init__(self, parts: StoreParts, start: BrokerStart | None, log_end: int) -> None:
+        paths = self._paths = parts.paths
+        self._log = parts.log
         self._start = start
         self._log_end = log_end
         self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
@@ -640,7 +629,7 @@ class _Queues:
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
-        self._in_rocksdb = in_rocksdb
+        self._in_rocksdb = parts.ends.in_rocksdb
         self._flushed_until = FOREVER
         if self._in_rocksdb is not None and paths.has_abort:
             self._flushed_until = self._in_rocksdb.checkpoint
@@ -710,6 +699,14 @@ class _Queues:
                 unit = self._tally(topic, queue_id).queue.unit(int(torn.column("queue_offset")[0]))
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
         return headers if keeps.all() else headers.take(keeps)
+
+    def not_of_batches(self, topics: AbstractSet[str]) -> Iterator[Finding]:
+        """Yield those of some topics with inner batches that have ordinary queues."""
+        others = topics - self._known_topics - {*self._paths.batch_folders.topics()}
+        for topic in sorted(others & {*self._paths.queue_folders.topics()}):
+            place = str(self._paths.queue_folders.root / topic)
+            text = "each unit leads to a record that may hold several messages (INNER_BATCH)"
+            yield Finding("queue", place, text, "unit")
 
     def findings(self, gaps: Iterable[Span]) -> Iterator[Finding]:
         """Yield the findings queue by queue, and how many messages all of them lose.

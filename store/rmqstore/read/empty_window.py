@@ -32,7 +32,7 @@ def warn_of_empty_window(store: StoreParts, selection: Selection, pruning: Pruni
     times: list[int] = []
     queues = (
         (topic, queue_id)
-        for topic, queue_ids in store.ranges.choose(selection, pruning, tolerant=True).items()
+        for topic, queue_ids in store.ranges.choose(selection, pruning).items()
         for queue_id in queue_ids
     )
     for topic, queue_id in islice(queues, _MOST_QUEUES):

@@ -187,17 +187,12 @@ class QueueRanges:
         in_files = set(self._queues.topics())
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 
-    def choose(
-        self, selection: Selection, pruning: Pruning = NO_PRUNING, *, tolerant: bool = False
-    ) -> dict[str, list[int]]:
+    def choose(self, selection: Selection, pruning: Pruning = NO_PRUNING) -> dict[str, list[int]]:
         """Return the chosen topics and their queues, without those that pruning rules out.
 
         A topic that only another store of the same read has is not an error here; see
         ``StoreQueues.known_topics``.
-
-        Raises as :meth:`require_plain_queues` does.
         """
-        self.require_plain_queues(selection, tolerant=tolerant)
         queues = self._store_queues
         topics = choose_topics(selection, queues.known_topics())
         chosen = {topic: queues.ids(topic) for topic in topics if pruning.keeps_topic(topic)}
@@ -262,20 +257,15 @@ class QueueRanges:
     ) -> None:
         """Log named topics that neither queues nor ``config/topics.json`` know.
 
-        They are misspelt, deleted, or not created yet. No queue is opened for it: a read of the log
-        needs none. Where queues lie in RocksDB, the table alone decides.
+        They are misspelt, deleted, or not created yet. A read of the log needs no queue, so none is
+        opened for it, and nothing is said where only RocksDB knows the queues.
         """
         named = selection.named_topics
-        if not named:
+        if not named or self._paths.rocksdb_queues is not None:
             return
         known = {topic for tier in self._store_queues.tiers for topic in tier.topics()}
         known.update(self._config.topics())
-        if self._paths.rocksdb_queues is None:
-            known.update(topic for topic in named if has_queue_folder(self._paths, topic))
-        elif known:
-            known.update(topic for topic in named if topic.startswith(LMQ_PREFIX))
-        else:
-            return
+        known.update(filter(partial(has_queue_folder, self._paths), named))
         unknown = sorted(named - known)
         if unknown:
             logger.warning(
@@ -334,9 +324,7 @@ class QueueRanges:
         )
         keys = (
             (topic, queue_id)
-            for topic, queue_ids in self.choose(
-                selection, pruning, tolerant=spec.is_tolerant
-            ).items()
+            for topic, queue_ids in self.choose(selection, pruning).items()
             for queue_id in queue_ids
         )
         parts_of: dict[QueueKey, list[QueuePart]] = {}

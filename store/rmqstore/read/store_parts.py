@@ -17,7 +17,6 @@ from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
     CorruptConfigError,
-    CorruptDatabaseError,
     NotAStoreError,
     OptionError,
     RmqStoreError,
@@ -281,11 +280,6 @@ class StoreParts(Closing):
         self.queues.close()
         self.refresh()
         self.ends.forget()
-
-    def leave_out_rocksdb(self, why: CorruptDatabaseError) -> None:
-        """Go on without the queues in RocksDB, of which a part could not be read."""
-        self.forget()
-        self.ends.leave_out_rocksdb(why)
 
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone, which now hold the units recovered from the log."""

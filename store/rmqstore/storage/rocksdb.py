@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError, install
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import is_of_database
+from rmqstore.storage.files.paths import DATABASE_FILE
 from rmqstore.storage.files.storage import Storage
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def fingerprint(folder: Path, storage: Storage) -> Fingerprint:
     files = []
     for entry in storage.list_folder(folder):
         # The library writes to its lock, and perhaps to files of other names, through their links.
-        if entry.is_folder or not is_of_database(entry.name) or entry.name == "LOCK":
+        if entry.is_folder or entry.name == "LOCK" or not DATABASE_FILE.fullmatch(entry.name):
             continue
         with suppress(FileNotFoundError):  # a broker deletes tables
             status = storage.status(folder / entry.name)

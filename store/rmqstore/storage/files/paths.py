@@ -27,9 +27,8 @@ _NAME_DIGITS = 20
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
-_FILES_OF_A_DATABASE = re.compile(
-    r"CURRENT|IDENTITY|LOCK|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)"
-)
+# the names of files of a RocksDB database
+DATABASE_FILE = re.compile(r"CURRENT|IDENTITY|LOCK|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 
 
 def offset_to_name(file_offset: int) -> str:
@@ -280,13 +279,9 @@ def has_database(storage: Storage, folder: Path) -> bool:
     if storage.exists(folder / "CURRENT"):
         return True
     return is_folder(storage, folder) and any(
-        is_of_database(entry.name) and not entry.is_folder for entry in storage.list_folder(folder)
+        DATABASE_FILE.fullmatch(entry.name) and not entry.is_folder
+        for entry in storage.list_folder(folder)
     )
-
-
-def is_of_database(name: str) -> bool:
-    """Return whether a file of a RocksDB database may have this name."""
-    return _FILES_OF_A_DATABASE.fullmatch(name) is not None
 
 
 def ext_folders(paths: StorePaths) -> QueueFolders:

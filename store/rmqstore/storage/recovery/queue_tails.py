@@ -31,7 +31,7 @@ from rmqstore.format.columns.dispatch_requests import (
     read_queue_units,
     topic_names,
 )
-from rmqstore.format.columns.inner_batch import message_headers
+from rmqstore.format.columns.inner_batch import is_inner_batch, message_headers
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.columns.walk import cut_batches
@@ -103,6 +103,7 @@ class TailBuilder:
         # lost its first files.
         is_new = not queue.is_present or (log_end is not None and first < queue.begin)
         self.is_batch = queue.is_batch
+        self._is_present = queue.is_present
         self.lacks_older = is_new and first > 0
         # queue offsets of the first unit that the files lack, and after the last unit built so far
         self.start = self.end = first if is_new else files_end
@@ -170,6 +171,15 @@ class TailBuilder:
         self.records_end = -1
         self.parts.clear()
         return headers.take(slice(row, None))
+
+    def holds_batches(self, headers: RecordHeaders) -> bool:
+        """Return whether it is a BatchConsumeQueue, which some of its records tell without files.
+
+        Args:
+            headers: the next records.
+        """
+        self.is_batch |= not self._is_present and bool(is_inner_batch(headers).any())
+        return self.is_batch
 
     def note_gap(self) -> None:
         """Note missing units of earlier records before a scanned record."""
@@ -429,7 +439,7 @@ class _Recovery:
                     end = start + int(sizes[row])
                     self._lose_bytes(window.segment, start, end, "a torn body")
                 lacking = lacking.take(valid)
-            if tail.is_batch:
+            if tail.holds_batches(lacking):
                 lacking = message_headers(data, lacking)
             lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
             tail.n_seen += len(rows)

@@ -233,7 +233,6 @@ class StoreEnds:
 
     def leave_out_rocksdb(self, why: CorruptDatabaseError) -> None:
         """Take the queues in RocksDB for damaged: a part of them could not be read."""
-        self.forget()
         self._rocksdb = why
 
     @property
