@@ -41,7 +41,7 @@ def count_by_time(stores: Iterable[MessageStore], unit: str, chosen: TopicArgume
     counts: Counter[tuple[str, int | None]] = Counter()
     for store in stores:
         selection = parse_selection(**chosen)
-        store.parts.ranges.require_plain_queues(selection)
+        store.parts.ranges.require_queues(selection)
         queues = store.parts.ranges.choose(selection)
         for topic, queue_ids in queues.items():
             for queue_id in queue_ids:

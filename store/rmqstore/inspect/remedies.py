@@ -126,14 +126,15 @@ _REMEDIES = {
     ),
     "database": Remedy(
         "high",
-        "The RocksDB database with queues lacks files or is damaged, so consumers, and reads by "
-        "queue, do not get its messages. They are in the log still.",
-        "Do not start the broker yet. Get all files of the database from a backup that was made "
-        "while the broker was stopped, put them in the place of these, and check again:",
+        "A RocksDB database with queues is damaged. A broker does not start, or, where neither "
+        "CURRENT nor a log of writes (*.log) is left, begins an empty one. The messages are in the "
+        "log of the store still.",
+        "Get all files of the database from a backup that was made while the broker was stopped, "
+        "put them in the place of these, and check again:",
         "rmqstore verify PATH",
-        "Without a backup, move all files of the database away, and leave folders of topics where "
-        "they are: a broker that starts makes an empty database, and builds its queues from the "
-        "log. Before it does, copy all messages out:",
+        "Without a backup, copy all messages out, and then move all files of the database away, "
+        "but no folder: a broker that starts fills a new one with what it reads of the log, which "
+        "may be the newest files only.",
         "rmqstore export PATH messages.parquet --scan commitlog --all",
     ),
     "type": Remedy(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from itertools import islice
@@ -143,11 +143,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
     damage = store.parts.ends.rocksdb_damage
     if damage is not None:
-        text = (
-            f"queues cannot be read ({damage.reason}); a broker does not start, but where neither "
-            "CURRENT nor a write-ahead log is left, it makes an empty database"
-        )
-        yield Finding("queue", damage.path, text, "database")
+        yield Finding("queue", damage.path, f"queues cannot be read: {damage.reason}", "database")
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
@@ -200,8 +196,7 @@ def _wrong_units_and_keys(
     second_pass(end - log.min_offset, end - log.min_offset)
     gaps = [gap for gap in gaps if gap.start < known_until]
     if not store.parts.ends.are_queues_unread:
-        yield from queues.findings(gaps)
-        yield from queues.not_of_batches(in_batches)
+        yield from queues.findings(gaps, in_batches)
         if batch_topics:
             yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
@@ -700,19 +695,12 @@ class _Queues:
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
         return headers if keeps.all() else headers.take(keeps)
 
-    def not_of_batches(self, topics: AbstractSet[str]) -> Iterator[Finding]:
-        """Yield those of some topics with inner batches that have ordinary queues."""
-        others = topics - self._known_topics - {*self._paths.batch_folders.topics()}
-        for topic in sorted(others & {*self._paths.queue_folders.topics()}):
-            place = str(self._paths.queue_folders.root / topic)
-            text = "each unit leads to a record that may hold several messages (INNER_BATCH)"
-            yield Finding("queue", place, text, "unit")
-
-    def findings(self, gaps: Iterable[Span]) -> Iterator[Finding]:
+    def findings(self, gaps: Iterable[Span], in_batches: Container[str]) -> Iterator[Finding]:
         """Yield the findings queue by queue, and how many messages all of them lose.
 
         Args:
             gaps: the parts of the log in which no complete record lies.
+            in_batches: the topics whose records hold inner batches.
         """
         is_unread = self._in_rocksdb is None and self._paths.rocksdb_queues is not None
         self._compare_waiting()
@@ -733,6 +721,9 @@ class _Queues:
             if may_be_deleted and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
+            if topic in in_batches and not tally.queue.is_batch and topic not in self._known_topics:
+                text = "its records hold several messages each (INNER_BATCH), its units one"
+                yield Finding("queue", f"{topic}-{queue_id}", text, "unit")
             yield from tally.findings((topic, queue_id), self._log, ordered)
             if tally.n_given_again:
                 given_again.append(tally.n_given_again)

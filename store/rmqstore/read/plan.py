@@ -69,7 +69,7 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
     """Return the parts of a read by queue."""
     spec, pruning = request.spec(store.broker_name), request.pruning
-    store.ranges.require_plain_queues(request.selection, tolerant=spec.is_tolerant)
+    store.ranges.require_queues(request.selection, tolerant=spec.is_tolerant)
     if store.log.segments and not store.store_queues.topics():
         logger.warning(
             "%s has a CommitLog but no queues in %s: "

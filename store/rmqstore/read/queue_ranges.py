@@ -123,9 +123,7 @@ class QueueRanges:
         self._ends = ends
         self._has_warned = False
 
-    def require_plain_queues(
-        self, selection: Selection | None = None, *, tolerant: bool = False
-    ) -> None:
+    def require_queues(self, selection: Selection | None = None, *, tolerant: bool = False) -> None:
         """Refuse a store whose queues cannot be read.
 
         Where only light message queues lie in RocksDB and this version does not read it, a
@@ -149,10 +147,8 @@ class QueueRanges:
             self._warn(f"{why}; continuing with queues in files and what the log has of others")
             return
         if self._ends.are_queues_unread:
-            raise UnsupportedFeatureError(
-                f"the queues of this store cannot be read: {why}, or read the messages by log with "
-                "`scan=commitlog`"
-            )
+            text = f"queues cannot be read: {why}, or read messages by log with `scan=commitlog`"
+            raise UnsupportedFeatureError(text)
         if selection is None or not may_choose_lmqs(selection):
             return
         counts = self.lmq_messages_apart
@@ -240,7 +236,7 @@ class QueueRanges:
         Raises:
             OptionError: a topic or queue is missing. The message lists those that exist.
         """
-        self.require_plain_queues(selection, tolerant=tolerant)
+        self.require_queues(selection, tolerant=tolerant)
         self.require_named(selection)
 
     def require_records(self, selection: Selection) -> None:

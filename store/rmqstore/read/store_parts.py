@@ -319,7 +319,7 @@ class StoreParts(Closing):
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
             CorruptQueueError: its files contradict themselves.
         """
-        self.ranges.require_plain_queues()
+        self.ranges.require_queues()
         return self.retry(lambda: self.store_queues.range(topic, queue_id))
 
     def warn_of_messages_elsewhere(self) -> None:

@@ -353,7 +353,7 @@ class StoreTail:
                 pass
             end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
             store.ends.replace_log_end(end)
-        store.ranges.require_plain_queues(self._selection)
+        store.ranges.require_queues(self._selection)
         chosen = store.ranges.choose(self._selection)
         keys = {
             (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids

@@ -52,7 +52,7 @@ def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
 def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Finding]:
     """Put back the queues that were set aside and not built again; delete the others.
 
-    Those of a topic that has queues of another kind now are deleted too: a broker would not start.
+    So are ordinary queues of a topic that has BatchConsumeQueues now: a broker would not start.
 
     Returns:
         Queues that are kept although their units point into the log, which has none of their
@@ -60,10 +60,9 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
     """
     findings = []
     for folders, name, kind in _kinds(paths):
-        others = paths.batch_folders if kind is ConsumeQueue else paths.queue_folders
         aside = paths.own.replaced_queues / name
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
-            if others.has_topic(topic.name):
+            if kind is ConsumeQueue and paths.batch_folders.has_topic(topic.name):
                 continue
             for queue in LOCAL.list_folder(aside / topic.name):
                 target = folders.root / topic.name / queue.name

@@ -75,7 +75,7 @@ def broker_topics(source: StoreParts) -> set[str]:
 def warn_of_rocksdb(source: StoreParts, spec: ViewSpec) -> None:
     """Log a warning if queues of the selection lie in RocksDB, and cannot be read."""
     try:
-        source.ranges.require_plain_queues(spec.selection, tolerant=True)
+        source.ranges.require_queues(spec.selection, tolerant=True)
     except UnsupportedFeatureError as err:
         logger.warning("%s", err)
 

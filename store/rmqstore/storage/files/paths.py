@@ -278,10 +278,10 @@ def has_database(storage: Storage, folder: Path) -> bool:
     """Return whether a folder has files of a RocksDB database, which may lack others."""
     if storage.exists(folder / "CURRENT"):
         return True
-    return is_folder(storage, folder) and any(
-        DATABASE_FILE.fullmatch(entry.name) and not entry.is_folder
-        for entry in storage.list_folder(folder)
-    )
+    if not is_folder(storage, folder):
+        return False
+    files = (entry.name for entry in storage.list_folder(folder) if not entry.is_folder)
+    return any(map(DATABASE_FILE.fullmatch, files))
 
 
 def ext_folders(paths: StorePaths) -> QueueFolders:
