@@ -184,10 +184,12 @@ class _Row:
         return None
 
     def _topics(self) -> set[str]:
+        self._parts.ranges.require_queues()
         return {*self._parts.queues.topics(), *self._parts.config.topics()}
 
     def _n_queues(self) -> int:
         """Return the number of queues, those included that a recovery would make."""
+        self._parts.ranges.require_queues()
         queues = self._parts.queues
         return sum(len(queues.ids(topic)) for topic in queues.topics())
 

@@ -109,7 +109,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         store.parts.require("verify")
     if store.parts.has_store:
         for text in store.parts.kind().not_read:
-            logger.warning("%s: not looked at: %s", store.paths.root, text)
+            logger.warning("%s: not compared, and not looked at: %s", store.paths.root, text)
         warn_of_database(store.parts)
         local: AbstractContextManager[MessageStore] = nullcontext(store)
         if tiers:

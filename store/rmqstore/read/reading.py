@@ -293,9 +293,8 @@ def find_by_keys(store: StoreParts, lookup_keys: LookupKeys, selection: Selectio
         known = store.store_queues.known_topics()
         if not known and store.ends.are_queues_unread:
             raise UnsupportedFeatureError(
-                "only queues in RocksDB show which topics there are, and config/topics.json has "
-                f"none: {store.ends.why_unread}, or name the topics that are to be searched "
-                "(subscribe)"
+                "only queues in RocksDB show which topics there are, as config/topics.json has "
+                f"none: {store.ends.why_unread}, or name the topics to search (subscribe)"
             )
         topics = choose_topics(selection, known)
     end = selection.end.timestamp

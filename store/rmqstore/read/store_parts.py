@@ -128,12 +128,11 @@ def tiered_kind(kind: StoreKind, tier: str) -> StoreKind:
 def messages_elsewhere(paths: StorePaths) -> list[str]:
     """Return a text for each other place of a store with messages that no read returns."""
     texts: list[str] = []
-    tier = paths.config / METADATA
-    if paths.storage.exists(tier):
+    signs = (paths.config / METADATA, paths.root / "tiered_index_file", paths.root / "tieredstore")
+    if any(map(paths.storage.exists, signs)):
         texts.append(
-            f"{_IN_TIER} ({tier.name} names their files): what is older than the local log "
-            "is there alone, and `tiered=` with the broker's tieredStoreFilePath reads it "
-            "too"
+            f"{_IN_TIER}: what is older than the local log is there alone, and `tiered=` with the "
+            "broker's tieredStoreFilePath reads it too"
         )
     compaction = paths.root / COMPACTION
     if any(entry.is_folder for entry in _entries(paths, compaction)):

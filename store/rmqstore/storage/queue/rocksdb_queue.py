@@ -25,7 +25,7 @@ from rmqstore.storage.queue.queue import (
     first_existing,
     weights_of,
 )
-from rmqstore.storage.rocksdb import RocksDb, open_rocksdb
+from rmqstore.storage.rocksdb import RocksDb, open_rocksdb, require_rocksdb
 
 _UNITS, _OFFSETS = "default", "offset"
 _SEPARATOR = b"\1"
@@ -106,6 +106,7 @@ class RocksDbQueues:
         folder = paths.rocksdb_queues
         if folder is None:
             return None
+        require_rocksdb(folder)
         if known is not None and known.is_current(paths.storage):
             return known
         return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))

@@ -327,18 +327,17 @@ def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool
     """Return whether a record is in its queue, and in the light message queues that it names."""
     topic = topic_names(topics(data, record).dictionary_encode())[0]
     opened = open_queue(topic, int(record.column("queue_id")[0]))
-    batch_topics = [topic] if opened is not None and opened.queue.is_batch else []
-    if opened is not None and not _has_unit(opened, record):
-        return False
-    in_lmqs = lmq_headers(data, record, batch_topics)
-    for row, name in enumerate(topics(data, in_lmqs).to_pylist()):
-        lmq = open_queue(name, 0)
-        if lmq is not None and not _has_unit(lmq, in_lmqs.take(np.array([row]))):
-            return False
-    return True
+    is_batch = opened is not None and opened.queue.is_batch
+    in_lmqs = lmq_headers(data, record, [topic] if is_batch else [])
+    return _has_unit(opened, record) and all(
+        _has_unit(open_queue(name, 0), in_lmqs.take(slice(row, row + 1)))
+        for row, name in enumerate(topics(data, in_lmqs).to_pylist())
+    )
 
 
-def _has_unit(opened: OpenedQueue, head: RecordHeaders) -> bool:
+def _has_unit(opened: OpenedQueue | None, head: RecordHeaders) -> bool:
+    if opened is None:
+        return True
     physical_offset = int(head.column("physical_offset")[0])
     with closing(opened.queue) as queue:
         if queue.unit(int(head.column("queue_offset")[0]))[0] == physical_offset:

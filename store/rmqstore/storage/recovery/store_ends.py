@@ -291,7 +291,8 @@ class StoreEnds:
                 self._paths, topic, queue_id, is_batch=is_batch, in_rocksdb=in_rocksdb
             )
             is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
-            is_listed |= is_damaged  # a queue that is not found may be in the database
+            if not queue.is_present and self.why_unread is not None:  # it may be in the database
+                return OpenedQueue(queue) if is_damaged else None
             if queue.is_present or is_listed:
                 return OpenedQueue(queue)
             # The topic was deleted, unless an append of ours was killed: it enters its topics in
