@@ -52,7 +52,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
-from rmqstore.inspect.verify_database import warn_of_database
+from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
@@ -110,7 +110,6 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     if store.parts.has_store:
         for text in store.parts.kind().not_read:
             logger.warning("%s: not compared, and not looked at: %s", store.paths.root, text)
-        warn_of_database(store.parts)
         local: AbstractContextManager[MessageStore] = nullcontext(store)
         if tiers:
             parts = store.parts
@@ -141,9 +140,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             text += "; the table has no valid file: a broker that loads it does not start"
             kind = "tables"
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
-    damage = store.parts.ends.rocksdb_damage
-    if damage is not None:
-        yield Finding("queue", damage.path, f"queues cannot be read: {damage.reason}", "database")
+    yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)

