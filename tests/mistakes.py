@@ -33,7 +33,7 @@ MISTAKES: Final = (
         "store/rmqstore/storage/files/paths.py",
         "found = [folder for folder in folders if has_database(self.storage, folder)]",
         'found = [folder for folder in folders if self.storage.exists(folder / "CURRENT")]',
-        "of a store whose database of queues lacks one small file, light queues are missing silently",
+        "without one small file of their database, light message queues are missing in silence",
         "storage/queue/test_rocksdb_queues.py",
     ),
     Mistake(
