@@ -247,7 +247,7 @@ def find_store(
     Raises:
         NotAStoreError: there is no such folder, or it has no log.
         OptionError: it is not clear which DLedger log is meant, or ``conf`` cannot be used.
-        StoreStateError: it is a copy that is not complete, or its DLedger log is gone.
+        StoreStateError: it is a copy that is not complete.
     """
     base = path_of(root if isinstance(root, Path) else os.fspath(root))
     if storage.exists(base / UNFINISHED_COPY):
@@ -274,10 +274,7 @@ def find_store(
         raise NotAStoreError(f"{base} is not a RocketMQ store but a file") from err
     for folder in () if entries or commitlogs else dledger_data_folders(storage, base):
         if segment_files(storage, folder.with_name("index")):
-            raise StoreStateError(
-                f"{folder} has no file of the DLedger log that {folder.with_name('index')} leads "
-                "to: get them from a backup or a replica; `commitlogs=` reads another log alone"
-            )
+            logger.warning("%s: the index beside it leads to a DLedger log, which is gone", folder)
     needed = logs if commitlogs or not entries else ()
     missing = next((log for log in needed if not is_folder(storage, log)), None)
     if missing is not None:
