@@ -30,6 +30,13 @@ class Mistake(NamedTuple):
 
 MISTAKES: Final = (
     Mistake(
+        "store/rmqstore/storage/files/paths.py",
+        "found = [folder for folder in folders if has_database(self.storage, folder)]",
+        'found = [folder for folder in folders if self.storage.exists(folder / "CURRENT")]',
+        "without one small file of their database, light message queues are missing in silence",
+        "storage/queue/test_rocksdb_queues.py",
+    ),
+    Mistake(
         "store/rmqstore/query/conditions.py",
         """topic_prefixes=tuple(
                 prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes

@@ -179,23 +179,14 @@ class _Row:
         return None
 
     def _topics(self) -> set[str]:
-        paths = self._paths
-        if paths.rocksdb_queues is not None:
-            return {*self._parts.store_queues.known_topics()}
-        return {
-            *paths.queue_folders.topics(),
-            *paths.batch_folders.topics(),
-            *self._parts.config.topics(),
-            *(topic for topic, _ in self._parts.ends.recovered),
-        }
+        self._parts.ranges.require_queues()
+        return {*self._parts.queues.topics(), *self._parts.config.topics()}
 
     def _n_queues(self) -> int:
         """Return the number of queues, those included that a recovery would make."""
-        if self._paths.rocksdb_queues is not None:
-            queues = self._parts.store_queues
-            return sum(len(queues.ids(topic)) for topic in queues.topics())
-        in_files = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
-        return len(in_files | self._parts.ends.recovered.keys())
+        self._parts.ranges.require_queues()
+        queues = self._parts.queues
+        return sum(len(queues.ids(topic)) for topic in queues.topics())
 
     def _n_groups(self) -> int | None:
         unknown = why_unknown(self._paths, OFFSETS)

@@ -159,12 +159,16 @@ def _store(
             kind = store.parts.kind()
             end = store.parts.ends.log_end
             after = store.parts.ends.after_end
+            is_damaged = store.parts.ends.rocksdb_damage is not None
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
         if isinstance(err, NotAStoreError):
             cure = f"name the folder that holds commitlog/; {cure}"
         return Check(name, WRONG, str(err), cure)
     found = "; ".join(kind.lines())
+    if is_damaged:
+        cure = f"rmqstore verify {name} says what to do; --scan commitlog reads the messages"
+        return Check(name, WRONG, found, cure)
     if end is None:
         return Check(name, OK, found)
     found = f"{found}; {STATES[state_of(store.paths)]}"

@@ -42,7 +42,6 @@ from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 from rmqstore.storage.queue.queue import total_weight
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ def gather(
         log_end=store.log_end,
         after_end=store.parts.ends.after_end,
         is_estimated=is_estimated,
-        lacks_rocksdb_queues=are_queues_unreadable(store.paths),
+        lacks_rocksdb_queues=store.parts.ends.are_queues_unread,
         notes=notes,
     )
     rates = estimate_rates(store, facts)

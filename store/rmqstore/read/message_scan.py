@@ -71,7 +71,7 @@ class MessageScan:
         if request.lookup_keys:
             return request.returned(self._look_up())
         if request.is_by_queue and request.pruning.keeps_broker(store.broker_name):
-            store.ranges.require_topics(request.selection)
+            store.ranges.require_topics(request.selection, tolerant=request.mode != FAILFAST)
         parts = plan(store, request)
         if request.last is not None:
             return request.returned(self._newest(parts, request.last))

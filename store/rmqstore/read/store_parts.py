@@ -40,7 +40,6 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, path_of
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
 from rmqstore.storage.queue.tiered import (
     METADATA,
     CompactedLogs,
@@ -93,8 +92,13 @@ class StoreKind(NamedTuple):
         return [str(self), *(f"not read: {text}" for text in self.not_read)]
 
 
-def store_kind(paths: StorePaths) -> StoreKind:
-    """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
+def store_kind(paths: StorePaths, why_unread: RmqStoreError | None = None) -> StoreKind:
+    """Return the kind of a store, by the files that it has. Reads the checkpoint at most.
+
+    Args:
+        paths: the files of the store.
+        why_unread: why its queues in RocksDB cannot be read; None if they can.
+    """
     log = "CommitLog"
     if paths.dledger_logs:
         is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
@@ -106,8 +110,8 @@ def store_kind(paths: StorePaths) -> StoreKind:
         queues.append("RocksDB")
     version = earliest_release(paths)
     not_read = messages_elsewhere(paths)
-    if has_unreadable_queues(paths):
-        not_read.append(f"queues in {paths.rocksdb_queues}, {NEED_ROCKSDB}")
+    if why_unread is not None:
+        not_read.append(f"queues in RocksDB: {why_unread}")
     if not can_read_rocksdb():
         for folder in BrokerConfig(paths).databases():
             not_read.append(f"tables of the broker in {folder}, {NEED_ROCKSDB}")
@@ -124,12 +128,11 @@ def tiered_kind(kind: StoreKind, tier: str) -> StoreKind:
 def messages_elsewhere(paths: StorePaths) -> list[str]:
     """Return a text for each other place of a store with messages that no read returns."""
     texts: list[str] = []
-    tier = paths.config / METADATA
-    if paths.storage.exists(tier):
+    signs = (paths.config / METADATA, paths.root / "tiered_index_file", paths.root / "tieredstore")
+    if any(map(paths.storage.exists, signs)):
         texts.append(
-            f"{_IN_TIER} ({tier.name} names their files): what is older than the local log "
-            "is there alone, and `tiered=` with the broker's tieredStoreFilePath reads it "
-            "too"
+            f"{_IN_TIER}: what is older than the local log is there alone, and `tiered=` with the "
+            "broker's tieredStoreFilePath reads it too"
         )
     compaction = paths.root / COMPACTION
     if any(entry.is_folder for entry in _entries(paths, compaction)):
@@ -320,7 +323,7 @@ class StoreParts(Closing):
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
             CorruptQueueError: its files contradict themselves.
         """
-        self.ranges.require_plain_queues()
+        self.ranges.require_queues()
         return self.retry(lambda: self.store_queues.range(topic, queue_id))
 
     def warn_of_messages_elsewhere(self) -> None:
@@ -339,7 +342,7 @@ class StoreParts(Closing):
         names = [f"{tier.what} in {tier.folder}" for tier in self.tiers]
         if not self.has_store:
             return StoreKind(", ".join(names), "files", "5.1", ())
-        return reduce(tiered_kind, names, store_kind(self.paths))
+        return reduce(tiered_kind, names, store_kind(self.paths, self.ends.why_unread))
 
     @property
     def tiers(self) -> Sequence[TieredQueues]:

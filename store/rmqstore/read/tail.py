@@ -230,8 +230,8 @@ class StoreTail:
                 )
                 self._built = None
         self._run = run
-        in_rocksdb = self.store.ends.in_rocksdb
-        if RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
+        in_rocksdb, why_unread = self.store.ends.in_rocksdb, self.store.ends.why_unread
+        if not why_unread and RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
             self._built = None  # the broker has flushed the queues
         if self._built is None:
             self._first_record = None
@@ -353,6 +353,7 @@ class StoreTail:
                 pass
             end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
             store.ends.replace_log_end(end)
+        store.ranges.require_queues(self._selection)
         chosen = store.ranges.choose(self._selection)
         keys = {
             (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids

@@ -118,7 +118,7 @@ class QueueBuilder:
         self._is_batch = dict.fromkeys(paths.queue_folders.topics(), False)
         self._is_batch |= dict.fromkeys(known_batch_topics(paths), True)
         self._kinds: TopicKinds | None = None
-        self._queues = QueueFiles(disk, paths, self._config, frozenset())
+        self._queues = QueueFiles(disk, paths, self._config, set())
         self._open = _Open({}, None)
         self._starts = RecordStarts()
         self._last = _Last()
@@ -211,7 +211,7 @@ class QueueBuilder:
             self._open = _Open({}, None)
             self._kinds = kinds
             plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
-            batch = frozenset((self._is_batch.keys() | kinds.batch) - plain)
+            batch = {*self._is_batch, *kinds.batch} - plain
             self._queues = QueueFiles(self._disk, self._paths, self._config, batch)
         self._starts = starts
         start = stop = self.progress.written

@@ -117,7 +117,7 @@ class MessageStore(Opened):
         """Return the queues of a topic, sorted by id; [] for a topic without queues."""
         queue_ids = self.queue_ids(topic)
         if queue_ids:
-            self.parts.ranges.require_plain_queues()
+            self.parts.ranges.require_queues()
         info = self.parts.store_queues.info
         return self.parts.retry(lambda: QueueInfos(info(topic, queue_id) for queue_id in queue_ids))
 

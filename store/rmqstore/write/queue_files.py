@@ -52,6 +52,8 @@ def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
 def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Finding]:
     """Put back the queues that were set aside and not built again; delete the others.
 
+    So are ordinary queues of a topic that has BatchConsumeQueues now: a broker would not start.
+
     Returns:
         Queues that are kept although their units point into the log, which has none of their
         records.
@@ -60,6 +62,8 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
     for folders, name, kind in _kinds(paths):
         aside = paths.own.replaced_queues / name
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
+            if kind is ConsumeQueue and paths.batch_folders.has_topic(topic.name):
+                continue
             for queue in LOCAL.list_folder(aside / topic.name):
                 target = folders.root / topic.name / queue.name
                 if not LOCAL.exists(target):
@@ -88,7 +92,7 @@ def _unfounded(queue: QueueInFiles, log: CommitLog, name: str) -> list[Finding]:
     return [Finding("queue", name, text)]
 
 
-def known_batch_topics(paths: StorePaths) -> frozenset[str]:
+def known_batch_topics(paths: StorePaths) -> set[str]:
     """Return the topics whose queues are BatchConsumeQueues, as far as the files show it.
 
     They are those that have a folder of such queues, and those that ``topics.json`` says so of and
@@ -103,7 +107,7 @@ def known_batch_topics(paths: StorePaths) -> frozenset[str]:
         for topic in configured
         if can_name_queues(topic) and not paths.queue_folders.queue_ids(topic)
     }
-    return frozenset(in_batches)
+    return in_batches
 
 
 class QueueFiles:
@@ -115,20 +119,17 @@ class QueueFiles:
         disk: performs all changes.
         paths: the files of the store.
         config: sizes of new files.
-        batch_topics: the topics whose queues are BatchConsumeQueues.
+        batch_topics: the topics whose queues are BatchConsumeQueues; records may add to them.
     """
 
     def __init__(
-        self,
-        disk: Disk,
-        paths: StorePaths,
-        config: StoreConfig,
-        batch_topics: AbstractSet[str],
+        self, disk: Disk, paths: StorePaths, config: StoreConfig, batch_topics: set[str]
     ) -> None:
         self._disk = disk
         self._paths = paths
         self._config = config
         self._unchecked_after: int | None = None
+        self._plain = {*paths.queue_folders.topics()}
         self.batch_topics = batch_topics
 
     def numbers(self) -> Iterator[int]:
@@ -147,6 +148,22 @@ class QueueFiles:
         if topic in self.batch_topics:
             return BatchConsumeQueue(self._paths.batch_folders.queue(topic, queue_id))
         return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
+
+    def turn_into_batches(self, topics: AbstractSet[str]) -> bool:
+        """Give topics BatchConsumeQueues whose other queues are new; return if there are any.
+
+        Args:
+            topics: those whose records hold inner batches. ``topics.json`` may say otherwise, as of
+                a topic that was deleted and made again.
+        """
+        config = BrokerConfig(self._paths)
+        ordinary = self._plain | (config.topic_entries().keys() - config.batch_topics())
+        found = sorted(topics - ordinary - self.batch_topics)
+        for topic in found:
+            logger.warning("%s: its records hold inner batches, so its queues do", topic)
+            self._disk.delete_tree(self._paths.queue_folders.root / topic)
+        self.batch_topics.update(found)
+        return bool(found)
 
     def end(self) -> int:
         """Return the physical offset after the last record with a unit, -1 without any unit."""

@@ -316,7 +316,8 @@ class Repairer:
     ) -> list[Finding]:
         """Build the missing units and items.
 
-        A queue whose files do not fit the log is built again from the log.
+        A queue whose files do not fit the log is built again from the log. So is one without files
+        of a topic whose records show only now that its queues are BatchConsumeQueues.
 
         Returns:
             What could not be built.
@@ -333,7 +334,8 @@ class Repairer:
             )
             dispatcher.dispatch(start, end, progress)
             dispatcher.flush()
-            if not dispatcher.mismatches:
+            has_new_kind = self.queues.turn_into_batches(dispatcher.inner_batches)
+            if not dispatcher.mismatches and not has_new_kind:
                 break
             for err in dispatcher.mismatches.values():
                 logger.warning("%s; the queue is built again from the log", err)

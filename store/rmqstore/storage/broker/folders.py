@@ -290,6 +290,9 @@ def find_store(
             raise
         refuse_part(base, storage)
         raise NotAStoreError(f"{base} is not a RocketMQ store but a file") from err
+    for folder in () if entries or commitlogs else dledger_data_folders(storage, base):
+        if segment_files(storage, folder.with_name("index")):
+            logger.warning("%s: the index beside it leads to a DLedger log, which is gone", folder)
     needed = logs if commitlogs or not entries else ()
     missing = next((log for log in needed if not is_folder(storage, log)), None)
     if missing is not None:
