@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.format.layout import BATCH_UNIT, NOT_COMPACTED, QUEUE_UNIT
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
@@ -152,6 +152,15 @@ class LeftOpen(NamedTuple):
     safe_until: int
 
 
+def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> bool:
+    """Return whether a unit of a BatchConsumeQueue lacks the field that is the same in all."""
+    position = queue.position(queue_offset)
+    segment = next(other for other in queue.segments if other.start <= position < other.end)
+    with LOCAL.open(segment.path) as file:
+        unit = file.read(position - segment.start, BATCH_UNIT.itemsize).view(BATCH_UNIT)
+    return bool(unit["compacted"][0] != NOT_COMPACTED)
+
+
 def cut_queue(
     disk: Disk,
     queue: ConsumeQueue | BatchConsumeQueue,
@@ -184,9 +193,10 @@ def cut_queue(
     if left_open is not None:
         new_end = whole_end(queue, start, new_end)
         safe_end = queue.cut(start, new_end, left_open.safe_until)
-        if safe_end < new_end:
-            new_end = completed_end(left_open.log, queue, key, new_end, log_end)
-            new_end = max(safe_end, new_end)
+        new_end = completed_end(left_open.log, queue, key, new_end, log_end)
+        if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
+            new_end -= 1
+        new_end = max(safe_end, new_end)
     new_end = valid_end(queue, start, new_end)
     if new_end == end:
         return end, 0

@@ -24,7 +24,6 @@ from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
     LMQ_PREFIX,
-    MAX_EXT_ADDRESS,
     PRE_BLANK_SIZE,
     PROPERTY_DELAY,
     PROPERTY_TAGS,
@@ -37,6 +36,8 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue, find_first
 from rmqstore.storage.recovery.log_end import before_blank
 
+# Addresses into consumequeue_ext, but for the first one: half of any of them is equal to it.
+_EXT_ADDRESSES = range(1 - (1 << 63), -(1 << 62))
 _FIRST_UNITS = 64
 _MOST_UNITS = 1 << 20
 _UNITS_AT_ONCE = 1 << 18
@@ -75,8 +76,8 @@ def completed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
     end = confirmed_end(log, queue, key, end, log_end)
     if end == queue.begin or _has_its_tags_code(log, key, queue.unit(end - 1)):
         return end
-    torn_at = queue.unit(end - 1)[0]  # messages of one record share their unit
-    return find_first(queue.begin, end, lambda offset: queue.unit(offset)[0] >= torn_at)
+    torn = queue.unit(end - 1)[0]  # messages of one record share their unit
+    return find_first(queue.begin, end, lambda offset: queue.unit(offset)[0] >= torn)
 
 
 def _has_its_tags_code(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]) -> bool:
@@ -88,7 +89,7 @@ def _has_its_tags_code(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]
     if key[0] == SCHEDULE_TOPIC and PROPERTY_DELAY in properties:
         # The settings may have had other delays when the unit was written.
         return code >= int(record.fixed["store_timestamp"])
-    return code == tags_code(properties.get(PROPERTY_TAGS)) or code <= MAX_EXT_ADDRESS
+    return code == tags_code(properties.get(PROPERTY_TAGS)) or code in _EXT_ADDRESSES
 
 
 def _is_confirmed(
