@@ -32,7 +32,7 @@ class FaultyDisk(Disk):
         kept: the bytes of the write that is cut which are in its file; None for half of them.
 
     Attributes:
-        writes: the number of the change, the position and the length of each write into a file that stays.
+        writes: change, position and length of each write into a file that has its name already.
     """
 
     def __init__(
@@ -249,13 +249,13 @@ def torn_copies(
     Args:
         whole, folder, act: as for :func:`cut_copies`.
         page: the bytes of a page.
-        of_each: at how many borders of pages each write ends, if it has so many.
+        of_each: at how many borders of pages each write ends, counted from its own end.
     """
-    torn = []
-    for at, position, length in counted(whole, folder, act).writes:
-        borders = range(position // page * page + page, position + length, page)
-        sample = random.Random(at).sample(borders, min(len(borders), of_each))
-        torn += [(at, border - position) for border in sample]
+    torn = [
+        (at, border - position)
+        for at, position, length in counted(whole, folder, act).writes
+        for border in range(position // page * page + page, position + length, page)[-of_each:]
+    ]
     for at, kept in torn:
         root = _copied(whole, folder / f"{at}-{kept}")
         disk = FaultyDisk(at, kept=kept)

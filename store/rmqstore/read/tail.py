@@ -406,8 +406,8 @@ class StoreTail:
         queue = self._open_files(key)
         try:
             # The order matters: a broker may build the missing units between the two calls.
-            is_behind = recovered is not None and not (
-                recovered.are_in(queue) and self._is_completed(queue, key, recovered.end)
+            is_behind = recovered is not None and recovered.end > completed_end(
+                self.store.log, queue, key, recovered.start, recovered.end, self._seen.position
             )
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
@@ -419,10 +419,6 @@ class StoreTail:
         if recovered is not None:
             self.store.forget_recovered(key)
         return end, last
-
-    def _is_completed(self, queue: Queue, key: QueueKey, end: int) -> bool:
-        """Return whether the last unit before ``end`` is not torn."""
-        return completed_end(self.store.log, queue, key, end, self._seen.position) == end
 
     def _in_files(self, queue: Queue, key: QueueKey) -> tuple[int, int]:
         log_end = self._seen.position

@@ -199,8 +199,7 @@ class QueueFiles:
             if self._unchecked_after is None:
                 end = queue.end()
             else:
-                key = (topic, queue_id)
-                end, _ = cut_queue(self._disk, queue, key, self._unchecked_after)
+                end, _ = cut_queue(self._disk, queue, (topic, queue_id), self._unchecked_after)
             start = queue.begin
             if queue.is_batch:
                 return BatchQueueAppender(

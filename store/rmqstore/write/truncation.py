@@ -154,10 +154,9 @@ class LeftOpen(NamedTuple):
 
 def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> bool:
     """Return whether a unit of a BatchConsumeQueue lacks the field that is the same in all."""
-    position = queue.position(queue_offset)
-    segment = next(other for other in queue.segments if other.start <= position < other.end)
-    with LOCAL.open(segment.path) as file:
-        unit = file.read(position - segment.start, BATCH_UNIT.itemsize).view(BATCH_UNIT)
+    path, position = queue.location(queue_offset)
+    with LOCAL.open(Path(path)) as file:
+        unit = file.read(position, BATCH_UNIT.itemsize).view(BATCH_UNIT)
     return bool(unit["compacted"][0] != NOT_COMPACTED)
 
 
@@ -191,9 +190,8 @@ def cut_queue(
             return end, 0
     new_end = queue.cut(start, end, log_end)
     if left_open is not None:
-        new_end = whole_end(queue, start, new_end)
-        safe_end = queue.cut(start, new_end, left_open.safe_until)
-        new_end = completed_end(left_open.log, queue, key, new_end, log_end)
+        safe_end = whole_end(queue, start, queue.cut(start, new_end, left_open.safe_until))
+        new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
             new_end -= 1
         new_end = max(safe_end, new_end)

@@ -33,7 +33,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.text import parse_properties
 from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import Queue, find_first
+from rmqstore.storage.queue.queue import Queue, find_first, whole_end
 from rmqstore.storage.recovery.log_end import before_blank
 
 # Addresses into consumequeue_ext, but for the first one: half of any of them is equal to it.
@@ -68,12 +68,21 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
     return queue.begin if stop <= queue.begin else end
 
 
-def completed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end: int) -> int:
-    """Return :func:`confirmed_end` of a store that was left open, whose last write may be torn.
+def completed_end(
+    log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
+) -> int:
+    """Return the queue offset after the last unit that was written whole before a kill.
 
-    The last unit is compared whole with its record. Those before it were written before it.
+    The last unit that its record confirms is compared whole; those before it were written earlier.
+
+    Args:
+        log, queue, key: as for :func:`confirmed_end`.
+        start: the first queue offset whose unit may not have been written.
+        end: queue offset after the last unit in the files.
+        log_end: physical offset where the log ends.
     """
-    end = confirmed_end(log, queue, key, end, log_end)
+    end = queue.cut(queue.begin, end, log_end)
+    end = confirmed_end(log, queue, key, whole_end(queue, min(start, end), end), log_end)
     if end == queue.begin or _has_its_tags_code(log, key, queue.unit(end - 1)):
         return end
     torn = queue.unit(end - 1)[0]  # messages of one record share their unit
