@@ -377,4 +377,41 @@ MISTAKES: Final = (
         "a child is never given a store that its parent had open when it was forked",
         "test_closing.py",
     ),
+    Mistake(
+        "store/rmqstore/storage/recovery/unit_checks.py",
+        "if end == queue.begin or _has_its_tags_code(",
+        "if end >= queue.begin or _has_its_tags_code(",
+        "a kill within a unit leaves it without its tags code for good: consumers miss the message",
+        "crash/test_torn_writes.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/truncation.py",
+        "if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):",
+        "if new_end < start:",
+        "a unit of a batch that a kill ended keeps an offset in a compacted log, which it has not",
+        "crash/test_torn_writes.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/truncation.py",
+        """            clear(disk, segment.path, low + _OFFSET_BYTES, written)
+            clear(disk, segment.path, low, min(low + _OFFSET_BYTES, written))""",
+        """            clear(disk, segment.path, low, min(low + _OFFSET_BYTES, written))
+            clear(disk, segment.path, low + _OFFSET_BYTES, written)""",
+        "after a kill between the two, a broker serves the first record of the log in this queue",
+        "crash/test_half_built.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        "return max(now_ms(), self._last_store_timestamp)",
+        "return now_ms()",
+        "when the clock is set back, store times fall, and searches by time go astray",
+        "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/ledger.py",
+        "previous = self.version(app_id, log)",
+        "previous = None",
+        "a write that was done is done again after one that was begun and not committed",
+        "write/test_writer.py",
+    ),
 )

@@ -33,7 +33,7 @@ from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, shif
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
-from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end
 
 logger = logging.getLogger(__name__)
 
@@ -407,7 +407,9 @@ class StoreTail:
         queue = self._open_files(key)
         try:
             # The order matters: a broker may build the missing units between the two calls.
-            is_behind = recovered is not None and not recovered.are_in(queue)
+            is_behind = recovered is not None and recovered.end > completed_end(
+                self.store.log, queue, key, recovered.start, recovered.end, self._seen.position
+            )
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
                 if len(recovered.units):

@@ -37,6 +37,7 @@ from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint, UnknownTopicsError
 from rmqstore.write.existing_store import existing_config
 from rmqstore.write.queue_files import QueueFiles, known_batch_topics
+from rmqstore.write.truncation import LeftOpen
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +168,8 @@ class QueueBuilder:
             segment = self._log.find(start)
             if segment is not None:
                 self._checkpoint.save(built=self._time_at(segment.start))
-        self._queues.cut(max(built, self._log.min_offset), was_closed=was_closed)
+        end = max(built, self._log.min_offset)
+        self._queues.cut(end, None if was_closed else LeftOpen(self._log, end))
         for path in stale:
             self._disk.delete(path)
         if stale:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from rmqstore.errors import Finding
 from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -26,7 +27,7 @@ from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
-from rmqstore.write.truncation import cut_queue
+from rmqstore.write.truncation import LeftOpen, cut_queue
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +139,10 @@ class QueueFiles:
             for topic in folders.topics():
                 yield len(folders.queue_ids(topic))
 
-    def _all(self) -> Iterator[QueueInFiles]:
+    def _all(self) -> Iterator[tuple[QueueKey, QueueInFiles]]:
         for folders, _, kind in _kinds(self._paths):
             for key in folders.queues():
-                yield kind(folders.queue(*key))
+                yield key, kind(folders.queue(*key))
 
     def files(self, topic: str, queue_id: int) -> QueueInFiles:
         """Return the files of a queue."""
@@ -168,7 +169,7 @@ class QueueFiles:
     def end(self) -> int:
         """Return the physical offset after the last record with a unit, -1 without any unit."""
         ends = [-1]
-        for files in self._all():
+        for _, files in self._all():
             with closing(files) as queue:
                 ends.append(records_end(queue, queue.end()))
         return max(ends)
@@ -189,16 +190,16 @@ class QueueFiles:
                 self._disk.flush_folder(folders.root.parent)
         self._disk.make_folder(self._paths.consumequeue)
 
-    def cut(self, log_end: int, *, was_closed: bool) -> int:
-        """Remove the units of records after the log end.
+    def cut(self, log_end: int, left_open: LeftOpen | None) -> int:
+        """Remove the units of records after the log end; see :func:`truncation.cut_queue`.
 
         Returns:
             The physical offset after the last record with a unit.
         """
         queues_end = n_queues = n_units = 0
-        for files in self._all():
+        for key, files in self._all():
             with closing(files) as queue:
-                end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
                 queues_end = max(queues_end, records_end(queue, end))
                 n_queues += n_removed > 0
                 n_units += n_removed
@@ -215,7 +216,7 @@ class QueueFiles:
             if self._unchecked_after is None:
                 end = queue.end()
             else:
-                end, _ = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
+                end, _ = cut_queue(self._disk, queue, (topic, queue_id), self._unchecked_after)
             start = queue.begin
             if queue.is_batch:
                 return BatchQueueAppender(

@@ -45,7 +45,14 @@ from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import QueueFiles, known_batch_topics, restore_queues
-from rmqstore.write.truncation import DELETED, MOVED, LogChange, plan_truncation, truncate_log
+from rmqstore.write.truncation import (
+    DELETED,
+    MOVED,
+    LeftOpen,
+    LogChange,
+    plan_truncation,
+    truncate_log,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +150,8 @@ class Repairer:
             self.queues.check_when_opened(log_end)
             queues_end = log_end
         else:
-            queues_end = self.queues.cut(log_end, was_closed=was_closed)
+            left_open = None if was_closed else LeftOpen(self._log, end.scanned_from)
+            queues_end = self.queues.cut(log_end, left_open)
         self._build_missing(log_end, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.own.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)

@@ -50,9 +50,9 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
 from rmqstore.storage.queue.appender import begins_again_at
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end, whole_end
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
-from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.storage.recovery.unit_checks import completed_end
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +94,9 @@ class TailBuilder:
         queue, self.since = opened
         files_end = queue.end()
         if log_end is not None:
-            files_end = queue.cut(queue.begin, files_end, log_end)
-            files_end = confirmed_end(log, queue, key, files_end, log_end)
             # Units before the scanned part of the log count as whole: nothing could replace them.
-            scanned_from = min(max(first, queue.begin), files_end)
-            files_end = whole_end(queue, scanned_from, files_end)
+            scanned_from = max(first, queue.begin)
+            files_end = completed_end(log, queue, key, scanned_from, files_end, log_end)
         # Retention deletes files of a queue after those of the log: a queue that begins later has
         # lost its first files.
         is_new = not queue.is_present or (log_end is not None and first < queue.begin)
