@@ -185,7 +185,7 @@ FLAGS: Final[dict[str, Flag]] = {
     ),
     "tags": Flag("-s --tags"),
     "filter": Flag("--filter", more='"a > 5.0 AND b IS NOT NULL"'),
-    "where": Flag("--where", "condition on columns", more='"queueOffset >= 90 AND keys = \'k1\'"'),
+    "where": Flag("--where", more='"queueOffset >= 90 AND keys = \'k1\'"'),
     "columns": Flag("--columns", more="all by default"),
     "scan": Flag("--scan"),
     "mode": Flag("--mode"),

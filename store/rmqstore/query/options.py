@@ -444,6 +444,10 @@ LOOKUP_OPTIONS: Final = (
         "as `MessageSelector.bySql` takes it: `price > 5.0 AND region IS NOT NULL`",
     ),
     Option(
+        "where", "where", READ, "a condition on columns",
+        "such as `queueOffset >= 90`; it leaves [parts of the store](#where-is-pushed-down) unread",
+    ),
+    Option(
         "includePending", "include_pending", READ, "also pending messages",
         "undecided halves of transactions, and delayed and timed messages that are not due yet; "
         "see below", "false", boolean,
