@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.json_text import parse_json
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.times import time_zone
@@ -320,8 +321,8 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
         return {}
     if value.lstrip().startswith("{"):
         try:
-            table = json.loads(value)
-        except json.JSONDecodeError as err:
+            table = parse_json(value)
+        except ValueError as err:
             raise OptionError(
                 f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
             ) from err

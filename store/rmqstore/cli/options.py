@@ -173,8 +173,8 @@ FLAGS: Final[dict[str, Flag]] = {
         type=click.IntRange(min=0), multiple=True,
     ),
     "offset": Flag(
-        "-o --offset", "from this queue offset on (with -t and -i)", argument="starting_offsets",
-        type=int,
+        "-o --offset", "from this queue offset on (with -t and -i, without -b)",
+        argument="starting_offsets", type=int,
     ),
     "least_offset": Flag("-o --offset", "from this queue offset on", type=click.IntRange(min=0)),
     "starting_timestamp": Flag("-b --begin", more=TIMES, metavar="TIME"),
