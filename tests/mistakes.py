@@ -207,6 +207,20 @@ MISTAKES: Final = (
         "connector/test_staging.py",
     ),
     Mistake(
+        "connector/pyspark_rmqstore/stream_reader.py",
+        "may_wait = self._target is None",
+        "may_wait = True",
+        "a query with availableNow and minOffsetsPerTrigger ends before its last messages",
+        "connector/test_stream_read.py",
+    ),
+    Mistake(
+        "connector/pyspark_kafkalog/stream_reader.py",
+        "may_wait = self._target is None",
+        "may_wait = True",
+        "a query of kafkalog with availableNow and a minimum ends before its last records",
+        "kafkalog/connector/test_streams.py",
+    ),
+    Mistake(
         "connector/pyspark_kafkalog/ranges.py",
         "start, follows = end, True",
         "start = end",

@@ -411,12 +411,7 @@ class LogDirs(Closing):
 
     def _require_bounds(self, selection: Selection, chosen: Collection[TopicPartition]) -> None:
         """Refuse bounds of partitions that are not read."""
-        for name, table in (
-            ("starting_offsets", selection.start.offsets),
-            ("ending_offsets", selection.end.offsets),
-            ("starting_offsets_by_timestamp", selection.start.by_timestamp),
-            ("ending_offsets_by_timestamp", selection.end.by_timestamp),
-        ):
+        for name, table in selection.tables.items():
             for broker, topic, number in table:
                 if broker is not None:
                     raise OptionError(

@@ -19,7 +19,7 @@ from rmqstore.query.arguments import (
     ViewArguments,
     takes,
 )
-from rmqstore.query.selection import parse_lookup_keys, parse_selection
+from rmqstore.query.selection import Selection, parse_lookup_keys, parse_selection
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
@@ -101,20 +101,30 @@ class MessageStore(Opened):
         return self.parts.store_queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted."""
-        return self.parts.store_queues.ids(topic)
+        """Return the ids of a topic's queues, sorted; [] for a topic that has none yet.
+
+        Raises:
+            OptionError: there is no such topic. The message names those nearest.
+        """
+        queue_ids = self.parts.store_queues.ids(topic)
+        if not queue_ids:
+            self.parts.ranges.require_named(Selection(subscribe=(topic,)))
+        return queue_ids
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.
 
         Raises:
+            OptionError: there is no such topic or queue.
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
             CorruptQueueError: its files contradict themselves.
         """
+        if queue_id not in self.queue_ids(topic):
+            self.parts.ranges.require_named(Selection(assign={topic: frozenset([queue_id])}))
         return self.parts.queue_range(topic, queue_id)
 
     def queues(self, topic: str) -> list[QueueInfo]:
-        """Return the queues of a topic, sorted by id; [] for a topic without queues."""
+        """Return the queues of a topic, sorted by id; raises as :meth:`queue_ids` does."""
         queue_ids = self.queue_ids(topic)
         if queue_ids:
             self.parts.ranges.require_queues()

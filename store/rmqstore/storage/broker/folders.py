@@ -10,7 +10,6 @@ In a TOML file these lines may also stand in a table ``[brokers]``.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tomllib
@@ -27,6 +26,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnreadableFileError,
 )
+from rmqstore.json_text import parse_json
 from rmqstore.storage.broker.store_config import (
     dledger_folders,
     dledger_node,
@@ -77,11 +77,11 @@ def read_brokers(value: str) -> dict[str, tuple[str, ...]]:
     where = "brokers" if is_text else f"brokers {value!r}"
     try:
         if is_text:
-            table = json.loads(value)
+            table = parse_json(value)
         else:
             file = Path(value)
             text = read_small(LOCAL, file, _MAX_BYTES).decode()
-            table = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+            table = tomllib.loads(text) if file.suffix == ".toml" else parse_json(text)
     except (ValueError, OSError) as err:  # tomllib's and json's errors are ValueErrors
         raise OptionError(
             f"{where}: must be a JSON object, or a .json or .toml file ({err})"

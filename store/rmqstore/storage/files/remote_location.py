@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -382,6 +383,11 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
             and part.startswith(".") >= entry.name.startswith(".")
         ]
     return sorted(folders)
+
+
+def made_absolute(path: Path) -> str:
+    """Return a local path in the form that means the same in processes of other folders."""
+    return str(pathlib.Path(local_path(path)).expanduser().absolute())
 
 
 def local_path(path: Path) -> Path:
