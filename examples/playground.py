@@ -50,6 +50,7 @@ BY_PATH = """
 By path, beside the running broker:
 
   rmqstore stat {store}
+  rmqstore verify -c {conf}
   rmqstore dump {store} -t Orders --follow --columns queueId,queueOffset,tags,keys,body
   rmqstore query {store} -t Orders -k order-25
   rmqstore view groups {store} --columns consumerGroup,topic,queueId,lag,lagMillis
@@ -68,7 +69,7 @@ In Python{waiting}:
 
   import rmqstore
   with rmqstore.open("{place}") as store:
-      scan = store.scan({pending}columns="topic,keys,tags,storeTimestamp")
+      scan = store.scan({pending}columns="topic,keys,tags,{pending_column}storeTimestamp")
       for row in scan.to_arrow().to_pylist()[-5:]:
           print(row)
 
@@ -77,6 +78,7 @@ In Spark, in pyspark:
   new = spark.readStream.format("rmqstore").option("subscribe", "Orders").load("{address}")
   new.select("queueId", "queueOffset", "tags", "keys").writeStream.format("console").start()
 """
+NOTHING_PENDING = {"waiting": "", "pending": "", "pending_column": ""}  # only files show it
 
 
 def main() -> int:
@@ -134,11 +136,12 @@ def what_next(name_server: str, store: Path | None) -> str:
     activate = os.path.relpath(Path(sys.prefix) / "bin" / "activate")
     words = {"address": address, "activate": activate}
     if store is None:  # its files are elsewhere
-        return NEXT.format(by_path="", waiting="", pending="", place=address, **words)
+        return NEXT.format(by_path="", place=address, **NOTHING_PENDING, **words)
     return NEXT.format(
-        by_path=BY_PATH.format(store=store),
+        by_path=BY_PATH.format(store=store, conf=store.with_name("broker.conf")),
         waiting=", with what waits for its time and payments of which nobody knows",
         pending="include_pending=True, ",
+        pending_column="pending,",
         place=store,
         **words,
     )
@@ -217,6 +220,9 @@ def start_broker(gateway: JavaGateway, store: Path) -> str:
     store_config.setHaListenPort(config.getListenPort() + 1)
     for name, value in SIZES.items():
         getattr(store_config, f"set{name[0].upper()}{name[1:]}")(value)
+    settings = {"brokerName": "playground", "storePathRootDir": store, **SIZES}
+    lines = [f"{name}={value}\n" for name, value in settings.items()]
+    store.with_name("broker.conf").write_text("".join(lines))  # for rmqstore -c
     broker = rocketmq.broker.BrokerController(
         config, server_config, netty.NettyClientConfig(), store_config
     )

@@ -30,6 +30,13 @@ class Mistake(NamedTuple):
 
 MISTAKES: Final = (
     Mistake(
+        "store/rmqstore/storage/files/paths.py",
+        "found = [folder for folder in folders if has_database(self.storage, folder)]",
+        'found = [folder for folder in folders if self.storage.exists(folder / "CURRENT")]',
+        "without one small file of their database, light message queues are missing in silence",
+        "storage/queue/test_rocksdb_queues.py",
+    ),
+    Mistake(
         "store/rmqstore/query/conditions.py",
         """topic_prefixes=tuple(
                 prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes
@@ -200,6 +207,20 @@ MISTAKES: Final = (
         "connector/test_staging.py",
     ),
     Mistake(
+        "connector/pyspark_rmqstore/stream_reader.py",
+        "may_wait = self._target is None",
+        "may_wait = True",
+        "a query with availableNow and minOffsetsPerTrigger ends before its last messages",
+        "connector/test_stream_read.py",
+    ),
+    Mistake(
+        "connector/pyspark_kafkalog/stream_reader.py",
+        "may_wait = self._target is None",
+        "may_wait = True",
+        "a query of kafkalog with availableNow and a minimum ends before its last records",
+        "kafkalog/connector/test_streams.py",
+    ),
+    Mistake(
         "connector/pyspark_kafkalog/ranges.py",
         "start, follows = end, True",
         "start = end",
@@ -334,5 +355,77 @@ MISTAKES: Final = (
         "        self._forget(fresh)",
         "after a power cut a checkpoint or topics.json is empty",
         "storage/files/test_disk.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lifetime.py",
+        "if self.is_closed or not self.is_here:",
+        "if not self.is_here:",
+        "a closed writer takes rows, and writes over those of the next one",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lifetime.py",
+        "return self._process in (None, os.getpid())",
+        "return True",
+        "a child says that it wrote, and its parent writes over the rows",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lifetime.py",
+        """        with self._lock:
+            if self._is_taken:
+                raise StoreStateError(f"{self._name}: a call of this thread has not returned yet")
+            self._is_taken = True
+            try:
+                yield
+            finally:
+                self._is_taken = False""",
+        "        yield",
+        "threads that share a writer mix up queue offsets",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/lock.py",
+        "return os.getpid(), status.st_dev, status.st_ino",
+        "return 0, status.st_dev, status.st_ino",
+        "a child is never given a store that its parent had open when it was forked",
+        "test_closing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/recovery/unit_checks.py",
+        "if end == queue.begin or _has_its_tags_code(",
+        "if end >= queue.begin or _has_its_tags_code(",
+        "a kill within a unit leaves it without its tags code for good: consumers miss the message",
+        "crash/test_torn_writes.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/truncation.py",
+        "if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):",
+        "if new_end < start:",
+        "a unit of a batch that a kill ended keeps an offset in a compacted log, which it has not",
+        "crash/test_torn_writes.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/truncation.py",
+        """            clear(disk, segment.path, low + _OFFSET_BYTES, written)
+            clear(disk, segment.path, low, min(low + _OFFSET_BYTES, written))""",
+        """            clear(disk, segment.path, low, min(low + _OFFSET_BYTES, written))
+            clear(disk, segment.path, low + _OFFSET_BYTES, written)""",
+        "after a kill between the two, a broker serves the first record of the log in this queue",
+        "crash/test_half_built.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        "return max(now_ms(), self._last_store_timestamp)",
+        "return now_ms()",
+        "when the clock is set back, store times fall, and searches by time go astray",
+        "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/ledger.py",
+        "previous = self.version(app_id, log)",
+        "previous = None",
+        "a write that was done is done again after one that was begun and not committed",
+        "write/test_writer.py",
     ),
 )

@@ -121,7 +121,7 @@ def test_example_migrates_a_topic_once(run_spark: Run, live: Path, tmp_path: Pat
         ),
         (
             "09_find_messages.py", ["key-1", "tx-3", "nowhere"],
-            ["6 messages by 3 keys", "PushedFilters: [IsNotNull(topic), IsNotNull(msgId),",
+            ["6 messages by 3 keys", " messages with id ",
              "|   LiveTx|transaction|    6|"],
         ),
         (

@@ -137,6 +137,9 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ('{"topic": "T", "body": "x", "bornTimestamp": 9e18}', "must be timestamp[us"),
         ('{"topic": "T", "body": "\\ud800"}', "body must be text"),
         ('{"topic": }', "is not JSON: Expecting value at character 11"),
+        ('{"topic": "T", "body": "a", "bodyBase64": "Yg=="}', "body is b'a' by one name, b'b' by"),
+        ('{"topic": "T", "body": "a", "body": "b"}', "'body' stands for both 'a' and 'b'"),
+        ('{"topic": "T", "body": "x", "properties": {"a": "1", "a": "2"}}', "both '1' and '2'"),
     ],
 )  # fmt: skip
 def test_import_refuses_a_bad_line_and_writes_nothing(

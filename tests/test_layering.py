@@ -48,8 +48,8 @@ LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list
 
 # Packages and modules of the core that the connector enters by.
 DOORS = {
-    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
-    "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
+    "rmqstore.errors", "rmqstore.json_text", "rmqstore.spans", "rmqstore.format.schema",
+    "rmqstore.query", "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
     "rmqstore.remoting", "rmqstore.storage.files",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
     "rmqstore.storage.broker.folders", "rmqstore.storage.broker.retry",
@@ -119,7 +119,7 @@ LARGE_CLASSES = {
     "rmqstore.storage.queue.queue_set.RecoveredQueue": 17,
     "rmqstore.storage.queue.sparse_consumequeue.SparseConsumeQueue": 16,
     "rmqstore.storage.files.remote_storage.RemoteStorage": 18,
-    "rmqstore.store.message_store.MessageStore": 17,
+    "rmqstore.store.message_store.MessageStore": 18,
 }
 
 

@@ -428,7 +428,23 @@ def test_a_store_says_which_it_is(golden_store: Golden) -> None:
             "opened to read, the store was closed properly)"
         )
     with rmqstore.open(golden_store("crash")) as store:
-        assert "the store is open, or was not closed" in repr(store)
+        assert "the store was not closed" in repr(store)
+
+
+def test_a_misspelt_topic_or_queue_is_named(tmp_path: Path) -> None:
+    _write(tmp_path / "s", build.Record(topic="Orders"))
+    with rmqstore.open(tmp_path / "s") as store:
+        for ask in (
+            store.queue_ids, store.queues, lambda name: store.queue_range(name, 0),
+            lambda name: store.offsets_at(name, 0), lambda name: store.offset_at(name, 0, 0),
+        ):  # fmt: skip
+            with pytest.raises(OptionError, match=r"no topic Order in .*it has: Orders"):
+                ask("Order")
+        with pytest.raises(OptionError, match=r"has no queue \[7\]"):
+            store.queue_range("Orders", 7)
+        for view in ("deadLetters", "traces", "consumed", "queues"):
+            with pytest.raises(OptionError, match="no topic Order"):
+                store.view(view, subscribe="Order").read_all()
 
 
 def test_a_notebook_shows_the_first_topics_of_a_store(tmp_path: Path) -> None:

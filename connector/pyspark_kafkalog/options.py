@@ -9,7 +9,6 @@ java.util.regex.Pattern.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from pyspark_rmqstore.options import offsets_per_trigger
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
 from pyspark_rmqstore.store_options import store_path, user_paths
 from rmqstore.errors import OptionError
+from rmqstore.json_text import parse_json
 from rmqstore.query.options import (
     BATCH,
     READ,
@@ -392,8 +392,8 @@ def _by_partition(
 
 def _table(name: str, value: str, example: str) -> dict[str, Any]:
     try:
-        table = json.loads(value)
-    except (json.JSONDecodeError, RecursionError) as err:
+        table = parse_json(value)
+    except (ValueError, RecursionError) as err:
         raise OptionError(f"{name} {value!r}: must be JSON like {example} ({err})") from err
     if not isinstance(table, dict):
         raise OptionError(f"{name} {value!r}: must be JSON like {example}")

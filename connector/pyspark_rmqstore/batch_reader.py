@@ -50,7 +50,7 @@ class RmqStoreReader(DataSourceReader):
         tune_worker()
         for task in splits_of(partition, Task):  # type: ignore[type-abstract]  # not called
             with option_names():
-                yield from as_asked(task.read(self._request), self._kafka_names)
+                yield from as_asked(self._request, task.read(self._request), self._kafka_names)
 
 
 class FilteringReader(RmqStoreReader):
@@ -62,8 +62,18 @@ class FilteringReader(RmqStoreReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Accept the filters that prune, and return the others.
 
-        Runs in a worker, before :meth:`partitions`.
+        Runs in a worker, before :meth:`partitions`. Beside option ``where`` it accepts none.
+
+        Spark up to 4.3 keeps the reader in the relation, and gives it to every later read of that
+        which has no filters. Then it calls nothing here, and tasks get what the first read got, so
+        that a warning is all that a source can give.
         """
+        if self._request.where is not None:
+            return filters
+        logger.warning(
+            "spark.sql.python.filterPushdown.enabled: a later query of the same DataFrame or view "
+            "may get only the rows of this one. Unset it, or load again for each query"
+        )
         names = MADE_OF if self._options.columns.is_kafka else None
         where, rest = push_filters(filters, self._request.schema, names)
         self._request = replace(self._request, where=where)

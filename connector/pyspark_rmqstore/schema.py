@@ -126,15 +126,16 @@ def columns_of_messages(schema: StructType, *, include_headers: bool) -> pa.Sche
 
 
 def as_asked(
-    batches: Iterable[pa.RecordBatch], kafka_names: list[str] | None
+    request: ScanRequest, batches: Iterator[pa.RecordBatch], kafka_names: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield messages in the columns that Spark asks for.
 
     Args:
-        batches: the messages.
+        request: that of the read.
+        batches: the messages, with the columns that a condition compares.
         kafka_names: the columns of Kafka's; None for columns of messages.
     """
-    for batch in batches:
+    for batch in request.returned(batches):
         if batch.num_rows:
             yield batch if kafka_names is None else as_kafka(batch, kafka_names)
 

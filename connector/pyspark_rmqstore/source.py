@@ -5,7 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from rmqstore.errors import install
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ModuleNotFoundError as err:  # pragma: no cover - the message is the point
+    needed = f"PySpark is not installed: {install('spark')}"
+    raise ModuleNotFoundError(needed, name=err.name) from err
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

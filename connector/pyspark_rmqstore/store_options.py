@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.json_text import parse_json
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.times import time_zone
@@ -33,6 +34,7 @@ from rmqstore.storage.files.remote_location import (
     is_live,
     is_uri,
     local_path,
+    made_absolute,
     matching,
     options_by_path,
     require_known,
@@ -170,12 +172,11 @@ def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str)
 
 def absolute_path(path: str) -> str:
     """Return an absolute local path, which a ``file:`` URI may name; refuse other URIs."""
-    name = Path(local_path(path))
-    if _SCHEME.match(str(name)):
+    if _SCHEME.match(os.fspath(local_path(path))):
         raise UnsupportedFeatureError(
             f"path {path!r}: only local files are supported, by a path or as file:///…"
         )
-    return str(name.expanduser().absolute())
+    return made_absolute(path)
 
 
 def store_path(path: str) -> str:
@@ -248,8 +249,8 @@ def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
             path=path,
             broker_name=names.get(path),
             commitlogs=_folders(given["storePathCommitLog"]),
-            consumequeue=given["storePathConsumeQueue"],
-            index=given["storePathIndex"],
+            consumequeue=_folder(given["storePathConsumeQueue"]),
+            index=_folder(given["storePathIndex"]),
             dledger_logs=_folders(given["storePathDLedgerCommitLog"]),
             dledger_self_id=given["dLegerSelfId"],
             tiered=None if tiered is None else absolute_path(tiered),
@@ -277,14 +278,26 @@ def _named_stores(given: GivenOptions, storage_options: Mapping[str, str]) -> di
 
 
 def given_conf(given: GivenOptions) -> BrokerSettings | None:
-    """Return the broker's properties file of option ``conf``; None without it."""
-    return read_conf(absolute_path(given["conf"])) if "conf" in given else None
+    """Return the broker's properties file of option ``conf``; None without it.
+
+    Its folders are those that this process finds: tasks run elsewhere, in folders of their own.
+    """
+    if "conf" not in given:
+        return None
+    conf = read_conf(absolute_path(given["conf"]))
+    paths = {key: text for key, text in conf.values.items() if "storepath" in key.lower()}
+    absolute = {key: ",".join(_folders(text)) for key, text in paths.items()}
+    return conf._replace(values={**conf.values, **absolute})
 
 
 def _folders(text: str | None) -> tuple[str, ...]:
     """Return the folders that an option lists, separated by commas."""
     parts = (part.strip() for part in (text or "").split(","))
-    return tuple(part for part in parts if part)
+    return tuple(store_path(part) for part in parts if part)
+
+
+def _folder(text: str | None) -> str | None:
+    return store_path(text) if text else None
 
 
 def _expand(pattern: str, storage_options: Mapping[str, str]) -> list[str]:
@@ -308,8 +321,8 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
         return {}
     if value.lstrip().startswith("{"):
         try:
-            table = json.loads(value)
-        except json.JSONDecodeError as err:
+            table = parse_json(value)
+        except ValueError as err:
             raise OptionError(
                 f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
             ) from err

@@ -236,7 +236,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         tune_worker()
         for task in splits_of(partition, Task):  # type: ignore[type-abstract]  # not called
             with option_names():
-                yield from as_asked(task.read_planned(self._request), self._kafka_names)
+                batches = task.read_planned(self._request)
+                yield from as_asked(self._request, batches, self._kafka_names)
 
     def stop(self) -> None:
         """Close the stores."""

@@ -28,6 +28,7 @@ from rmqstore.query.selection import (
     nearest_topics,
     parse_selection,
 )
+from rmqstore.storage.files.lifetime import lifetime_of_reads
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri, locate, name_in_storage, require_known
 from rmqstore.storage.files.storage import Closing, Storage
@@ -143,7 +144,8 @@ def _offset(bound: Bound, key: TopicPartition, committed: Committed) -> int | No
 class LogDirs(Closing):
     """The log directories of one broker, which are only read. A context manager.
 
-    Nothing is held open: a folder is listed when this is made, and again by :meth:`refresh`.
+    Nothing is held open: a folder is listed when this is made, and again by :meth:`refresh`. After
+    :meth:`close` neither this nor its partitions and scans are read any more. Threads may share it.
     """
 
     def __init__(self, paths: Iterable[str], storage: Storage = LOCAL) -> None:
@@ -160,31 +162,42 @@ class LogDirs(Closing):
         self._paths = tuple(paths)
         self._storage = storage
         self._dirs: tuple[LogDir, ...] = ()
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._listed: dict[TopicPartition, Partition] = {}
+        self._lifetime = lifetime_of_reads(", ".join(self._paths), storage)
         self.refresh()
 
     def __repr__(self) -> str:
         """Return the directories and how much is in them."""
-        topics = {topic for topic, _ in self._partitions}
-        n_partitions = len(self._partitions)
+        topics = {topic for topic, _ in self._listed}
+        n_partitions = len(self._listed)
         return (
             f"<LogDirs {', '.join(self._paths)}: {len(topics)} topics, {n_partitions} partitions>"
         )
 
     def refresh(self) -> None:
         """List the directories again, so that bounds are looked up again. Raises as the class."""
+        self._require_open()
         dirs, folders = list_log_dirs(self._storage, self._paths)
         partitions = {}
         for key, folder in folders.items():
-            before = self._partitions.get(key)
+            before = self._listed.get(key)
             if before is not None and before.path != folder.path:
                 before = None  # the partition was moved
-            partitions[key] = Partition(self._storage, folder, before)
-        self._partitions = partitions
+            partitions[key] = Partition(self._storage, folder, self._lifetime, before)
+        self._listed = partitions
         self._dirs = dirs
 
     def close(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Let nothing be read any more."""
+        self._lifetime.end()
+
+    def _require_open(self) -> None:
+        self._lifetime.require()
+
+    @property
+    def _partitions(self) -> dict[TopicPartition, Partition]:
+        self._require_open()
+        return self._listed
 
     @property
     def log_dirs(self) -> tuple[LogDir, ...]:
@@ -398,12 +411,7 @@ class LogDirs(Closing):
 
     def _require_bounds(self, selection: Selection, chosen: Collection[TopicPartition]) -> None:
         """Refuse bounds of partitions that are not read."""
-        for name, table in (
-            ("starting_offsets", selection.start.offsets),
-            ("ending_offsets", selection.end.offsets),
-            ("starting_offsets_by_timestamp", selection.start.by_timestamp),
-            ("ending_offsets_by_timestamp", selection.end.by_timestamp),
-        ):
+        for name, table in selection.tables.items():
             for broker, topic, number in table:
                 if broker is not None:
                     raise OptionError(

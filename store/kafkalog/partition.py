@@ -31,6 +31,7 @@ from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.times import parse_timestamp
+from rmqstore.storage.files.lifetime import Lifetime
 from rmqstore.storage.files.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -190,17 +191,23 @@ class Partition:
     """
 
     def __init__(
-        self, storage: Storage, folder: PartitionFolder, before: Partition | None = None
+        self,
+        storage: Storage,
+        folder: PartitionFolder,
+        lifetime: Lifetime,
+        before: Partition | None,
     ) -> None:
         """Take a partition folder; nothing of it is read yet.
 
         Args:
             storage: the storage to read from.
             folder: the folder, and what the checkpoints say of it.
+            lifetime: that of the log directories, after which nothing is read any more.
             before: the same partition as it was listed before. What it knows of the log need not be
                 walked again.
         """
         self._storage = storage
+        self._lifetime = lifetime
         self.folder = folder
         self.topic, self.partition = folder.topic_partition
         self.path = folder.path
@@ -223,11 +230,13 @@ class Partition:
     @property
     def topic_id(self) -> str | None:
         """The topic's id in base64url, 22 characters; None if the folder does not name it."""
+        self._lifetime.require()
         return read_topic_id(self._storage, f"{self.path}/partition.metadata")
 
     @property
     def leader_epochs(self) -> list[LeaderEpoch]:
         """The leader epochs and their first offsets, rising."""
+        self._lifetime.require()
         return read_leader_epochs(self._storage, f"{self.path}/leader-epoch-checkpoint")
 
     @property
@@ -297,11 +306,13 @@ class Partition:
 
     def resume(self, recovered_end: RecoveredEnd | None) -> None:
         """Continue from the end that a recovery found, unless the end is known already."""
+        self._lifetime.require()
         if recovered_end is not None and self._log is None:
             self._recovered_end = recovered_end
 
     def refresh(self) -> None:
         """Forget the bounds, so that they are looked up again."""
+        self._lifetime.require()
         self._recovered_end = self.recovered_end
         self._open_before = self.open_transactions
         self._log = None
@@ -312,7 +323,9 @@ class Partition:
 
         Raises:
             UnreadableFileError: the folder or a segment cannot be read.
+            StoreStateError: the log directories were closed.
         """
+        self._lifetime.require()
         if self._log is None:
             self._log = read_partition_log(
                 self._storage, self.folder, recovered_end=self._recovered_end
@@ -404,6 +417,7 @@ class Partition:
             OptionError: a column, the mode or the isolation level is unknown, a time is not one, or
                 ``limit`` or ``last`` is not a positive integer.
         """
+        self._lifetime.require()
         require_positive("last", last)
         spec, names = parse_scan(
             columns,

@@ -13,8 +13,8 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.layout import RECORD
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.progress import Tally
-from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
-from rmqstore.storage.files.storage import Closing
+from rmqstore.query.arrow_rows import ArrowRows, first_rows
+from rmqstore.storage.files.lifetime import Opened
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ def counted(
     tally.add_records(left, 0)
 
 
-class Scan(ArrowRows, Closing):
+class Scan(ArrowRows, Opened):
     """Records of a partition, or of several, that are read again each time they are asked for.
 
     Nothing is kept. pandas, Polars, DuckDB and whatever else knows Arrow's C stream interface take
@@ -217,17 +217,12 @@ class Scan(ArrowRows, Closing):
         Raises:
             OptionError: the limit is not a positive integer.
         """
-        require_positive("limit", limit)
-        super().__init__(schema, is_quick=is_quick)
+        super().__init__(schema, limit=limit, is_quick=is_quick)
         self._read = read
-        self._limit = limit
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all records, which reads as it is asked for batches."""
         return pa.RecordBatchReader.from_batches(self._schema, iter(self))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        batches = self._read()
-        if self._limit is None:
-            return batches
-        return first_rows(batches, self._limit)
+        return first_rows(self._read(), self._limit)

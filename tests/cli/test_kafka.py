@@ -62,6 +62,13 @@ def test_stat(logs: Path) -> None:
     assert [row["topic"] for row in rows("stat", logs / "G-1")] == ["G"]
 
 
+def test_folders_of_kafka_and_of_rocketmq_are_told_apart(logs: Path, live: Path) -> None:
+    for folder in (live, live / "commitlog"):
+        assert "it is a store of RocketMQ, which the package rmqstore" in refusal("stat", folder)
+    for folder in (logs, logs / "G-1"):
+        assert "it is a folder of Kafka, which" in command_line.refusal("stat", folder)
+
+
 def test_dump(logs: Path, tmp_path: Path) -> None:
     expected = kafka_logs.expected("groups", ("G", 1))
     got = rows("dump", logs, "-t", "G", "-p", 1, "--columns", "offset,headers")

@@ -136,8 +136,7 @@ def test_nothing_is_written_among_the_files_of_a_store(
 def test_an_export_whose_target_is_forgotten_takes_no_store_for_it(golden_store: Golden) -> None:
     for options in ((), ("--overwrite",)):
         said = refusal("export", golden_store("one"), golden_store("live"), *options)
-        assert "'TARGET': File" in said
-        assert "is a directory" in said
+        assert "is a folder; name the file after it" in said
 
 
 def test_two_formats_at_once_are_refused(golden_store: Golden) -> None:

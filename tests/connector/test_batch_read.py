@@ -170,7 +170,10 @@ def test_a_topic_of_one_store_only_is_read_from_that_one(engine: Engine, brokers
     )
 
 
-def test_folders_that_lie_apart_are_named_by_options(golden: Golden, tmp_path: Path) -> None:
+def test_folders_that_lie_apart_are_named_by_options(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks run in folders of their own, so paths are those of the driver."""
     root = golden.copy("basic", tmp_path / "basic")
     logs = [tmp_path / "disk-1", tmp_path / "disk-2"]
     for log in logs:
@@ -179,12 +182,22 @@ def test_folders_that_lie_apart_are_named_by_options(golden: Golden, tmp_path: P
         file.rename(logs[number % 2] / file.name)
     (root / "commitlog").rmdir()
     (root / "consumequeue").rename(tmp_path / "queues")
+    (root / "index").rename(tmp_path / "keys")
     refused(golden.load(root), "NotAStoreError", "storePathCommitLog")
-    found = golden.read(root, includeSystemTopics="true", columns="commitLogOffset",
-        storePathCommitLog=", ".join(map(str, logs)),
-        storePathConsumeQueue=str(tmp_path / "queues"),
-    )  # fmt: skip
-    assert offsets(found) == physical(goldens.lines("basic", "expected"))
+    settings = {
+        "storePathCommitLog": "disk-1, ./disk-2", "storePathConsumeQueue": "~/queues",
+        "storePathIndex": f"file://{tmp_path}/keys",
+    }  # fmt: skip
+    monkeypatch.setenv("HOME", str(tmp_path))
+    conf = tmp_path / "broker.conf"
+    conf.write_text("storePathCommitLog=disk-1,disk-2\nstorePathConsumeQueue=queues\n")
+    everything = {"includeSystemTopics": "true"}
+    for options in (settings, {"conf": "broker.conf"}):
+        monkeypatch.chdir(tmp_path)
+        frame = load(golden.engine, "basic", columns="commitLogOffset", **everything, **options)
+        assert frame.plan.partitions
+        monkeypatch.chdir("/")
+        assert offsets(collect(frame)) == physical(goldens.lines("basic", "expected"))
 
 
 @pytest.mark.parametrize("path", ["not/there", "."])

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import struct
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from io import BytesIO
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.serializers import CloudPickleSerializer, write_int, write_with_length
 from pyspark.sql.datasource import (
-    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -28,17 +24,16 @@ from pyspark.sql.datasource import (
     Not,
     StringStartsWith,
 )
-from pyspark.sql.types import BinaryType, StructType
-from pyspark.sql.worker import plan_data_source_read
 
 import goldens
+import rmqstore
 from connector.engine import meets
 from connector.sparkreads import Golden, GoldenStore, collect, in_log_order, offsets
+from connector.streams import rows_of
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.tasks import Task
 from reading import rows
 from rmqstore.read.parts import LogPart, QueuesPart, RecordsPart, UnitsPart
@@ -143,6 +138,20 @@ def conditions(name: str) -> list[Condition]:
     ]  # fmt: skip
 
 
+def test_option_where_reads_what_python_reads_also_in_a_stream(
+    golden: Golden, tmp_path: Path
+) -> None:
+    where, path = "queueId = 0 AND queueOffset >= 2", golden.path("basic")
+    with rmqstore.open(path) as store:
+        expected = sorted(store.scan(where=where, columns="body").read_all()["body"].to_pylist())
+    frame = golden.load(path, where=where, columns="body")
+    assert sorted(frame.toArrow()["body"].to_pylist()) == expected
+    assert frame.where(IsNotNull(("body",))).pushing().plan.left == (IsNotNull(("body",)),)
+    followed = golden.engine.readStream.format("rmqstore").option("startingOffsets", "earliest")
+    found = rows_of(followed.option("where", where).load(str(path)), tmp_path)
+    assert sorted(row["body"] for row in found) == expected
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_the_rows_are_the_same_with_filters_pushed_and_not(name: str, golden: Golden) -> None:
     path, n_rows = golden.path(name), 0
@@ -210,41 +219,6 @@ def test_what_cannot_be_answered_is_left_to_spark(golden_store: GoldenStore) -> 
     found, left = reader(golden_store("basic"), *filters)
     assert left == filters
     assert n_messages(found) == n_messages(reader(golden_store("basic"))[0])
-
-
-def test_a_reader_takes_filters_exactly_when_spark_pushes_them(
-    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = RmqStoreDataSource({"path": str(golden_store("one"))})
-    plain = source.reader(source.schema())
-    assert type(plain) is RmqStoreReader
-    assert type(plain).pushFilters is DataSourceReader.pushFilters
-    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.data_source_pushdown_filters", object())
-    assert type(source.reader(source.schema())) is FilteringReader
-
-
-@pytest.mark.parametrize("is_pushing", [False, True])
-def test_spark_refuses_a_reader_that_takes_filters_while_it_pushes_none(
-    golden_store: GoldenStore, is_pushing: bool
-) -> None:
-    """This asks what Spark plans reads with; it sends values in this order."""
-    source = RmqStoreDataSource({"path": str(golden_store("one"))})
-    schema = source.schema()
-    source.reader = lambda schema: FilteringReader(schema, parse_read_options(source.options))
-    asked, answer = BytesIO(), BytesIO()
-    CloudPickleSerializer()._write_with_length(source, asked)
-    for sent in (StructType().add("partition", BinaryType()), schema):
-        write_with_length(sent.json().encode(), asked)
-    write_int(10_000, asked)  # rows in a batch
-    for flag in (is_pushing, False, True):  # push-down, streaming, binary values as bytes
-        asked.write(struct.pack("!?", flag))
-    asked.seek(0)
-    if is_pushing:
-        plan_data_source_read._main(asked, answer)
-        assert answer.tell() > 0
-    else:
-        with pytest.raises(PySparkException, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
-            plan_data_source_read._main(asked, answer)
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "crash3"])

@@ -85,6 +85,7 @@ GIVEN = {
     ),
     "tags": ("A || B", lambda read: read.request.tags == {"A", "B"}),
     "filter": ("a = 'x'", lambda read: read.request.filter is not None),
+    "where": ("queueId = 0", lambda read: read.request.where is not None),
     "columns": (" body , topic", lambda read: read.columns.columns == ("body", "topic")),
     "scan": ("CommitLog", lambda read: read.request.by == "commitlog"),
     "minPartitions": ("3", lambda read: read.limits.min_partitions == 3),

@@ -159,13 +159,13 @@ def test_few_messages_wait_for_more_or_for_the_delay(
         put(writer, "A", 0, numbered(20, 200))
         assert query.trigger()
         assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 200)}
-        put(writer, "A", 0, numbered(200, 201))
+        put(writer, "A", 0, numbered(200, 299))
         assert not query.trigger()
         query.stop()
-    drain(engine, tmp_path / "s", tmp_path / "q", **options)
-    assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 201)}, (
-        "no minimum under AvailableNow"
-    )
+    options |= {"minOffsetsPerTrigger": "60", "maxOffsetsPerTrigger": "60"}
+    found = drain(engine, tmp_path / "s", tmp_path / "q", **options)
+    assert [one["numInputRows"] for one in found] == [60, 39], "no minimum under AvailableNow"
+    assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 299)}
 
 
 def test_several_stores_are_one_stream(engine: Engine, tmp_path: Path) -> None:

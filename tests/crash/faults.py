@@ -29,14 +29,24 @@ class FaultyDisk(Disk):
 
     Args:
         power: also lose random unflushed writes and names of new files, as a power cut does.
+        kept: the bytes of the write that is cut which are in its file; None for half of them.
+
+    Attributes:
+        writes: change, position and length of each write into a file that has its name already.
     """
 
-    def __init__(self, at: int | None = None, power: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        at: int | None = None,
+        power: random.Random | None = None,
+        kept: int | None = None,
+    ) -> None:
         super().__init__()
         self.n_changes = 0
+        self.writes: list[tuple[int, int, int]] = []
         self.commit = -1  # number of the change that commits an append: the last one to the log
         self.done: list[str] = []
-        self._at, self._power, self._is_dead = at, power, False
+        self._at, self._power, self._kept, self._is_dead = at, power, kept, False
         self._unflushed: dict[Path, list[tuple[int, bytes]]] = {}  # what stood there before
         self._unnamed: dict[Path, Path] = {}  # new files and folders whose folder was not flushed
         # the new name, the old one, and what had the new name before
@@ -97,8 +107,11 @@ class FaultyDisk(Disk):
     def write(self, path: Path, position: int, data: Any) -> None:
         is_cut = self._step("write", path)
         view = memoryview(data).cast("B")
+        if path.suffix != ".tmp":  # which gets its name once it is whole
+            self.writes.append((self.n_changes - 1, position, len(view)))
         self._remember(path, position, len(view))
-        super().write(path, position, view[: len(view) // 2] if is_cut else view)
+        kept = len(view) // 2 if self._kept is None else self._kept
+        super().write(path, position, view[:kept] if is_cut else view)
         if is_cut:
             self._die()
 
@@ -222,6 +235,33 @@ def cut_copies(
         with suppress(Cut):
             act(root, disk)
         yield root, f"cut at change {at}: {disk.done[-1]}"
+        shutil.rmtree(root)
+
+
+def torn_copies(
+    whole: Path, folder: Path, act: Act, page: int, of_each: int
+) -> Iterator[tuple[Path, str]]:
+    """Yield copies of a store in which a write of an act ended between two pages, and where.
+
+    The kernel ends a write of a process that is killed after a whole page of the file. Nothing
+    asks how large a page is, so with a small one each write ends within each of its entries.
+
+    Args:
+        whole, folder, act: as for :func:`cut_copies`.
+        page: the bytes of a page.
+        of_each: at how many borders of pages each write ends, counted from its own end.
+    """
+    torn = [
+        (at, border - position)
+        for at, position, length in counted(whole, folder, act).writes
+        for border in range(position // page * page + page, position + length, page)[-of_each:]
+    ]
+    for at, kept in torn:
+        root = _copied(whole, folder / f"{at}-{kept}")
+        disk = FaultyDisk(at, kept=kept)
+        with suppress(Cut):
+            act(root, disk)
+        yield root, f"cut after {kept} bytes of change {at}: {disk.done[-1]}"
         shutil.rmtree(root)
 
 

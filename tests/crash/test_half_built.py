@@ -147,6 +147,9 @@ def test_a_unit_that_is_half_cleared_points_at_no_record(
     root, disk = copy(golden_store("crash"), tmp_path / "count"), CountingDisk()
     repair(root, disk)
     first = disk.building[0]  # CrashA/1 has a unit of the torn record, and nothing after it
-    for root, _ in cut_copies(golden_store("crash"), tmp_path, repair, (first, first + 1)):
+    for at, kept in ((first, None), (first + 1, None), (first + 1, 0)):
+        root = copy(golden_store("crash"), tmp_path / f"{at}-{kept}")
+        with suppress(Cut):
+            repair(root, FaultyDisk(at, kept=kept))
         units = np.fromfile(max((root / "consumequeue" / "CrashA" / "1").iterdir()), QUEUE_UNIT)
         assert not ((units["size"] > 0) & (units["physical_offset"] == 0)).any()

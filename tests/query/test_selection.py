@@ -146,6 +146,15 @@ REFUSED = {
     "no pattern": ({"subscribe_pattern": "("}, "subscribe_pattern"),
     "no JSON": ({"assign": "A"}, "assign"),
     "no table": ({"assign": '["A"]'}, "assign"),
+    "a topic twice": ({"assign": '{"A":[0],"A":[1]}'}, "assign"),
+    "an offset of no queue that is read": (
+        {"assign": {"A": [0]}, "starting_offsets": {"A": {"1": 5}}},
+        "starting_offsets: A-1 is not",
+    ),
+    "a time of no topic that is read": (
+        {"subscribe": "A", "ending_offsets_by_timestamp": {"B": {"0": "ms:5000"}}},
+        "ending_offsets_by_timestamp: B-0 is not",
+    ),
     "no list": ({"assign": '{"A":0}'}, "assign"),
     "no queue id": ({"assign": '{"A":["x"]}'}, "assign"),
     "a truth for a queue id": ({"assign": '{"A":[true]}'}, "assign"),

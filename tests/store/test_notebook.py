@@ -80,7 +80,6 @@ def test_queues_are_a_table_whose_times_are_times(tmp_path: Path) -> None:
     store.append(build.Record(topic="T<", store_timestamp=build.T0 + 1500))
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         queues = opened.queues("T<")
-        assert opened.queues("none") == []
     (queue,) = queues
     first = datetime.fromtimestamp(build.T0 // 1000, UTC)
     assert queue.first_store_timestamp == first
@@ -109,7 +108,7 @@ def test_running_brokers_are_a_table_of_their_topics() -> None:
             shown = cluster._repr_html_()
             assert shown.startswith(f"<div>LiveCluster(&#x27;{fake.uri}&#x27;)</div><table>")
             assert rows_of(shown) == [["A&lt;b&gt;", "3"], ["T", "4"], ["%RETRY%g", "3"]]
-        assert "is closed: open it again" in cluster._repr_html_()
+        assert "was closed: open it again" in cluster._repr_html_()
         cluster = fake.open()
     with cluster:  # the name server is gone
         shown = cluster._repr_html_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import rmqstore
 from goldens import Golden
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -66,6 +68,30 @@ def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
     assert files_of(root, "batchconsumequeue") == queues
     assert rows_of(root) == before
     require_valid(root)
+
+
+@pytest.mark.parametrize("is_ordinary", [False, True], ids=["gone", "of the other kind"])
+def test_a_rebuild_makes_batch_queues_of_topics_whose_records_show_it(
+    root: Path, is_ordinary: bool
+) -> None:
+    before, queues = rows_of(root), files_of(root, "batchconsumequeue")
+    shutil.rmtree(root / "batchconsumequeue" / "BatchA")
+    if is_ordinary:  # as a rebuild once made it, of which each unit leads to several messages
+        shutil.copytree(root / "consumequeue" / "Plain", root / "consumequeue" / "BatchA")
+    with rmqstore.open(root) as store:
+        assert any("BatchA" in finding.place for finding in verify(store))
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        assert not writer.rebuild()
+    assert files_of(root, "batchconsumequeue") == queues
+    assert not (root / "consumequeue" / "BatchA").exists()
+    assert rows_of(root) == before
+    require_valid(root)
+
+
+def test_batch_queues_that_are_all_gone_are_taken_from_the_log(root: Path) -> None:
+    before = rows_of(root)
+    shutil.rmtree(root / "batchconsumequeue")
+    assert rows_of(root) == before
 
 
 def test_a_batch_queue_that_is_put_back_is_not_taken_for_a_plain_one(root: Path) -> None:

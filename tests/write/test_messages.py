@@ -70,6 +70,12 @@ def test_rows_without_properties_tags_or_keys_are_no_fault() -> None:
     assert properties(KEEP, {"properties": None}, {"properties": None}) == [{}, {}]
 
 
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array([b"a"]), pa.array([b"b"])], ["body", "body"])
+    with pytest.raises(IllegalMessageError, match="two columns body"):
+        MessageMaker(KEEP).make(rows)
+
+
 def test_property_strings_end_as_5x_ends_them() -> None:
     row = {"topic": "T", "body": b"x", "properties": [("a", "1")], "tags": "t"}
     made = MessageMaker(KEEP).make(batch(row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,10 @@ import rmqstore
 import tiers
 from goldens import Golden
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.log.appender import RecordId
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import WriteSpec
 from written import files_of
 
@@ -133,3 +137,31 @@ def test_discarded_rows_leave_no_topic_and_no_hole_in_a_queue(tmp_path: Path) ->
     assert [*table["topicConfigTable"]] == ["A"]
     with rmqstore.open(tmp_path / "s") as store:
         assert store.scan(columns="queueOffset").read_all()[0].to_pylist() == [0, 1]
+
+
+def test_store_times_do_not_fall_when_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, clock = tmp_path / "store", iter([3000, 2000, 1000])
+    monkeypatch.setattr("rmqstore.write.writer.now_ms", lambda: next(clock))
+    rows = pa.table({"topic": ["T"], "body": [b"x"]})
+    with rmqstore.create(root) as writer:
+        writer.append(rows)
+        writer.append(rows)
+    with rmqstore.open(root, "a") as writer:
+        writer.append(rows)
+    with rmqstore.open(root) as store:
+        times = store.scan(columns="storeTimestamp").read_all().column(0).cast(pa.int64())
+    assert times.to_pylist() == [3_000_000] * 3  # µs
+
+
+def test_a_write_that_was_begun_in_vain_does_not_hide_the_version_before(tmp_path: Path) -> None:
+    root, nowhere = tmp_path / "store", RecordId(1 << 30, 100, "")
+    with rmqstore.create(root) as writer:
+        writer.append(pa.table({"topic": ["T"], "body": [b"x"]}))
+        writer.flush(txn=("app", 1))
+    ledger = Ledger(Disk(), root)
+    with closing(CommitLog([root / "commitlog"])) as log:
+        for version in (2, 3):
+            ledger.intend("app", version, log, nowhere, nowhere)
+            assert ledger.version("app", log) == 1

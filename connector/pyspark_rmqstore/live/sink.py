@@ -54,8 +54,8 @@ def parse_send_options(options: Mapping[str, str]) -> SendOptions:
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
     location = LiveLocation.parse(given["path"], given["storageOptions"])
-    of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
-    of_stores = [name for name in of_stores if name not in _TAKEN]
+    known = ("paths", *(option.name for option in WRITE_OPTIONS))
+    of_stores = [name for name in known if name in given and name not in _TAKEN]
     if of_stores:
         raise UnsupportedFeatureError(
             f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"

@@ -17,9 +17,9 @@ from rmqstore.read.split import Limits
 
 # Options of which the files of a store are needed.
 _OF_FILES = (
-    "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
-    "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
-    "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger",
+    "paths", "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue",
+    "storePathIndex", "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd",
+    "msgKey", "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger",
 )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ LOG_START, RECOVERY_POINT, HIGH_WATERMARK, CLEANER = CHECKPOINTS = (
     "replication-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )
+_PART_OF_ROCKETMQ: Final = "commitlog"
 _PAUSES_SECONDS: Final = (0.1, 0.5)  # between listings, while a partition is seen twice
 
 
@@ -249,6 +250,8 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
         name for name in sorted(names) if META_PROPERTIES in _file_names(storage, folders[name])
     ]
     hint = f"; log directories are in it: {', '.join(inside[:5])}" if inside else ""
+    if _PART_OF_ROCKETMQ in names or full_path.name == _PART_OF_ROCKETMQ:
+        hint = "; it is a store of RocketMQ, which the package rmqstore and its verbs read"
     raise NotAStoreError(
         f"{path} is not a log directory of Kafka: it has no partition folder{hint}"
     )

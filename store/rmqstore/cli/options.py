@@ -8,13 +8,14 @@ follows brokers, have rows of their own in their modules.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from rmqstore.cli.parameters import (
     Named,
+    NewFile,
+    QueueOffset,
     StoreFolder,
     complete_groups,
     complete_topics,
@@ -129,7 +130,7 @@ def options(
 
 _SEVERAL: Final = "PATH may be left out then; may be repeated, for several brokers"
 POSITIVE: Final = click.IntRange(min=1)
-NEW_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+NEW_FILE: Final = NewFile()
 _BROKER_FILE: Final[Mapping[str, Any]] = {
     "metavar": "FILE",
     "is_eager": True,  # the path may come from it
@@ -173,8 +174,8 @@ FLAGS: Final[dict[str, Flag]] = {
         type=click.IntRange(min=0), multiple=True,
     ),
     "offset": Flag(
-        "-o --offset", "from this queue offset on (with -t and -i)", argument="starting_offsets",
-        type=int,
+        "-o --offset", "from this queue offset on (with -t and -i, without -b)",
+        argument="starting_offsets", type=QueueOffset(),
     ),
     "least_offset": Flag("-o --offset", "from this queue offset on", type=click.IntRange(min=0)),
     "starting_timestamp": Flag("-b --begin", more=TIMES, metavar="TIME"),
@@ -185,7 +186,7 @@ FLAGS: Final[dict[str, Flag]] = {
     ),
     "tags": Flag("-s --tags"),
     "filter": Flag("--filter", more='"a > 5.0 AND b IS NOT NULL"'),
-    "where": Flag("--where", "condition on columns", more='"queueOffset >= 90 AND keys = \'k1\'"'),
+    "where": Flag("--where", more='"queueOffset >= 90 AND keys = \'k1\'"'),
     "columns": Flag("--columns", more="all by default"),
     "scan": Flag("--scan"),
     "mode": Flag("--mode"),

@@ -139,9 +139,7 @@ class Output(NamedTuple):
     def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows as :meth:`write` does, and return how many there are."""
         schema, batches = self._timed(schema, batches)
-        if self.limit is not None:
-            batches = first_rows(batches, self.limit)
-        rows = _UntilAnError(batches)
+        rows = _UntilAnError(first_rows(batches, self.limit))
         if self.target is None:
             self._write(sys.stdout, schema, rows)
         else:
@@ -198,8 +196,7 @@ class Output(NamedTuple):
     def write_live(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Write rows that come now and then, each batch at once."""
         schema, batches = self._timed(schema, batches)
-        if self.limit is not None:
-            batches = first_rows(batches, self.limit)
+        batches = first_rows(batches, self.limit)
         if self.format_name != TABLE:
             write_stream(_sink(sys.stdout), self.format_name, schema, batches)
             return

@@ -17,8 +17,14 @@ from rmqstore.storage.broker.folders import find_store, root_of_part
 from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.remote_location import is_live, is_pattern, is_uri, local_path
-from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.files.remote_location import (
+    is_live,
+    is_pattern,
+    is_uri,
+    local_path,
+    require_path,
+)
+from rmqstore.storage.files.storage import is_folder, path_of
 
 # Where a command keeps values that its function does not get, in the context of click.
 KEPT: Final = "rmqstore."
@@ -106,7 +112,9 @@ class StoreFolder(click.Path):
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401
         """Return the path."""
-        if is_live(value) and (ctx is None or ctx.command.name not in _OF_BROKERS):
+        if is_live(value):
+            if ctx is not None and ctx.command.name in _OF_BROKERS:
+                return path_of(value)
             verbs = " and ".join(f"rmqstore {name}" for name in _OF_BROKERS)
             self.fail(
                 f"{value}: running brokers serve nothing but messages, which {verbs} read; this "
@@ -121,9 +129,51 @@ class StoreFolder(click.Path):
         if self._takes_patterns and is_pattern(value) and not LOCAL.exists(value):
             return Path(value)
         try:
+            require_path(value)
             return super().convert(local_path(value), param, ctx)
-        except UnsupportedFeatureError as err:
+        except (OptionError, UnsupportedFeatureError) as err:
             self.fail(str(err), param, ctx)
+
+
+class NewFile(click.Path):
+    """A file that a verb writes."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Return the path."""
+        if is_folder(LOCAL, value):
+            hint = "name a file in it"
+            if isinstance(param, click.Argument) and ctx is not None:
+                hint = f"name the file after it: {ctx.command_path} {value} messages.parquet"
+            self.fail(f"{value} is a folder; {hint}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class QueueOffset(click.types.IntParamType):
+    """A queue offset, for which some take ``-o``."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Return the number."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is not a queue offset, which -o means here: dump writes to the file "
+                "that --output names, and export to TARGET, as in rmqstore export PATH TARGET",
+                param, ctx,
+            )  # fmt: skip
 
 
 def negated(_context: click.Context, _option: click.Parameter, value: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -135,6 +136,10 @@ _OPTION_GROUPS: Final[dict[str, list[str]]] = {
         "--format", "--json", "--output", "--overwrite", "--limit", "--times", "--tz",
         "--wide", "--fail-if-empty", "--quiet",
     ],
+}  # fmt: skip
+# What other tools call a verb.
+_MEANT: Final = {
+    "cat": "dump", "head": "dump -n 10", "ls": "topics", "search": "query", "tail": "dump --follow",
 }  # fmt: skip
 # Each is run by tests/cli/test_help.py.
 EXAMPLES: Final = {
@@ -288,6 +293,10 @@ class AllVerbs(Verbs):
         """Return the verb that arguments name, whole, and the arguments after it."""
         if args and args[0] in VERBS:
             self.verb(args[0])
+        elif args and not args[0].startswith("-"):
+            near = _MEANT.get(args[0]) or "".join(get_close_matches(args[0], VERBS, 1))
+            hint = f"; did you mean rmqstore {near}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def verb(self, name: str) -> click.Command:

@@ -20,10 +20,9 @@ from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.remedies import CheckedStore, by_kind
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.inspect.verify_index import may_have_index
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.index_search import may_have_index_table
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.log_end import n_written
 from rmqstore.store.opening import open_for
 from rmqstore.write.repairer import files_of_queues
@@ -65,7 +64,7 @@ def verify(path: Path, output: Output) -> None:
     """
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
-        compared = _compared(store.paths)
+        compared = _compared(store.parts)
         tiered = given_options().tiered
         if store.parts.is_tiered:
             of_tier = "all messages in tiered storage are whole"
@@ -81,17 +80,17 @@ def verify(path: Path, output: Output) -> None:
     click.echo(f"{path}: {compared}", err=True)
 
 
-def _compared(paths: StorePaths) -> str:
+def _compared(store: StoreParts) -> str:
     """Say which parts of a store agree if nothing was found, and which were not compared."""
     parts = ["log"]
     others = []
-    if not are_queues_unreadable(paths):
+    if not store.ends.are_queues_unread:
         parts.append("queues")
-    if has_unreadable_queues(paths):
+    if store.ends.why_unread is not None:
         others.append("queues in RocksDB were not compared")
-    if may_have_index(paths):
+    if may_have_index(store.paths):
         parts.append("index")
-    if may_have_index_table(paths):
+    if may_have_index_table(store.paths):
         others.append("index in RocksDB was not compared")
     elif "index" not in parts:
         others.append("there is no index")

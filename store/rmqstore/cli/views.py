@@ -24,6 +24,7 @@ from rmqstore.query.arguments import ViewArguments
 from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import in_current_zone
 from rmqstore.read.views.schema import ALLOWED, VIEWS
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
@@ -44,6 +45,8 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
         """Return the name."""
         by_lower_case = {name.lower(): name for name in VIEWS}
+        if str(value).lower() not in by_lower_case and LOCAL.exists(value):
+            self.fail(f"{value} is a path: the name of a view comes before it", param, ctx)
         name: str = super().convert(by_lower_case.get(str(value).lower(), value), param, ctx)
         return name
 

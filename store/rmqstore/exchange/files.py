@@ -109,7 +109,8 @@ def read_parquet(
     Files of a folder come in the order of their names.
 
     Args:
-        source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
+        source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too, and
+            as in Spark they take precedence over columns of their files.
         columns: the columns to read, all by default.
         origins: notes where the rows of each batch are.
 

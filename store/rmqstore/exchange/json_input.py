@@ -19,6 +19,7 @@ from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.exchange.files import RowOrigins
 from rmqstore.exchange.json_rows import BASE64
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
+from rmqstore.json_text import parse_json
 from rmqstore.query.times import parse_timestamp
 
 _BODY: Final = "body"
@@ -101,7 +102,9 @@ def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBat
     """
     try:
         rows = [orjson.loads(line) for line in lines if line.strip()]
-        if set(map(type, rows)) - {dict}:
+        # Each name has two quotation marks. Of two that are the same, one is gone.
+        is_whole = orjson.dumps(rows).count(b'"') == "".join(lines).count('"')
+        if set(map(type, rows)) - {dict} or not is_whole:
             return None
         names_of_rows = dict.fromkeys(map(tuple, rows))
         names = dict.fromkeys(chain.from_iterable(names_of_rows))
@@ -188,12 +191,12 @@ def _plain_batch(
 def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, Any]:
     """Return the values of a line by column, as Arrow takes them."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except json.JSONDecodeError as err:
         text = f"{where} is not JSON: {err.msg} at character {err.colno}"
         raise IllegalMessageError(text) from err
     except (ValueError, RecursionError) as err:
-        raise IllegalMessageError(f"{where} is not JSON: {err}") from err
+        raise IllegalMessageError(f"{where} is not JSON that can be read: {err}") from err
     if not isinstance(row, dict):
         raise IllegalMessageError(f"{where} is not a JSON object")
     values: dict[str, Any] = {}
@@ -201,7 +204,7 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
         plain = name.removesuffix(BASE64)
         if plain in types:
             try:
-                values[plain] = _value(value, types[plain], is_base64=plain != name)
+                found = _value(value, types[plain], is_base64=plain != name)
             except OptionError as err:
                 raise IllegalMessageError(f"{where}: {name}: {err}") from err
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
@@ -210,11 +213,22 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
                 if name == _BODY:
                     text += _OTHER_BODIES
                 raise IllegalMessageError(text) from err
+            values[plain] = _agreed(values.get(plain), found, f"{where}: {plain}")
         elif name not in ASSIGNED:
             raise IllegalMessageError(
                 f"{where}: {name} is not a column; there are {', '.join(types)}"
             )
     return values
+
+
+def _agreed(first: Any, second: Any, column: str) -> Any:  # noqa: ANN401 - as Arrow takes them
+    """Return the value of a column that may be given as text and in base64."""
+    if first is None or second is None or first == second:
+        return first if second is None else second
+    raise IllegalMessageError(
+        f"{column} is {first!r:.99} by one name, {second!r:.99} by the other: give it as text or "
+        f"with {BASE64}"
+    )
 
 
 def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: ANN401 - whatever JSON holds

@@ -216,6 +216,7 @@ PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 # The tags code of units that a rebuild puts at queue offsets that no record has. They lead to the next record of the
 # queue, which a broker serves there too; it is the tags code of no message, and no address.
 GAP_TAGS_CODE: Final = 0x6E6F_7265_8000_0001
+NOT_COMPACTED: Final = -1  # Source: BatchConsumeQueue.java#INVALID_POS
 MAX_BATCH: Final = (1 << 15) - 1  # messages of one record, which a unit of a BatchConsumeQueue stores in 16 bits
 # Source: ConsumeQueueExt.java#MAX_ADDR: a tags_code at or below this is an address into consumequeue_ext.
 MAX_EXT_ADDRESS: Final = -(1 << 31) - 1

@@ -45,7 +45,6 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import kept_end
 from rmqstore.storage.queue.queue import records_end
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_log_end
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
@@ -70,7 +69,7 @@ class BrokerStart(NamedTuple):
 
 def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart | None:
     """Return what a starting broker would do; None for queues or a log of another kind."""
-    if log.entry_segments or RocksDbQueues.of(paths) is not None:
+    if log.entry_segments or paths.rocksdb_queues is not None:
         return None
     end = ends.log_end
     if end is not None:

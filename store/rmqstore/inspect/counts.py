@@ -40,7 +40,9 @@ def count_by_time(stores: Iterable[MessageStore], unit: str, chosen: TopicArgume
     """
     counts: Counter[tuple[str, int | None]] = Counter()
     for store in stores:
-        queues = store.parts.ranges.choose(parse_selection(**chosen))
+        selection = parse_selection(**chosen)
+        store.parts.ranges.require_queues(selection)
+        queues = store.parts.ranges.choose(selection)
         for topic, queue_ids in queues.items():
             for queue_id in queue_ids:
                 for start, count in _counts(store, topic, queue_id, unit):

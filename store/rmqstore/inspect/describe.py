@@ -14,6 +14,7 @@ import pyarrow as pa
 from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.storage.broker.broker_run import state_of
 from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import QueueFolders
@@ -25,9 +26,6 @@ from rmqstore.store.message_store import MessageStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
-CLOSED = "closed"
-OPEN = "open"
-NOT_CLOSED = "not closed"
 
 _HEAD_BYTES: Final = 1 << 16  # of a file, in which its first record is looked for
 _TIME: Final = pa.timestamp("ms", "UTC")
@@ -118,9 +116,6 @@ class _Row:
             n_system = sum(map(is_system_topic, topics))
             n_topics = len(topics) - n_system
         sizes = self._known(self._index_sizes)
-        state = CLOSED
-        if paths.has_abort:  # a broker or a writer has the store open, or died with it open
-            state = OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
         log = parts.log
         lengths = {segment.size for segment in log.segments} - {0}
         end = self._known(self._end)
@@ -137,7 +132,7 @@ class _Row:
             "log": kind and kind.log,
             "queuesIn": kind and kind.queues,
             "version": kind and f"{kind.version} or later",
-            "state": state,
+            "state": state_of(paths),
             "minOffset": log.min_offset,
             "maxOffset": end,
             "firstStoreTimestamp": self._stored_at(first),
@@ -184,23 +179,14 @@ class _Row:
         return None
 
     def _topics(self) -> set[str]:
-        paths = self._paths
-        if paths.rocksdb_queues is not None:
-            return {*self._parts.store_queues.known_topics()}
-        return {
-            *paths.queue_folders.topics(),
-            *paths.batch_folders.topics(),
-            *self._parts.config.topics(),
-            *(topic for topic, _ in self._parts.ends.recovered),
-        }
+        self._parts.ranges.require_queues()
+        return {*self._parts.queues.topics(), *self._parts.config.topics()}
 
     def _n_queues(self) -> int:
         """Return the number of queues, those included that a recovery would make."""
-        if self._paths.rocksdb_queues is not None:
-            queues = self._parts.store_queues
-            return sum(len(queues.ids(topic)) for topic in queues.topics())
-        in_files = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
-        return len(in_files | self._parts.ends.recovered.keys())
+        self._parts.ranges.require_queues()
+        queues = self._parts.queues
+        return sum(len(queues.ids(topic)) for topic in queues.topics())
 
     def _n_groups(self) -> int | None:
         unknown = why_unknown(self._paths, OFFSETS)

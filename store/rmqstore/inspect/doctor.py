@@ -16,8 +16,7 @@ from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
 from rmqstore.errors import NotAStoreError, RmqStoreError, install, number_of
-from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.remote_location import is_uri
+from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.store.opening import open_for
 
 OK = "ok"
@@ -155,23 +154,24 @@ def _store(
     storage_options: Mapping[str, object] | None,
 ) -> Check:
     name = " ".join(os.fspath(file) for file in (path, conf) if file is not None)
-    if path is not None and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
-        cure = f"name the folder that holds commitlog/; this host is {socket.gethostname()}"
-        return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
         with open_for(path, conf=conf, storage_options=storage_options) as store:
             kind = store.parts.kind()
             end = store.parts.ends.log_end
             after = store.parts.ends.after_end
+            is_damaged = store.parts.ends.rocksdb_damage is not None
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
         if isinstance(err, NotAStoreError):
             cure = f"name the folder that holds commitlog/; {cure}"
         return Check(name, WRONG, str(err), cure)
     found = "; ".join(kind.lines())
+    if is_damaged:
+        cure = f"rmqstore verify {name} says what to do; --scan commitlog reads the messages"
+        return Check(name, WRONG, found, cure)
     if end is None:
         return Check(name, OK, found)
-    found = f"{found}; it was not closed"
+    found = f"{found}; {STATES[state_of(store.paths)]}"
     if not after.n_records:
         return Check(name, OK, found)
     found = (

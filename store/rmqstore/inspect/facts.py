@@ -122,6 +122,7 @@ class StoreFacts:
     groups: list[GroupFacts]
     files: list[FileFacts]
     rates: Rates | None
+    state: str  # of the store, one of ``broker_run.STATES``
     log_end: LogEnd | None
     after_end: RecordsAfter
     is_estimated: bool  # whether the bytes of messages are estimates

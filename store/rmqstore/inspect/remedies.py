@@ -124,6 +124,19 @@ _REMEDIES = {
         "those that are too long, and builds the queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
+    "database": Remedy(
+        "high",
+        "A RocksDB database with queues is damaged. A broker does not start, or, where neither "
+        "CURRENT nor a log of writes (*.log) is left, begins an empty one. The messages are in the "
+        "log of the store still.",
+        "Get all files of the database from a backup that was made while the broker was stopped, "
+        "put them in the place of these, and check again:",
+        "rmqstore verify PATH",
+        "Without a backup, copy all messages out, and then move all files of the database away, "
+        "but no folder: a broker that starts fills a new one with what it reads of the log, which "
+        "may be the newest files only.",
+        "rmqstore export PATH messages.parquet --scan commitlog --all",
+    ),
     "type": Remedy(
         "high",
         "A broker from 5.0 on does not start on this store: its topics and the folders of their "

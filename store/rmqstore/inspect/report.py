@@ -39,9 +39,9 @@ from rmqstore.query.times import in_current_zone, zone_name
 from rmqstore.read.queue_ranges import describe_lmqs
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 from rmqstore.storage.queue.queue import total_weight
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -89,10 +89,11 @@ def gather(
         groups_unknown=groups_unknown,
         files=_files(store),
         rates=None,
+        state=state_of(store.paths),
         log_end=store.log_end,
         after_end=store.parts.ends.after_end,
         is_estimated=is_estimated,
-        lacks_rocksdb_queues=are_queues_unreadable(store.paths),
+        lacks_rocksdb_queues=store.parts.ends.are_queues_unread,
         notes=notes,
     )
     rates = estimate_rates(store, facts)
@@ -283,6 +284,7 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
         draw_groups=draw_groups,
         draw_rates=draw_rates,
         draw_skew=draw_skew,
+        states=STATES,
     )
 
 

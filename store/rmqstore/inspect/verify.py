@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
+    CorruptDatabaseError,
     CorruptRecordError,
     Finding,
     NotPermittedError,
@@ -35,6 +36,7 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
     topic_names,
 )
+from rmqstore.format.columns.inner_batch import is_inner_batch
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.walk import cut_batches
@@ -50,30 +52,25 @@ from rmqstore.format.layout import (
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
-from rmqstore.inspect.verify_database import warn_of_database
+from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
 from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.store_parts import StoreParts, messages_elsewhere
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import FOREVER, QueueKey, Span
-from rmqstore.storage.broker.broker_run import Checkpoint
+from rmqstore.storage.broker.broker_run import OPEN, Checkpoint, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.files.paths import StorePaths, can_have_queue, ext_folders, has_queue_folder
+from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
 from rmqstore.storage.queue.queue import Queue, chunks, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.rocksdb_queue import (
-    RocksDbQueues,
-    are_queues_unreadable,
-    has_unreadable_queues,
-)
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end, n_written
@@ -111,11 +108,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     if not tiers:
         store.parts.require("verify")
     if store.parts.has_store:
-        unread = store.parts.kind().not_read
-        for text in messages_elsewhere(store.paths):
-            if text in unread:
-                logger.warning("%s: not looked at: %s", store.paths.root, text)
-        warn_of_database(store.parts)
+        for text in store.parts.kind().not_read:
+            logger.warning("%s: not compared, and not looked at: %s", store.paths.root, text)
         local: AbstractContextManager[MessageStore] = nullcontext(store)
         if tiers:
             parts = store.parts
@@ -124,7 +118,14 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
                 StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
             )
         with local as local_store:
-            found += _found_in_store(local_store, progress)
+            try:
+                found += _found_in_store(local_store, progress)
+            except CorruptDatabaseError as err:
+                if local_store.parts.ends.in_rocksdb is None:
+                    raise
+                local_store.parts.forget()
+                local_store.parts.ends.leave_out_rocksdb(err)
+                found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)
     yield from in_order(found)
@@ -139,6 +140,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             text += "; the table has no valid file: a broker that loads it does not start"
             kind = "tables"
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
+    yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
@@ -167,11 +169,12 @@ def _wrong_units_and_keys(
     log = store.parts.log
     broker = foresee(store.paths, log, store.parts.ends)
     # What a running broker has written since its log was looked at is not compared.
-    is_running = store.paths.has_abort and store.paths.storage.is_locked(store.paths.lock)
+    is_running = state_of(store.paths) == OPEN
     known_until = end if is_running else FOREVER
-    queues = _Queues(store.paths, log, broker, known_until)
+    queues = _Queues(store.parts, broker, known_until)
     gaps: list[Span] = []
     batch_topics = store.paths.batch_folders.topics()
+    in_batches: set[str] = set()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
     rules = DispatchRules(delay_levels=_delay_levels(store))
@@ -183,18 +186,14 @@ def _wrong_units_and_keys(
         headers = queues.without_torn(data, all_headers) if has_entries else all_headers
         requests = read_requests(data, headers, rules)
         queues.compare(requests)
+        in_batches |= requests.units.topics_of(is_inner_batch(headers))
         with_units = headers.take(have_units(headers.column("sys_flag")))
         queues.compare(read_requests(data, lmq_headers(data, with_units, batch_topics), rules))
         keys.add(requests, read_tag_keys(data, headers), headers.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     gaps = [gap for gap in gaps if gap.start < known_until]
-    if has_unreadable_queues(store.paths):
-        logger.warning(
-            "%s holds RocksDB queues, which are not compared with the log",
-            store.paths.rocksdb_queues,
-        )
-    if not are_queues_unreadable(store.paths):
-        yield from queues.findings(gaps, store.parts.ranges.lmq_messages_apart)
+    if not store.parts.ends.are_queues_unread:
+        yield from queues.findings(gaps, in_batches)
         if batch_topics:
             yield from _damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
@@ -220,8 +219,7 @@ def _damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Fi
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
     """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
-    in_rocksdb = RocksDbQueues.of(store.paths)
-    levels = find_delay_levels(store.paths, store.parts.log, in_rocksdb)
+    levels = find_delay_levels(store.paths, store.parts.log, store.parts.ends.in_rocksdb)
     if not levels.are_known:
         logger.warning(
             "%s: times of delivery in %s follow another messageDelayLevel than RocketMQ's usual "
@@ -614,11 +612,9 @@ class _Tally:
 
 
 class _Queues:
-    def __init__(
-        self, paths: StorePaths, log: CommitLog, start: BrokerStart | None, log_end: int
-    ) -> None:
-        self._paths = paths
-        self._log = log
+    def __init__(self, parts: StoreParts, start: BrokerStart | None, log_end: int) -> None:
+        paths = self._paths = parts.paths
+        self._log = parts.log
         self._start = start
         self._log_end = log_end
         self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
@@ -626,7 +622,7 @@ class _Queues:
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
-        self._in_rocksdb = RocksDbQueues.of(paths)
+        self._in_rocksdb = parts.ends.in_rocksdb
         self._flushed_until = FOREVER
         if self._in_rocksdb is not None and paths.has_abort:
             self._flushed_until = self._in_rocksdb.checkpoint
@@ -697,13 +693,14 @@ class _Queues:
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
         return headers if keeps.all() else headers.take(keeps)
 
-    def findings(self, gaps: Iterable[Span], apart: Container[str]) -> Iterator[Finding]:
+    def findings(self, gaps: Iterable[Span], in_batches: Container[str]) -> Iterator[Finding]:
         """Yield the findings queue by queue, and how many messages all of them lose.
 
         Args:
             gaps: the parts of the log in which no complete record lies.
-            apart: light message queues that lie in RocksDB and are left out.
+            in_batches: the topics whose records hold inner batches.
         """
+        is_unread = self._in_rocksdb is None and self._paths.rocksdb_queues is not None
         self._compare_waiting()
         in_files = (*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues())
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
@@ -713,8 +710,8 @@ class _Queues:
         ordered = sorted(gaps)
         given_again = []
         for (topic, queue_id), tally in sorted(self._tallies.items()):
-            if topic in apart:
-                continue
+            if is_unread and not has_queue_folder(self._paths, topic):
+                continue  # its queues may be in the database
             of_deleted[topic] += tally.n_earlier
             # A topic that was deleted has neither an entry in topics.json nor queues.
             is_unknown = self._known_topics and topic not in self._known_topics
@@ -722,6 +719,9 @@ class _Queues:
             if may_be_deleted and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
+            if topic in in_batches and not tally.queue.is_batch and topic not in self._known_topics:
+                text = "its records hold several messages each (INNER_BATCH), its units one"
+                yield Finding("queue", f"{topic}-{queue_id}", text, "unit")
             yield from tally.findings((topic, queue_id), self._log, ordered)
             if tally.n_given_again:
                 given_again.append(tally.n_given_again)

@@ -1,9 +1,14 @@
-"""Names what a broker keeps in its RocksDB database, which no check compares with the log."""
+"""Finds damage of queues in RocksDB, and names what else a broker keeps there.
+
+No check compares the latter with the log.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
+from rmqstore.errors import Finding
 from rmqstore.format.topics import ROCKSDB_HALF_TOPIC, TIMER_TOPIC
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.files.paths import segment_files
@@ -12,8 +17,14 @@ from rmqstore.storage.index_search import may_have_index_table
 logger = logging.getLogger(__name__)
 
 
-def warn_of_database(parts: StoreParts) -> None:
-    """Log a warning of what a store has in the database, or had in it by its other files."""
+def database_findings(parts: StoreParts) -> Iterator[Finding]:
+    """Yield the damage of queues in RocksDB.
+
+    A warning says what else a store has in a database, or had in it by its other files.
+    """
+    damage = parts.ends.rocksdb_damage
+    if damage is not None:
+        yield Finding("queue", damage.path, f"queues cannot be read: {damage.reason}", "database")
     paths = parts.paths
     found = []
     if may_have_index_table(paths):

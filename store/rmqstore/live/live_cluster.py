@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, StoreStateError
+from rmqstore.errors import RmqStoreError
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.parts import LivePart, plan_live
@@ -20,7 +21,7 @@ from rmqstore.read.newest import newest_of_queues
 from rmqstore.read.request import DEFAULTS, ScanRequest, parse_request
 from rmqstore.read.rows import PHYSICAL_OFFSET
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.files.storage import Closing
+from rmqstore.storage.files.lifetime import OpenedInTurns, Turns
 from rmqstore.store.scan import Scan, topic_table, users_first
 
 # Arguments that only the files of a store can answer.
@@ -30,33 +31,43 @@ _OF_FILES: Final = (
 )  # fmt: skip
 
 
-class LiveCluster(Closing):
+class LiveCluster(OpenedInTurns):
     """The running brokers of a cluster, opened for reading.
 
     Messages are read over the network from the masters; nothing is committed, and no consumer group
     is created. A context manager; :func:`rmqstore.open` makes one of an address such as
     ``rocketmq://ns1:9876;ns2:9876``.
 
-    Attributes:
-        brokers: plans reads and finds brokers; for modules of this package and for connectors.
+    Threads may share it: they take turns to ask where queues are, and read messages side by side.
 
     Source: DefaultMQPullConsumer.java.
     """
 
     def __init__(self, location: LiveLocation) -> None:
-        self.brokers = LiveBrokers(location)
-        self._is_open = True
+        self.turns = Turns(f"LiveCluster({str(location)!r})", "open it again to read it")
+        self._brokers = LiveBrokers(location)
 
     def __repr__(self) -> str:
         """Return the name servers."""
-        return f"LiveCluster({str(self.brokers.location)!r})"
+        return f"LiveCluster({str(self._brokers.location)!r})"
+
+    @contextmanager
+    def _asked(self) -> Iterator[LiveBrokers]:
+        """Return the brokers, whose connections nobody else uses meanwhile.
+
+        Topics may have other queues than before, and brokers other masters.
+        """
+        with self.turns.turn():
+            self.turns.require()
+            self._brokers.refresh()
+            yield self._brokers
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics or why there is none."""
         try:
-            topics = users_first(self.topics())
-            self.brokers.refresh()
-            routes = self.brokers.routes(topics[:MAX_ROWS])
+            with self._asked() as brokers:
+                topics = users_first(brokers.topics())
+                routes = brokers.routes(topics[:MAX_ROWS])
         except RmqStoreError as err:
             return line(repr(self)) + line(str(err))
         rows = []
@@ -65,14 +76,9 @@ class LiveCluster(Closing):
             rows.append((topic, sum(counts.read for counts in queues)))
         return line(repr(self)) + topic_table(rows, len(topics))
 
-    def close(self) -> None:
-        """Close the connections. Batches that were read stay valid."""
-        self._is_open = False
-        self.brokers.close()
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise StoreStateError(f"{self!r} is closed: open it again to read it")
+    def _close(self, *, completes: bool) -> None:
+        del completes
+        self._brokers.close()
 
     def topics(self) -> list[str]:
         """Return every topic that the name servers know, including system topics, sorted.
@@ -80,8 +86,8 @@ class LiveCluster(Closing):
         Raises:
             BrokerUnreachableError: no name server answers.
         """
-        self._require_open()
-        return self.brokers.topics()
+        with self._asked() as brokers:
+            return brokers.topics()
 
     def queue_ranges(self, topic: str) -> dict[str, dict[int, tuple[int, int]]]:
         """Return where the queues of a topic begin and end, by broker name and queue id.
@@ -92,12 +98,11 @@ class LiveCluster(Closing):
             OptionError: no broker has the topic.
             BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
         """
-        self._require_open()
-        self.brokers.refresh()
         found = {}
-        for broker, spans, withdrawn in self.brokers.spans(parse_selection(subscribe=[topic])):
-            self.brokers.report_withdrawn(broker, withdrawn, fail_on_data_loss=False)
-            found[broker.name] = {queue_id: span for (_, queue_id), span in spans.items()}
+        with self._asked() as brokers:
+            for broker, spans, withdrawn in brokers.spans(parse_selection(subscribe=[topic])):
+                brokers.report_withdrawn(broker, withdrawn, fail_on_data_loss=False)
+                found[broker.name] = {queue_id: span for (_, queue_id), span in spans.items()}
         return found
 
     @takes(ScanArguments, DEFAULTS)
@@ -156,8 +161,8 @@ class LiveCluster(Closing):
         return self.scan(columns=columns, **options).count()
 
     def _rows(self, request: ScanRequest, progress: Progress) -> Iterator[pa.RecordBatch]:
-        self.brokers.refresh()  # topics may have other queues now, and brokers other masters
-        parts = plan_live(self.brokers, request)
+        with self._asked() as brokers:
+            parts = plan_live(brokers, request)
         advance: Advance = ignore_progress
         if progress is not ignore_progress:
             tally = Tally(progress)
@@ -169,7 +174,7 @@ class LiveCluster(Closing):
     def _of_broker(
         self, request: ScanRequest, name: str, part: LivePart, advance: Advance
     ) -> Iterator[pa.RecordBatch]:
-        with self.brokers.opened(name).separate() as broker:  # others may be read meanwhile
+        with self._brokers.opened(name).separate() as broker:  # others may be read meanwhile
             if request.last is None:
                 yield from part.read(broker, request, advance)
                 return

@@ -11,7 +11,7 @@ from typing import Final
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.remoting import TIMEOUT_SECONDS, Address, Credentials, Endpoint
-from rmqstore.storage.files.remote_location import RUNNING_BROKERS, boolean, number
+from rmqstore.storage.files.remote_location import RUNNING_BROKERS, boolean, made_absolute, number
 
 _SCHEME: Final = f"{RUNNING_BROKERS}://"
 _NAME_SERVER_PORT: Final = 9876
@@ -28,6 +28,7 @@ LIVE_OPTIONS: Final = (
     "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
     "tls_any_host", "tls_any_certificate", "consumer_group", "timeout", "address_map",
 )  # fmt: skip
+_FILES: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 SECRETS_OF_SERVERS: Final = frozenset({"secret_key", "security_token"})
 WHO_ASKS: Final = SECRETS_OF_SERVERS | {"access_key"}
 
@@ -97,6 +98,8 @@ class LiveLocation:
                     f"`storage_options`: unknown {name}; with running brokers there are "
                     f"{', '.join(LIVE_OPTIONS)}"
                 )
+        for name in given.keys() & _FILES:  # tasks run in folders of their own
+            given[name] = made_absolute(given[name])
         if "access_key" in given and _SECRET_VARIABLE in environ:
             # Tasks on other hosts do not see the variable.
             given.setdefault("secret_key", environ[_SECRET_VARIABLE])

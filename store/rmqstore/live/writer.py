@@ -46,7 +46,7 @@ from rmqstore.live.patience import Patience
 from rmqstore.live.sending import Sender, SendQueue, SendRequest
 from rmqstore.remoting import RequestCode
 from rmqstore.spans import QueueKey
-from rmqstore.storage.files.storage import Closing
+from rmqstore.storage.files.lifetime import OpenedInTurns, Turns, in_turn
 from rmqstore.write.messages import (
     ArrowStream,
     MessageMaker,
@@ -101,11 +101,13 @@ class RepeatableKeys(UniqueKeys):
         return hex_rows(np.hstack((headers, tails)))
 
 
-class LiveWriter(Closing):
+class LiveWriter(OpenedInTurns):
     """Sends messages to running brokers; a context manager.
 
     Messages are stored at least once, in the order in which each queue gets them.
-    :func:`rmqstore.open` makes one of an address with ``mode="a"``.
+    :func:`rmqstore.open` makes one of an address with ``mode="a"``. It takes one call at a time,
+    and may be used as long as a ``StoreWriter``. :meth:`close` flushes, unless a request failed. If
+    an error leaves the ``with`` block, what was not flushed may have been sent, or not.
 
     Args:
         location: the name servers.
@@ -125,6 +127,7 @@ class LiveWriter(Closing):
         turn: int = 0,
         waits: bool = False,
     ) -> None:
+        self.turns = Turns(f"the writer to {location}", "open it again with mode='a' to send")
         self._waits = waits
         self._brokers = LiveBrokers(location)
         self._counts: dict[str, int] = {}  # queues by topic
@@ -139,24 +142,21 @@ class LiveWriter(Closing):
         self._senders: dict[str, Sender] = {}  # by broker
         self._error: RmqStoreError | None = None
 
-    def __exit__(self, *exc_info: object) -> None:
+    def _close(self, *, completes: bool) -> None:
         try:
-            if exc_info[0] is None:
-                self.flush()
+            if completes and self._error is None:
+                self._flush()
         finally:
-            self.close()
-
-    def close(self) -> None:
-        """Close the connections. What was not flushed may have been sent, or not."""
-        for sender in self._senders.values():
-            sender.close()
-        self._brokers.close()
+            for sender in self._senders.values():
+                sender.close()
+            self._brokers.close()
 
     @property
     def n_sent(self) -> int:
         """The number of messages that are stored."""
         return sum(sender.n_sent for sender in self._senders.values())
 
+    @in_turn
     def append(self, rows: pa.RecordBatch | ArrowStream, *, first_row: int = 1) -> None:
         """Send messages; :meth:`flush` says that all of them are stored.
 
@@ -197,12 +197,16 @@ class LiveWriter(Closing):
                 self._exchange()
             first_row += len(batch)
 
+    @in_turn
     def flush(self) -> None:
         """Wait until everything is stored, and can be read; raises as :meth:`append` does.
 
         A broker dispatches what it has stored to its queues a moment later. One that does not say
         where its queues end, or has not come there for some seconds, is not waited for.
         """
+        self._flush()
+
+    def _flush(self) -> None:
         self._require_usable()
         while any(sender.n_buffered for sender in self._senders.values()):
             self._exchange()
@@ -239,7 +243,7 @@ class LiveWriter(Closing):
                     f"row {first_row + index}: topic {topic} belongs to brokers, and no messages "
                     "are sent to it here"
                 )
-        for topic, queues in self.queues_of(new).items():
+        for topic, queues in self._queues_of(new).items():
             self._queues[topic] = queues
             self._counts[topic] = len(queues)
             for queue in queues:
@@ -255,6 +259,7 @@ class LiveWriter(Closing):
                     "keep an order by shardingKey with queueSelector=hash"
                 )
 
+    @in_turn
     def queues_of(self, topics: Sequence[str]) -> dict[str, list[SendQueue]]:
         """Return the writable queues of topics, and the end of each.
 
@@ -262,6 +267,9 @@ class LiveWriter(Closing):
             OptionError: no broker has a topic, or allows writes to it.
             BrokerUnreachableError: a server does not answer.
         """
+        return self._queues_of(topics)
+
+    def _queues_of(self, topics: Sequence[str]) -> dict[str, list[SendQueue]]:
         patience = Patience()
         while True:
             try:

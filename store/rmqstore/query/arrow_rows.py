@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError, install
@@ -21,8 +22,11 @@ INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 _SHOWN_ROWS: Final = 5  # in a notebook
 
 
-def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of batches, at least one, and ask for no batch after them."""
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows of batches, at least one, and ask for no batch after them; None: all."""
+    if limit is None:
+        yield from batches
+        return
     for batch in batches:
         yield batch.slice(0, limit)
         limit -= batch.num_rows
@@ -30,14 +34,22 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
             return
 
 
-def require_positive(argument: str, number: int | None) -> None:
-    """Refuse a number of rows that is not a positive integer; None is none.
+def require_positive(argument: str, number: object, least: int = 1) -> None:
+    """Refuse a number that is not a positive integer; None is none.
+
+    Args:
+        argument: the argument that has the number, which an error names.
+        number: an integer of Python or numpy.
+        least: the least number that is taken: 1, or 0 for what may be zero.
 
     Raises:
-        OptionError: it is not; the text names the argument.
+        OptionError: it is another one.
     """
-    if number is not None and number < 1:
-        raise OptionError(f"`{argument}` {number}: it must be a positive integer")
+    if number is None:
+        return
+    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
+        expected = "a positive integer" if least else "an integer that is not negative"
+        raise OptionError(f"`{argument}` {number!r}: it must be {expected}")
 
 
 class ArrowRows(ABC):
@@ -50,14 +62,22 @@ class ArrowRows(ABC):
     :meth:`read_next_batch` continues where its last call ended, on a reading of its own.
     """
 
-    def __init__(self, schema: pa.Schema, *, is_quick: bool = False) -> None:
+    def __init__(
+        self, schema: pa.Schema, *, limit: int | None = None, is_quick: bool = False
+    ) -> None:
         """Take the columns; nothing is read yet.
 
         Args:
             schema: the columns.
+            limit: give only this many rows, the first ones; reading stops then.
             is_quick: whether the first rows are read quickly, so that a notebook shows them.
+
+        Raises:
+            OptionError: the limit is not a positive integer.
         """
+        require_positive("limit", limit)
         self._schema = schema
+        self._limit = limit
         self._is_quick = is_quick
         self._open: pa.RecordBatchReader | None = None  # for read_next_batch
 

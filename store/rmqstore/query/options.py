@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.json_text import parse_json
+from rmqstore.query.selection import nearest_name
 
 Scope = Literal["batch", "stream", "view", "write"]
 
@@ -83,8 +84,8 @@ class GivenOptions:
             if name is not None:
                 self._texts[name] = value
             elif key.lower() not in ignored:
-                close = get_close_matches(key.lower(), names, n=1)
-                suggestion = f", did you mean {names[close[0]]}?" if close else ";"
+                nearest = nearest_name(key, self._known)
+                suggestion = f", did you mean {nearest}?" if nearest else ";"
                 every = ", ".join(sorted(self._known))
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 
@@ -206,36 +207,33 @@ def one_or_many(name: str, text: str) -> str | list[str]:
     """Return a text as it is, or the texts of a JSON list."""
     if not text.startswith("["):
         return text
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as err:
-        raise OptionError(
-            f'{name} {text!r}: must be one text, or a JSON list like ["a","b"] ({err})'
-        ) from err
-    if not all(isinstance(value, str) for value in values):
-        raise OptionError(f"{name} {text!r}: must be a JSON list of texts")
-    return list(values)
+    return _texts(name, text, 'one text, or a JSON list like ["a","b"]')
 
 
 def path_list(name: str, text: str) -> list[str]:
     """Return the paths of a JSON list."""
+    return _texts(name, text or "[]", "a JSON list of paths")
+
+
+def _texts(name: str, text: str, what: str) -> list[str]:
+    reason = ""
     try:
-        paths = json.loads(text or "[]")
-    except json.JSONDecodeError as err:
-        raise OptionError(f"{name} {text!r}: must be a JSON list of paths ({err})") from err
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise OptionError(f"{name} {text!r}: must be a JSON list of paths")
-    return paths
+        values = parse_json(text)
+    except ValueError as err:
+        values, reason = None, f" ({err})"
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise OptionError(f"{name} {text!r}: must be {what}{reason}")
+    return values
 
 
 def json_object(name: str, text: str) -> dict[str, str]:
     """Return the texts of a JSON object. An error does not show the text, which may be secret."""
     try:
-        options = json.loads(text)
-    except json.JSONDecodeError:
+        options = parse_json(text)
+    except ValueError:
         options = None
     if not isinstance(options, dict):
-        raise OptionError(f'{name}: must be a JSON object like {{"region": "eu-west-1"}}')
+        raise OptionError(f'{name}: must be a JSON object like {{"region": "x"}}, each name once')
     return {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in options.items()
@@ -297,7 +295,8 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "startingTimestamp", "starting_timestamp", READ, "stored at or after this time",
-        "the first message of each queue from then on; [how times are written](#times)",
+        "the first message of each queue from then on; [how times are written](#times). As in "
+        "Spark's Kafka source it takes precedence over times by queue, and these over offsets",
     ),
     Option("endingTimestamp", "ending_timestamp", READ, "stored before this time"),
     Option(
@@ -442,6 +441,10 @@ LOOKUP_OPTIONS: Final = (
     Option(
         "filter", "filter", READ, "SQL92 over properties",
         "as `MessageSelector.bySql` takes it: `price > 5.0 AND region IS NOT NULL`",
+    ),
+    Option(
+        "where", "where", READ, "a condition on columns",
+        "such as `queueOffset >= 90`; it leaves [parts of the store](#where-is-pushed-down) unread",
     ),
     Option(
         "includePending", "include_pending", READ, "also pending messages",

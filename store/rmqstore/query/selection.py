@@ -5,19 +5,20 @@ Opens no file.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from rmqstore.errors import OptionError, marked
 from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
+from rmqstore.json_text import parse_json
 from rmqstore.query.times import parse_timestamp
 
 _FEW_NAMES: Final = 12
@@ -161,6 +162,11 @@ class Selection:
                 f"`starting_offsets_by_timestamp_strategy` {self.timestamp_strategy!r}: "
                 "must be latest or error"
             )
+        for name, table in self.tables.items() if names else ():
+            for _, topic, queue_id in table:
+                if not self.chooses(topic, queue_id):
+                    text = f"{topic}-{queue_id} is not read, {marked(names)} does not choose it"
+                    raise OptionError(f"`{name}`: {text}")
 
     @property
     def is_open(self) -> bool:
@@ -170,16 +176,14 @@ class Selection:
     @property
     def named_topics(self) -> set[str]:
         """All topics that are named, whether to be read or in tables of offsets and times."""
-        in_tables = {topic for table in self._tables for _, topic, _ in table}
-        return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
+        return {*(self.subscribe or ()), *self.named_queues}
 
     @property
     def named_queues(self) -> dict[str, set[int]]:
         """All queues that are named, whether to be read or in tables of offsets and times."""
         named = {topic: {*queue_ids} for topic, queue_ids in (self.assign or {}).items()}
-        for table in self._tables:
-            for _, topic, queue_id in table:
-                named.setdefault(topic, set()).add(queue_id)
+        for _, topic, queue_id in chain.from_iterable(self.tables.values()):
+            named.setdefault(topic, set()).add(queue_id)
         return named
 
     def chooses(self, topic: str, queue_id: int) -> bool:
@@ -189,8 +193,8 @@ class Selection:
 
     def named_brokers(self, topic: str) -> set[str]:
         """Return the brokers that tables of offsets and times name for a topic."""
-        named = {broker for table in self._tables for broker, name, _ in table if name == topic}
-        return {broker for broker in named if broker is not None}
+        keys = chain.from_iterable(self.tables.values())
+        return {broker for broker, name, _ in keys if name == topic and broker is not None}
 
     @property
     def bounds_by_queue(self) -> bool:
@@ -198,13 +202,17 @@ class Selection:
         if self.start.default != EARLIEST or self.end.default != LATEST:
             return True
         has_group = self.start.group is not None or self.end.group is not None
-        return has_group or any(self._tables)
+        return has_group or any(self.tables.values())
 
     @property
-    def _tables(self) -> tuple[Mapping[QueueKey, int], ...]:
-        """The tables of offsets and times by queue."""
-        start, end = self.start, self.end
-        return start.offsets, start.by_timestamp, end.offsets, end.by_timestamp
+    def tables(self) -> dict[str, Mapping[QueueKey, int]]:
+        """The tables of offsets and times by queue, by the arguments that give them."""
+        return {
+            "starting_offsets": self.start.offsets,
+            "starting_offsets_by_timestamp": self.start.by_timestamp,
+            "ending_offsets": self.end.offsets,
+            "ending_offsets_by_timestamp": self.end.by_timestamp,
+        }
 
     def require_by_log(self) -> None:
         """Refuse a selection that a scan by the log cannot honour.
@@ -296,8 +304,8 @@ def _integer(name: str, value: object) -> int:
 def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError as err:
+            value = parse_json(value)
+        except (ValueError, RecursionError) as err:
             raise OptionError(
                 f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
             ) from err
@@ -344,6 +352,29 @@ def parse_tags(tags: str | None) -> frozenset[str] | None:
     return names
 
 
+# Names that people give to what another name means here, without underscores.
+_MEANT: Final = {
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "group": "consumergroup",
+    "key": "msgkey",
+    "keys": "msgkey",
+    "tag": "tags",
+    "begin": "startingtimestamp",
+    "end": "endingtimestamp",
+    "offset": "startingoffsets",
+}
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that an unknown one may have been meant to be, None if none is near."""
+    by_letters = {other.replace("_", "").lower(): other for other in known}
+    letters = name.replace("_", "").lower()
+    meant = _MEANT.get(letters)
+    near = [meant] if meant in by_letters else get_close_matches(letters, by_letters, 1)
+    return by_letters[near[0]] if near else None
+
+
 def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse unknown names of arguments, such as ``msgKey`` for ``msg_key``.
 
@@ -353,12 +384,8 @@ def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
     known = sorted(known)
     for name in given:
         if name not in known:
-            arguments = {argument.replace("_", ""): argument for argument in known}
-            matches = get_close_matches(name.replace("_", "").lower(), arguments, 1)
-            if matches:
-                hint = f"did you mean {arguments[matches[0]]}?"
-            else:
-                hint = f"there are {', '.join(known)}"
+            nearest = nearest_name(name, known)
+            hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(known)}"
             raise OptionError(f"unknown argument {name}: {hint}")
 
 

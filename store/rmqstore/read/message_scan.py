@@ -71,7 +71,7 @@ class MessageScan:
         if request.lookup_keys:
             return request.returned(self._look_up())
         if request.is_by_queue and request.pruning.keeps_broker(store.broker_name):
-            store.ranges.require_topics(request.selection)
+            store.ranges.require_topics(request.selection, tolerant=request.mode != FAILFAST)
         parts = plan(store, request)
         if request.last is not None:
             return request.returned(self._newest(parts, request.last))
@@ -92,9 +92,7 @@ class MessageScan:
         request = self._request
         if request.mode == FAILFAST:
             request = replace(request, schema=select_columns(["queueOffset"]))
-        batches = MessageScan(self._store, request).rows()
-        if limit is not None:
-            batches = first_rows(batches, limit)
+        batches = first_rows(MessageScan(self._store, request).rows(), limit)
         return sum(batch.num_rows for batch in batches)
 
     def _n_planned(self) -> int | None:

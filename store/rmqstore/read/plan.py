@@ -68,6 +68,8 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
 
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
     """Return the parts of a read by queue."""
+    spec, pruning = request.spec(store.broker_name), request.pruning
+    store.ranges.require_queues(request.selection, tolerant=spec.is_tolerant)
     if store.log.segments and not store.store_queues.topics():
         logger.warning(
             "%s has a CommitLog but no queues in %s: "
@@ -75,7 +77,6 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
             store.paths.root, store.paths.consumequeue, rendered(BY_LOG),
         )  # fmt: skip
     store.warn_of_messages_elsewhere()
-    spec, pruning = request.spec(store.broker_name), request.pruning
     parts: list[Part] = []
     if request.where is not None and request.last is None:
         slices = [*store.ranges.resolve(request.selection, spec, pruning)]

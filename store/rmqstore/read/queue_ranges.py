@@ -24,6 +24,7 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     UnsupportedFeatureError,
+    rendered,
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
@@ -42,16 +43,14 @@ from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import OFFSETS, BrokerConfig, why_unknown
 from rmqstore.storage.broker.topic_table import queue_nums
-from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.paths import StorePaths, can_name_queues, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first
 from rmqstore.storage.queue.queue_source import QueuePart
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, is_confirmed
-from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 logger = logging.getLogger(__name__)
 
@@ -123,25 +122,34 @@ class QueueRanges:
         self._queues = queues
         self._store_queues = store_queues
         self._ends = ends
-        self._has_warned_of_lmqs = False
+        self._has_warned = False
 
-    def require_plain_queues(self, selection: Selection | None = None) -> None:
-        """Refuse a store whose queues this version cannot read.
+    def require_queues(self, selection: Selection | None = None, *, tolerant: bool = False) -> None:
+        """Refuse a store whose queues cannot be read.
 
-        Where only light message queues lie in RocksDB, a selection that names one of them is
-        refused, and a selection that would include them without naming them causes a warning.
+        Where only light message queues lie in RocksDB and this version does not read it, a
+        selection that names one of them is refused, and a selection that would include them
+        without naming them causes a warning.
+
+        Args:
+            selection: topics and queues; None for all.
+            tolerant: read on without a damaged database, with a warning.
 
         Raises:
+            CorruptDatabaseError: the database with queues cannot be opened.
             UnsupportedFeatureError: the queues lie in RocksDB.
         """
-        if not has_unreadable_queues(self._paths):
+        why = self._ends.why_unread
+        if why is None:
             return
-        if are_queues_unreadable(self._paths):
-            raise UnsupportedFeatureError(
-                f"{self._paths.rocksdb_queues} holds RocksDB queues "
-                f"(storeType=defaultRocksDB); {INSTALL_ROCKSDB}, or read the messages by "
-                "log with `scan=commitlog`"
-            )
+        if self._ends.rocksdb_damage is not None:
+            if not tolerant:
+                raise self._ends.rocksdb_damage
+            self._warn(f"{why}; continuing with queues in files and what the log has of others")
+            return
+        if self._ends.are_queues_unread:
+            text = f"queues cannot be read: {why}, or read messages by log with `scan=commitlog`"
+            raise UnsupportedFeatureError(text)
         if selection is None or not may_choose_lmqs(selection):
             return
         counts = self.lmq_messages_apart
@@ -149,15 +157,18 @@ class QueueRanges:
         if not chosen:
             return
         text = (
-            f"{describe_lmqs(counts, chosen)} lie in {self._paths.rocksdb_queues} "
-            f"alone, a RocksDB database; {INSTALL_ROCKSDB}; `scan=commitlog` has their "
-            "records, under the topic that they were sent to"
+            f"{describe_lmqs(counts, chosen)} lie in RocksDB alone: {why}; `scan=commitlog` has "
+            "their records, under the topic that they were sent to"
         )
         if selection.named_topics:
             raise UnsupportedFeatureError(text)
-        if not self._has_warned_of_lmqs:
-            logger.warning("%s", text)
-            self._has_warned_of_lmqs = True
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        """Log a warning of the queues in RocksDB, once."""
+        if not self._has_warned:
+            logger.warning("%s", rendered(text))
+            self._has_warned = True
 
     @cached_property
     def lmq_messages_apart(self) -> Counter[str]:
@@ -165,7 +176,7 @@ class QueueRanges:
 
         Reads the whole log once.
         """
-        if not has_unreadable_queues(self._paths) or are_queues_unreadable(self._paths):
+        if self._ends.why_unread is None or self._ends.are_queues_unread:
             return Counter()
         end = self._ends.of_records()
         end = self._log.max_offset if end is None else end
@@ -178,11 +189,7 @@ class QueueRanges:
 
         A topic that only another store of the same read has is not an error here; see
         ``StoreQueues.known_topics``.
-
-        Raises:
-            UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
-        self.require_plain_queues(selection)
         queues = self._store_queues
         topics = choose_topics(selection, queues.known_topics())
         chosen = {topic: queues.ids(topic) for topic in topics if pruning.keeps_topic(topic)}
@@ -224,13 +231,13 @@ class QueueRanges:
         """
         require_named(selection, [self.named_queues(selection)], str(self._paths.root))
 
-    def require_topics(self, selection: Selection) -> None:
+    def require_topics(self, selection: Selection, *, tolerant: bool) -> None:
         """Refuse a selection of unknown topics or queues.
 
         Raises:
             OptionError: a topic or queue is missing. The message lists those that exist.
         """
-        self.require_plain_queues(selection)
+        self.require_queues(selection, tolerant=tolerant)
         self.require_named(selection)
 
     def require_records(self, selection: Selection) -> None:
@@ -247,9 +254,16 @@ class QueueRanges:
     ) -> None:
         """Log named topics that neither queues nor ``config/topics.json`` know.
 
-        They are misspelt, deleted, or not created yet.
+        They are misspelt, deleted, or not created yet. A read of the log needs no queue, so none is
+        opened for it, and nothing is said where only RocksDB knows the queues.
         """
-        unknown = sorted(selection.named_topics - set(self._store_queues.known_topics()))
+        named = selection.named_topics
+        if not named or self._paths.rocksdb_queues is not None:
+            return
+        known = {topic for tier in self._store_queues.tiers for topic in tier.topics()}
+        known.update(self._config.topics())
+        known.update(filter(partial(has_queue_folder, self._paths), named))
+        unknown = sorted(named - known)
         if unknown:
             logger.warning(
                 "%s: neither a queue nor config/topics.json knows %s; %s",

@@ -33,9 +33,7 @@ from rmqstore.spans import LATEST_TIME, LogSlice, LostSpan, QueueSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan, begins_record, read_frame
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.log_end import damage_met
-from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 logger = logging.getLogger(__name__)
 
@@ -293,11 +291,10 @@ def find_by_keys(store: StoreParts, lookup_keys: LookupKeys, selection: Selectio
         topics = sorted(named)
     else:
         known = store.store_queues.known_topics()
-        if not known and are_queues_unreadable(store.paths):
+        if not known and store.ends.are_queues_unread:
             raise UnsupportedFeatureError(
-                f"{store.paths.rocksdb_queues}, a RocksDB database, alone shows which topics there "
-                f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "
-                "or name the topics that are to be searched (subscribe)"
+                "only queues in RocksDB show which topics there are, as config/topics.json has "
+                f"none: {store.ends.why_unread}, or name the topics to search (subscribe)"
             )
         topics = choose_topics(selection, known)
     end = selection.end.timestamp

@@ -12,6 +12,7 @@ from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.arguments import ScanArguments, SelectionArguments
+from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.options import OPTION_OF_ARGUMENT
 from rmqstore.query.selection import (
@@ -143,8 +144,7 @@ class ScanRequest:
             raise OptionError("`include_pending`: only a read by queue knows what is pending")
         if self.last is not None and (self.lookup_keys or self.include_pending):
             raise OptionError("`last`: it goes neither with look-ups nor with `include_pending`")
-        if self.last is not None and self.last < 1:
-            raise OptionError(f"`last` {self.last}: it must be a positive integer")
+        require_positive("last", self.last)
 
     @property
     def is_by_queue(self) -> bool:
@@ -234,9 +234,8 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
     schema = returned_schema(given["columns"], **{name: given[name] for name in OF_SCHEMA})
     start = given["starting_physical_offset"]
     end = given["ending_physical_offset"]
-    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
-        if offset is not None and offset < 0:
-            raise OptionError(f"`{name}` {offset}: must not be negative")
+    require_positive("starting_physical_offset", start, least=0)
+    require_positive("ending_physical_offset", end, least=0)
     if start is not None and end is not None and start > end:
         raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
     where = given["where"]

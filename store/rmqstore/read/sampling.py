@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
+    CorruptDatabaseError,
     CorruptRecordError,
     FileDeletedError,
     OffsetOutOfRangeError,
@@ -163,15 +164,16 @@ class Sampler:
             sampled = sampled[:_REMOTE_QUEUES]
             count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEADER * max(len(sampled), 1))))
         samples: list[Sample] = []
-        for number, (topic, queue_id) in enumerate(sampled):
-            _, queue, start, end, _ = self._queues.part(topic, queue_id)
-            # Round-robin producers put the same offsets of all queues next to each other, so
-            # samples are staggered.
-            start += (end - start) * number // (count * len(sampled))
-            if self._log.is_remote:
-                queue_offsets = np.array(_spaced(start, end, count), np.int64)
-                queue.prefetch(queue_offsets, min(_SAMPLED_UNITS, end - start))
-            samples += sample_queue(queue, start, end, count)
+        with suppress(CorruptDatabaseError):  # the log can be read without queues
+            for number, (topic, queue_id) in enumerate(sampled):
+                _, queue, start, end, _ = self._queues.part(topic, queue_id)
+                # Round-robin producers put the same offsets of all queues next to each other, so
+                # samples are staggered.
+                start += (end - start) * number // (count * len(sampled))
+                if self._log.is_remote:
+                    queue_offsets = np.array(_spaced(start, end, count), np.int64)
+                    queue.prefetch(queue_offsets, min(_SAMPLED_UNITS, end - start))
+                samples += sample_queue(queue, start, end, count)
         by_segment: dict[Segment, list[int]] = {}
         for sample in samples if self._log.is_remote else ():
             segment = self._log.find(sample.physical_offset)

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from threading import Event
 from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
@@ -20,7 +19,6 @@ from rmqstore.errors import (
     NotAStoreError,
     OptionError,
     RmqStoreError,
-    StoreStateError,
     UnsupportedFeatureError,
     marked,
     rendered,
@@ -36,12 +34,12 @@ from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import COMPACTION, are_compacted_logs, find_store, root_for
 from rmqstore.storage.broker.retry import Change, Deletions, retry
+from rmqstore.storage.files.lifetime import Lifetime, lifetime_of_reads
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, path_of
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
 from rmqstore.storage.queue.tiered import (
     METADATA,
     CompactedLogs,
@@ -94,8 +92,13 @@ class StoreKind(NamedTuple):
         return [str(self), *(f"not read: {text}" for text in self.not_read)]
 
 
-def store_kind(paths: StorePaths) -> StoreKind:
-    """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
+def store_kind(paths: StorePaths, why_unread: RmqStoreError | None = None) -> StoreKind:
+    """Return the kind of a store, by the files that it has. Reads the checkpoint at most.
+
+    Args:
+        paths: the files of the store.
+        why_unread: why its queues in RocksDB cannot be read; None if they can.
+    """
     log = "CommitLog"
     if paths.dledger_logs:
         is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
@@ -107,8 +110,8 @@ def store_kind(paths: StorePaths) -> StoreKind:
         queues.append("RocksDB")
     version = earliest_release(paths)
     not_read = messages_elsewhere(paths)
-    if has_unreadable_queues(paths):
-        not_read.append(f"queues in {paths.rocksdb_queues}, {NEED_ROCKSDB}")
+    if why_unread is not None:
+        not_read.append(f"queues in RocksDB: {why_unread}")
     if not can_read_rocksdb():
         for folder in BrokerConfig(paths).databases():
             not_read.append(f"tables of the broker in {folder}, {NEED_ROCKSDB}")
@@ -125,12 +128,11 @@ def tiered_kind(kind: StoreKind, tier: str) -> StoreKind:
 def messages_elsewhere(paths: StorePaths) -> list[str]:
     """Return a text for each other place of a store with messages that no read returns."""
     texts: list[str] = []
-    tier = paths.config / METADATA
-    if paths.storage.exists(tier):
+    signs = (paths.config / METADATA, paths.root / "tiered_index_file", paths.root / "tieredstore")
+    if any(map(paths.storage.exists, signs)):
         texts.append(
-            f"{_IN_TIER} ({tier.name} names their files): what is older than the local log "
-            "is there alone, and `tiered=` with the broker's tieredStoreFilePath reads it "
-            "too"
+            f"{_IN_TIER}: what is older than the local log is there alone, and `tiered=` with the "
+            "broker's tieredStoreFilePath reads it too"
         )
     compaction = paths.root / COMPACTION
     if any(entry.is_folder for entry in _entries(paths, compaction)):
@@ -165,6 +167,7 @@ class StoreParts(Closing):
         queues: its queues, as their files and the log have them.
         store_queues: the queues, wherever their messages are.
         given_name: the broker's name if it was given, else None.
+        lifetime: how long it may be read.
 
     Source: DefaultMessageStore.java.
     """
@@ -177,8 +180,8 @@ class StoreParts(Closing):
     queues: Queues
     store_queues: StoreQueues
     given_name: str | None
+    lifetime: Lifetime
     _logged: set[str] = field(default_factory=set)  # warnings that are given once
-    _is_closed: Event = field(default_factory=Event)
 
     @classmethod
     def of(
@@ -213,6 +216,7 @@ class StoreParts(Closing):
             queues=queues,
             store_queues=StoreQueues(config, log, queues, *map(TieredQueues, tiers)),
             given_name=broker_name,
+            lifetime=lifetime_of_reads(str(paths.root), paths.storage),
         )
 
     @cached_property
@@ -234,7 +238,7 @@ class StoreParts(Closing):
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
-        self._is_closed.set()
+        self.lifetime.end()
         for tier in self.tiers:
             tier.close()
         self.queues.close()
@@ -244,13 +248,12 @@ class StoreParts(Closing):
             logger.info("%s: %s", self.paths.root, requests)
 
     def require_open(self) -> None:
-        """Refuse to read after :meth:`close`.
+        """Refuse to read after :meth:`close`, or where another process opened a remote store.
 
         Raises:
-            StoreStateError: the store was closed.
+            StoreStateError: so it is.
         """
-        if self._is_closed.is_set():
-            raise StoreStateError(f"{self.paths.root} was closed: open the store again to read it")
+        self.lifetime.require()
 
     def retry(self, ask: Callable[[], T], *changes: Change) -> T:
         """Return the answer to a question, asked again if files were deleted meanwhile.
@@ -258,7 +261,11 @@ class StoreParts(Closing):
         Args:
             ask: asks the question.
             changes: other changes of the store after which it is asked again.
+
+        Raises:
+            StoreStateError: the store was closed.
         """
+        self.require_open()
         return retry(ask, Deletions(self), *changes)
 
     def refresh(self) -> None:
@@ -316,7 +323,7 @@ class StoreParts(Closing):
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
             CorruptQueueError: its files contradict themselves.
         """
-        self.ranges.require_plain_queues()
+        self.ranges.require_queues()
         return self.retry(lambda: self.store_queues.range(topic, queue_id))
 
     def warn_of_messages_elsewhere(self) -> None:
@@ -335,7 +342,7 @@ class StoreParts(Closing):
         names = [f"{tier.what} in {tier.folder}" for tier in self.tiers]
         if not self.has_store:
             return StoreKind(", ".join(names), "files", "5.1", ())
-        return reduce(tiered_kind, names, store_kind(self.paths))
+        return reduce(tiered_kind, names, store_kind(self.paths, self.ends.why_unread))
 
     @property
     def tiers(self) -> Sequence[TieredQueues]:

@@ -14,6 +14,7 @@ from rmqstore.errors import (
     MessageNotFoundError,
     OffsetOutOfRangeError,
     OptionError,
+    RmqStoreError,
     StoreFormatError,
     rendered,
 )
@@ -247,9 +248,13 @@ class StoreQueues:
     def proved_end(self) -> int:
         """Return :meth:`end_in_log`, or -1 if the queues cannot show where the log ends.
 
-        They cannot where their files lack records.
+        They cannot where their files lack records, or are damaged.
         """
-        return -1 if self._queues.lack_records else self.end_in_log()
+        try:
+            return -1 if self._queues.lack_records else self.end_in_log()
+        except RmqStoreError as err:
+            logger.warning("%s: no queue shows where the log ends: %s", self._log.folders, err)
+            return -1
 
     def prefetched(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
         """Yield queues; the ends of some of them are fetched together from a remote storage."""

@@ -33,7 +33,7 @@ from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, shif
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
-from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end
 
 logger = logging.getLogger(__name__)
 
@@ -230,8 +230,8 @@ class StoreTail:
                 )
                 self._built = None
         self._run = run
-        in_rocksdb = self.store.ends.in_rocksdb
-        if RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
+        in_rocksdb, why_unread = self.store.ends.in_rocksdb, self.store.ends.why_unread
+        if not why_unread and RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
             self._built = None  # the broker has flushed the queues
         if self._built is None:
             self._first_record = None
@@ -353,6 +353,7 @@ class StoreTail:
                 pass
             end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
             store.ends.replace_log_end(end)
+        store.ranges.require_queues(self._selection)
         chosen = store.ranges.choose(self._selection)
         keys = {
             (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
@@ -406,7 +407,9 @@ class StoreTail:
         queue = self._open_files(key)
         try:
             # The order matters: a broker may build the missing units between the two calls.
-            is_behind = recovered is not None and not recovered.are_in(queue)
+            is_behind = recovered is not None and recovered.end > completed_end(
+                self.store.log, queue, key, recovered.start, recovered.end, self._seen.position
+            )
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
                 if len(recovered.units):

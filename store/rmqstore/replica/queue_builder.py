@@ -37,6 +37,7 @@ from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint, UnknownTopicsError
 from rmqstore.write.existing_store import existing_config
 from rmqstore.write.queue_files import QueueFiles, known_batch_topics
+from rmqstore.write.truncation import LeftOpen
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class QueueBuilder:
         self._is_batch = dict.fromkeys(paths.queue_folders.topics(), False)
         self._is_batch |= dict.fromkeys(known_batch_topics(paths), True)
         self._kinds: TopicKinds | None = None
-        self._queues = QueueFiles(disk, paths, self._config, frozenset())
+        self._queues = QueueFiles(disk, paths, self._config, set())
         self._open = _Open({}, None)
         self._starts = RecordStarts()
         self._last = _Last()
@@ -167,7 +168,8 @@ class QueueBuilder:
             segment = self._log.find(start)
             if segment is not None:
                 self._checkpoint.save(built=self._time_at(segment.start))
-        self._queues.cut(max(built, self._log.min_offset), was_closed=was_closed)
+        end = max(built, self._log.min_offset)
+        self._queues.cut(end, None if was_closed else LeftOpen(self._log, end))
         for path in stale:
             self._disk.delete(path)
         if stale:
@@ -211,7 +213,7 @@ class QueueBuilder:
             self._open = _Open({}, None)
             self._kinds = kinds
             plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
-            batch = frozenset((self._is_batch.keys() | kinds.batch) - plain)
+            batch = {*self._is_batch, *kinds.batch} - plain
             self._queues = QueueFiles(self._disk, self._paths, self._config, batch)
         self._starts = starts
         start = stop = self.progress.written

@@ -13,7 +13,6 @@ open file, which stays readable after the broker has deleted its name.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -30,14 +29,13 @@ from typing import TYPE_CHECKING, Any
 from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError, install
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import DATABASE_FILE
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import Storage
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
 
-# Any other file may be one that the library writes to, through its link.
-_FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 _THAT_NAME_TABLES = ("CURRENT", "MANIFEST")
 # The library reads these into memory. They hold the name of a manifest, and a number.
 _SHORT_FILES = ("CURRENT", "IDENTITY")
@@ -69,7 +67,8 @@ def fingerprint(folder: Path, storage: Storage) -> Fingerprint:
     """
     files = []
     for entry in storage.list_folder(folder):
-        if entry.is_folder or not _FILES_OF_A_DATABASE.fullmatch(entry.name):
+        # The library writes to its lock, and perhaps to files of other names, through their links.
+        if entry.is_folder or entry.name == "LOCK" or not DATABASE_FILE.fullmatch(entry.name):
             continue
         with suppress(FileNotFoundError):  # a broker deletes tables
             status = storage.status(folder / entry.name)

@@ -18,14 +18,14 @@ from rmqstore.read.request import OF_SCHEMA, returned_schema
 from rmqstore.read.views.catalogue import read_cluster_view, read_view, require_known_names
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.read.views.stores import brokers_of
-from rmqstore.storage.files.storage import Closing
+from rmqstore.storage.files.lifetime import Opened
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.scan import Scan, as_html
+from rmqstore.store.scan import Scan
 
 logger = logging.getLogger(__name__)
 
 
-class StoreCluster(Closing):
+class StoreCluster(Opened):
     """The stores of several brokers, read as one.
 
     Of a master and its replicas one is read: the master, else the one with the longest log, and in
@@ -58,7 +58,7 @@ class StoreCluster(Closing):
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics of each broker."""
-        return "".join(as_html(store.parts) for store in self.stores.values())
+        return "".join(store._repr_html_() for store in self.stores.values())
 
     def topics(self) -> list[str]:
         """Return every topic with queues of some broker, including system topics, sorted."""

@@ -19,7 +19,7 @@ from rmqstore.query.arguments import (
     ViewArguments,
     takes,
 )
-from rmqstore.query.selection import parse_lookup_keys, parse_selection
+from rmqstore.query.selection import Selection, parse_lookup_keys, parse_selection
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
@@ -32,35 +32,46 @@ from rmqstore.read.store_queues import QueueInfo, QueueInfos
 from rmqstore.read.views.catalogue import read_view, require_known_names
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.files.lifetime import Opened
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Closing
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.store.scan import Scan, as_html, as_text
 
 
-class MessageStore(Closing):
+class MessageStore(Opened):
     """A store opened for reading.
 
     Nothing in its folder is created or changed, also beside a running broker.
 
-    A context manager; :func:`rmqstore.open` makes one.
-
-    Attributes:
-        parts: plans and reads parts of the store; for modules of this package and for connectors.
+    A context manager; :func:`rmqstore.open` makes one. Threads may share it. After :meth:`close`
+    every read is refused with a ``StoreStateError``.
 
     Source: DefaultMessageStore.java.
     """
 
     def __init__(self, parts: StoreParts) -> None:
-        self.parts = parts
+        self._parts = parts
+
+    @property
+    def parts(self) -> StoreParts:
+        """Plans and reads parts of the store; for modules of this package and for connectors.
+
+        Raises:
+            StoreStateError: the store was closed.
+        """
+        self._require_open()
+        return self._parts
+
+    def _require_open(self) -> None:
+        self._parts.require_open()
 
     def __repr__(self) -> str:
         """Return the folder, the broker, the number of topics and the state of the store."""
-        return as_text(self.parts)
+        return as_text(self._parts)
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics."""
-        return as_html(self.parts)
+        return as_html(self._parts)
 
     def refresh(self) -> None:
         """Find the files and the ends of the log and its queues again, as a broker changes them."""
@@ -68,17 +79,17 @@ class MessageStore(Closing):
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
-        self.parts.close()
+        self._parts.close()
 
     @property
     def paths(self) -> StorePaths:
         """The folders and files of the store."""
-        return self.parts.paths
+        return self._parts.paths
 
     @property
     def broker_name(self) -> str:
         """The broker's name, as given or as the store gives it."""
-        return self.parts.broker_name
+        return self._parts.broker_name
 
     @property
     def log_end(self) -> LogEnd | None:
@@ -90,23 +101,33 @@ class MessageStore(Closing):
         return self.parts.store_queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted."""
-        return self.parts.store_queues.ids(topic)
+        """Return the ids of a topic's queues, sorted; [] for a topic that has none yet.
+
+        Raises:
+            OptionError: there is no such topic. The message names those nearest.
+        """
+        queue_ids = self.parts.store_queues.ids(topic)
+        if not queue_ids:
+            self.parts.ranges.require_named(Selection(subscribe=(topic,)))
+        return queue_ids
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.
 
         Raises:
+            OptionError: there is no such topic or queue.
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
             CorruptQueueError: its files contradict themselves.
         """
+        if queue_id not in self.queue_ids(topic):
+            self.parts.ranges.require_named(Selection(assign={topic: frozenset([queue_id])}))
         return self.parts.queue_range(topic, queue_id)
 
     def queues(self, topic: str) -> list[QueueInfo]:
-        """Return the queues of a topic, sorted by id; [] for a topic without queues."""
+        """Return the queues of a topic, sorted by id; raises as :meth:`queue_ids` does."""
         queue_ids = self.queue_ids(topic)
         if queue_ids:
-            self.parts.ranges.require_plain_queues()
+            self.parts.ranges.require_queues()
         info = self.parts.store_queues.info
         return self.parts.retry(lambda: QueueInfos(info(topic, queue_id) for queue_id in queue_ids))
 
@@ -325,7 +346,7 @@ class MessageStore(Closing):
         return Scan(
             request.schema,
             lambda: MessageScan(self.parts, request, progress).rows(),
-            self.parts.require_open,
+            self._require_open,
             limit=limit,
             count=lambda: MessageScan(self.parts, request, progress).count(limit),
             is_quick=request.is_quick,
@@ -388,6 +409,4 @@ class MessageStore(Closing):
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
         condition = parse_where(where, view_columns(name))
         require_known_names([self.parts], spec)
-        return Scan(
-            spec.schema, lambda: read_view(self.parts, spec, condition), self.parts.require_open
-        )
+        return Scan(spec.schema, lambda: read_view(self.parts, spec, condition), self._require_open)

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, overload
 from rmqstore.errors import (
     NotAStoreError,
     OptionError,
+    StoreLockedError,
     StoreStateError,
     UnsupportedFeatureError,
 )
@@ -295,8 +296,8 @@ def created(
     try:
         with create(path, spec=spec, conf=conf) as writer:
             yield writer
-    except BaseException:
-        if not LOCAL.list_folder(base / "commitlog"):
+    except BaseException as err:
+        if not (isinstance(err, StoreLockedError) or LOCAL.list_folder(base / "commitlog")):
             disk = Disk()
             made = [base]
             if was_there:

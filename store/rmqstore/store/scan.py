@@ -11,9 +11,10 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError, StoreStateError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.notebook import MAX_ROWS, line, table
-from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
+from rmqstore.query.arrow_rows import ArrowRows, first_rows
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.storage.files.storage import Closing
+from rmqstore.storage.broker.broker_run import STATES, state_of
+from rmqstore.storage.files.lifetime import Opened
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
@@ -31,8 +32,7 @@ def as_text(parts: StoreParts) -> str:
         return f"MessageStore({folder}, closed: open it again to read it)"
     with suppress(RmqStoreError, OSError):
         topics = f"{len(parts.store_queues.topics())} topics"
-        kind = "is open, or was not closed" if parts.paths.has_abort else "was closed properly"
-        state = f"opened to read, the store {kind}"
+        state = f"opened to read, {STATES[state_of(parts.paths)]}"
         state += ", with tiered storage" if parts.is_tiered else ""
         return f"MessageStore({folder}, broker {parts.broker_name!r}, {topics}, {state})"
     return f"MessageStore({folder})"
@@ -46,6 +46,7 @@ def as_html(parts: StoreParts) -> str:
     """
     shown = line(as_text(parts))
     with suppress(RmqStoreError, OSError):
+        parts.require_open()
         topics = users_first(parts.store_queues.topics())
         rows = [(topic, len(parts.store_queues.ids(topic))) for topic in topics[:MAX_ROWS]]
         shown += topic_table(rows, len(topics))
@@ -71,21 +72,18 @@ class _Readings:
     def __init__(self, plan: Plan, require_open: Callable[[], None]) -> None:
         require_open()
         self._plan = plan
-        self._require_open = require_open
-        self._planned: Iterator[pa.RecordBatch] | None = plan()
+        self.require_open = require_open
+        self._planned = iter([plan()])  # one of the threads that read begins with it
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, at most ``limit``; they are planned when the first batch is taken."""
-        batches = self._planned
-        self._planned = None
-        self._require_open()
+        batches = next(self._planned, None)
+        self.require_open()
         if batches is None:
             batches = self._plan()
-        if limit is not None:
-            batches = first_rows(batches, limit)
-        for batch in batches:
+        for batch in first_rows(batches, limit):
             yield batch
-            self._require_open()
+            self.require_open()
 
 
 class Messages(Protocol):
@@ -95,7 +93,7 @@ class Messages(Protocol):
     def topics(self) -> Sequence[str]: ...
 
 
-class Scan(ArrowRows, Closing):
+class Scan(ArrowRows, Opened):
     """Rows of a store, or of several, that are read again each time they are asked for.
 
     Nothing is kept: each iteration, conversion or query of an engine reads the store again, as it
@@ -127,15 +125,16 @@ class Scan(ArrowRows, Closing):
         Raises:
             OptionError: the limit is not a positive integer; also as ``plan`` does.
         """
-        require_positive("limit", limit)
-        super().__init__(schema, is_quick=is_quick)
-        self._limit = limit
+        super().__init__(schema, limit=limit, is_quick=is_quick)
         self._count = count
         self._readings = _Readings(plan, require_open)
-        self._require_open = require_open
+
+    def _require_open(self) -> None:
+        self._readings.require_open()
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all rows, which begins to read when it is asked for a batch."""
+        self._require_open()
         batches = self._readings.batches(self._limit)
         return pa.RecordBatchReader.from_batches(self._schema, batches)
 

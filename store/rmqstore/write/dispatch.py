@@ -24,7 +24,7 @@ from rmqstore.format.columns.dispatch_requests import (
     read_queue_units,
     read_requests,
 )
-from rmqstore.format.columns.inner_batch import count_messages
+from rmqstore.format.columns.inner_batch import count_messages, is_inner_batch
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import BATCH_ROWS, LMQ_PREFIX, Bytes, Mask
@@ -167,6 +167,9 @@ class Dispatcher:
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
             are listed in :attr:`mismatches`, and nothing more is appended to them.
         walk: finds the records of a part of one file.
+
+    Attributes:
+        inner_batches: the topics that have records with inner batches.
     """
 
     def __init__(
@@ -196,6 +199,7 @@ class Dispatcher:
         self._topic: bytes | None = None  # of all records before; most likely of those after
         self.findings: list[Finding] = []
         self.mismatches: dict[tuple[str, int], CorruptQueueError] = {}
+        self.inner_batches: set[str] = set()
 
     def dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> None:
         """Build the missing units and items of the records in ``[start, end)``.
@@ -247,6 +251,7 @@ class Dispatcher:
             unknown = named - self._known_topics
             if unknown:
                 raise UnknownTopicsError(int(headers.column("physical_offset")[0]), unknown)
+        self.inner_batches |= units.topics_of(is_inner_batch(headers))
         self._topic = None
         if len(headers) and len(units.topics) == 1:
             self._topic = first_topic(data, headers)

@@ -59,7 +59,6 @@ _CHECKED_FILES = 16  # of queues, whose lengths are compared
 _BROKERS_LOCK = b"lock"  # what a broker writes into the file
 _LONG_TOPICS: Release = (5, 1)  # Source: MessageVersion.java, MESSAGE_VERSION_V2
 _IPV6_HOSTS: Release = (4, 7)
-_ROCKSDB_QUEUES: Release = (5, 2)
 _NEW_STORE: Release = (9999, 0)
 
 
@@ -147,9 +146,10 @@ def require_writable(paths: StorePaths) -> None:
     Raises:
         UnsupportedFeatureError: its queues or its log are of a kind that cannot be written.
     """
-    if paths.rocksdb_queues is not None:
+    settings = {} if paths.settings is None else paths.settings.values
+    if paths.rocksdb_queues is not None or "rocksdb" in settings.get("storeType", "").lower():
         raise UnsupportedFeatureError(
-            f"{paths.rocksdb_queues} holds RocksDB queues, which cannot be written"
+            f"{paths.rocksdb_queues or paths.root} holds RocksDB queues, which cannot be written"
         )
     databases = database_folders(paths.config, LOCAL, "topics.json")
     if databases:
@@ -351,9 +351,6 @@ class BrokerRelease:
     def _earliest(self) -> Release:
         """Return the earliest release that can have left the files and the newest records."""
         seen = parse_release(earliest_release(self._paths))
-        settings = self._paths.settings
-        if settings is not None and "rocksdb" in settings.values.get("storeType", "").lower():
-            seen = max(seen, _ROCKSDB_QUEUES)
         for segment in reversed(self._log.segments):
             end = segment.start + self._log.file_of(segment).written_end(segment.size)
             for window in walk_back(self._log, segment, end):

@@ -540,6 +540,8 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in ASSIGNED:
             continue
+        if name in columns:
+            raise IllegalMessageError(f"there are two columns {name}, of which one would be lost")
         kind = WRITE_TYPES.get(name)
         if kind is None:
             raise IllegalMessageError(

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from rmqstore.errors import Finding
 from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -26,7 +27,7 @@ from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
-from rmqstore.write.truncation import cut_queue
+from rmqstore.write.truncation import LeftOpen, cut_queue
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
 def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Finding]:
     """Put back the queues that were set aside and not built again; delete the others.
 
+    So are ordinary queues of a topic that has BatchConsumeQueues now: a broker would not start.
+
     Returns:
         Queues that are kept although their units point into the log, which has none of their
         records.
@@ -60,6 +63,8 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
     for folders, name, kind in _kinds(paths):
         aside = paths.own.replaced_queues / name
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
+            if kind is ConsumeQueue and paths.batch_folders.has_topic(topic.name):
+                continue
             for queue in LOCAL.list_folder(aside / topic.name):
                 target = folders.root / topic.name / queue.name
                 if not LOCAL.exists(target):
@@ -88,7 +93,7 @@ def _unfounded(queue: QueueInFiles, log: CommitLog, name: str) -> list[Finding]:
     return [Finding("queue", name, text)]
 
 
-def known_batch_topics(paths: StorePaths) -> frozenset[str]:
+def known_batch_topics(paths: StorePaths) -> set[str]:
     """Return the topics whose queues are BatchConsumeQueues, as far as the files show it.
 
     They are those that have a folder of such queues, and those that ``topics.json`` says so of and
@@ -103,7 +108,7 @@ def known_batch_topics(paths: StorePaths) -> frozenset[str]:
         for topic in configured
         if can_name_queues(topic) and not paths.queue_folders.queue_ids(topic)
     }
-    return frozenset(in_batches)
+    return in_batches
 
 
 class QueueFiles:
@@ -115,20 +120,17 @@ class QueueFiles:
         disk: performs all changes.
         paths: the files of the store.
         config: sizes of new files.
-        batch_topics: the topics whose queues are BatchConsumeQueues.
+        batch_topics: the topics whose queues are BatchConsumeQueues; records may add to them.
     """
 
     def __init__(
-        self,
-        disk: Disk,
-        paths: StorePaths,
-        config: StoreConfig,
-        batch_topics: AbstractSet[str],
+        self, disk: Disk, paths: StorePaths, config: StoreConfig, batch_topics: set[str]
     ) -> None:
         self._disk = disk
         self._paths = paths
         self._config = config
         self._unchecked_after: int | None = None
+        self._plain = {*paths.queue_folders.topics()}
         self.batch_topics = batch_topics
 
     def numbers(self) -> Iterator[int]:
@@ -137,10 +139,10 @@ class QueueFiles:
             for topic in folders.topics():
                 yield len(folders.queue_ids(topic))
 
-    def _all(self) -> Iterator[QueueInFiles]:
+    def _all(self) -> Iterator[tuple[QueueKey, QueueInFiles]]:
         for folders, _, kind in _kinds(self._paths):
             for key in folders.queues():
-                yield kind(folders.queue(*key))
+                yield key, kind(folders.queue(*key))
 
     def files(self, topic: str, queue_id: int) -> QueueInFiles:
         """Return the files of a queue."""
@@ -148,10 +150,26 @@ class QueueFiles:
             return BatchConsumeQueue(self._paths.batch_folders.queue(topic, queue_id))
         return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
 
+    def turn_into_batches(self, topics: AbstractSet[str]) -> bool:
+        """Give topics BatchConsumeQueues whose other queues are new; return if there are any.
+
+        Args:
+            topics: those whose records hold inner batches. ``topics.json`` may say otherwise, as of
+                a topic that was deleted and made again.
+        """
+        config = BrokerConfig(self._paths)
+        ordinary = self._plain | (config.topic_entries().keys() - config.batch_topics())
+        found = sorted(topics - ordinary - self.batch_topics)
+        for topic in found:
+            logger.warning("%s: its records hold inner batches, so its queues do", topic)
+            self._disk.delete_tree(self._paths.queue_folders.root / topic)
+        self.batch_topics.update(found)
+        return bool(found)
+
     def end(self) -> int:
         """Return the physical offset after the last record with a unit, -1 without any unit."""
         ends = [-1]
-        for files in self._all():
+        for _, files in self._all():
             with closing(files) as queue:
                 ends.append(records_end(queue, queue.end()))
         return max(ends)
@@ -172,16 +190,16 @@ class QueueFiles:
                 self._disk.flush_folder(folders.root.parent)
         self._disk.make_folder(self._paths.consumequeue)
 
-    def cut(self, log_end: int, *, was_closed: bool) -> int:
-        """Remove the units of records after the log end.
+    def cut(self, log_end: int, left_open: LeftOpen | None) -> int:
+        """Remove the units of records after the log end; see :func:`truncation.cut_queue`.
 
         Returns:
             The physical offset after the last record with a unit.
         """
         queues_end = n_queues = n_units = 0
-        for files in self._all():
+        for key, files in self._all():
             with closing(files) as queue:
-                end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
                 queues_end = max(queues_end, records_end(queue, end))
                 n_queues += n_removed > 0
                 n_units += n_removed
@@ -198,7 +216,7 @@ class QueueFiles:
             if self._unchecked_after is None:
                 end = queue.end()
             else:
-                end, _ = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
+                end, _ = cut_queue(self._disk, queue, (topic, queue_id), self._unchecked_after)
             start = queue.begin
             if queue.is_batch:
                 return BatchQueueAppender(

@@ -45,7 +45,14 @@ from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import QueueFiles, known_batch_topics, restore_queues
-from rmqstore.write.truncation import DELETED, MOVED, LogChange, plan_truncation, truncate_log
+from rmqstore.write.truncation import (
+    DELETED,
+    MOVED,
+    LeftOpen,
+    LogChange,
+    plan_truncation,
+    truncate_log,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +150,8 @@ class Repairer:
             self.queues.check_when_opened(log_end)
             queues_end = log_end
         else:
-            queues_end = self.queues.cut(log_end, was_closed=was_closed)
+            left_open = None if was_closed else LeftOpen(self._log, end.scanned_from)
+            queues_end = self.queues.cut(log_end, left_open)
         self._build_missing(log_end, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.own.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
@@ -316,7 +324,8 @@ class Repairer:
     ) -> list[Finding]:
         """Build the missing units and items.
 
-        A queue whose files do not fit the log is built again from the log.
+        A queue whose files do not fit the log is built again from the log. So is one without files
+        of a topic whose records show only now that its queues are BatchConsumeQueues.
 
         Returns:
             What could not be built.
@@ -333,7 +342,8 @@ class Repairer:
             )
             dispatcher.dispatch(start, end, progress)
             dispatcher.flush()
-            if not dispatcher.mismatches:
+            has_new_kind = self.queues.turn_into_batches(dispatcher.inner_batches)
+            if not dispatcher.mismatches and not has_new_kind:
                 break
             for err in dispatcher.mismatches.values():
                 logger.warning("%s; the queue is built again from the log", err)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,7 @@ from rmqstore.format.columns.lmq import (
     require_plain_parents,
 )
 from rmqstore.storage.files.disk import BLOCK, Disk, aligned_bytes, named_os_errors
+from rmqstore.storage.files.lifetime import OpenedInTurns, Turns, in_turn
 from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
 from rmqstore.storage.files.storage import Closing
 from rmqstore.storage.log.appender import Placement, place_records
@@ -85,7 +86,7 @@ class StagedBatch(NamedTuple):
     lmqs: Lmqs | None = None  # the records lack their offsets in these
 
 
-class PartWriter:
+class PartWriter(OpenedInTurns):
     """The two files of one attempt of a task.
 
     A context manager, which closes them, and removes them if the attempt fails.
@@ -108,6 +109,7 @@ class PartWriter:
         log_file_size: int,
         rules: DispatchRules = USUAL_RULES,
     ) -> None:
+        self.turns = Turns(f"the staged file {path}", "stage the rows of the task again")
         self._disk = disk
         self._path = path
         self._log_file_size = log_file_size
@@ -117,11 +119,8 @@ class PartWriter:
         self.n_records = 0
         self._n_lmqs = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+    def _close(self, *, completes: bool) -> None:
+        if not completes:
             self._remove()
             return
         try:
@@ -141,6 +140,7 @@ class PartWriter:
     def _named_os_errors(self) -> AbstractContextManager[None]:
         return named_os_errors(self._path, "the task leaves nothing and can be repeated")
 
+    @in_turn
     def write(self, columns: RecordColumns) -> None:
         """Encode and stage rows; the first call makes the files.
 
@@ -187,6 +187,7 @@ class PartWriter:
         if columns.lmqs is not None:
             self._n_lmqs += len(columns.lmqs.rows)
 
+    @in_turn
     def part(self) -> StagedTask:
         """Return the staged task, and free the reserved rest of its file."""
         with self._named_os_errors():

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.format.layout import BATCH_UNIT, NOT_COMPACTED, QUEUE_UNIT
+from rmqstore.spans import QueueKey
 from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.log.commitlog import CommitLog
@@ -19,6 +20,7 @@ from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import valid_end, whole_end
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.unit_checks import completed_end
 
 logger = logging.getLogger(__name__)
 
@@ -138,30 +140,61 @@ def _keep_tail(disk: Disk, cleared: LogChange, end: LogEnd, copies: Path) -> Non
     disk.flush_folder(copies)
 
 
+class LeftOpen(NamedTuple):
+    """A store that was not closed, so that its last units may not be written, or not whole.
+
+    Attributes:
+        log: its log.
+        safe_until: physical offset up to which the units of records are on the disk.
+    """
+
+    log: CommitLog
+    safe_until: int
+
+
+def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> bool:
+    """Return whether a unit of a BatchConsumeQueue lacks the field that is the same in all."""
+    path, position = queue.location(queue_offset)
+    with LOCAL.open(Path(path)) as file:
+        unit = file.read(position, BATCH_UNIT.itemsize).view(BATCH_UNIT)
+    return bool(unit["compacted"][0] != NOT_COMPACTED)
+
+
 def cut_queue(
-    disk: Disk, queue: ConsumeQueue | BatchConsumeQueue, log_end: int, *, was_closed: bool
+    disk: Disk,
+    queue: ConsumeQueue | BatchConsumeQueue,
+    key: QueueKey,
+    log_end: int,
+    left_open: LeftOpen | None = None,
 ) -> tuple[int, int]:
     """Remove the units of a queue after which no unit points before the log end.
+
+    In a store that was left open, the queue ends before the first unit that was not written, and
+    after the last one that was written whole.
 
     Args:
         disk: performs the changes.
         queue: the queue as its files have it.
+        key: its topic and queue id.
         log_end: physical offset of the log end.
-        was_closed: whether all units before these were written; otherwise the queue ends before the
-            first that was not.
+        left_open: None for a store that was closed, all of whose units were written.
 
     Returns:
         The queue offset after the last unit that is left, and how many units were removed.
     """
     start = queue.begin
     end = queue.end()
-    if end > start and was_closed:
+    if end > start and left_open is None:
         physical_offset, size, _ = queue.unit(end - 1)
         if size > 0 and 0 <= physical_offset < log_end:
             return end, 0
     new_end = queue.cut(start, end, log_end)
-    if not was_closed:
-        new_end = whole_end(queue, start, new_end)
+    if left_open is not None:
+        safe_end = whole_end(queue, start, queue.cut(start, new_end, left_open.safe_until))
+        new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
+        if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
+            new_end -= 1
+        new_end = max(safe_end, new_end)
     new_end = valid_end(queue, start, new_end)
     if new_end == end:
         return end, 0

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +34,7 @@ from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
+from rmqstore.storage.files.lifetime import OpenedInTurns, Turns, in_turn
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.appender import LogAppend, Placement
@@ -164,10 +163,16 @@ class WaitingRequests:
             yield from self._sources.popleft()()
 
 
-class StoreWriter:
+class StoreWriter(OpenedInTurns):
     """The only writer of a store. :meth:`flush` makes all appended rows visible at once.
 
     A context manager: leaving it flushes and closes. An exception discards what was not flushed.
+    :meth:`close` flushes, marks the store as closed and releases the lock. After a failed write
+    nothing is flushed; the next writer or broker that opens the store repairs it.
+
+    It takes one call at a time: a call of another thread waits until this one has returned. A call
+    after :meth:`close`, or of another process than the one that opened it, such as a forked child,
+    is refused with a ``StoreStateError`` and changes nothing.
 
     Raises:
         StoreLockedError: a broker or another writer holds the store.
@@ -189,6 +194,8 @@ class StoreWriter:
         require_local(paths)
         if not broker_stopped:
             require_no_old_broker(paths)
+        again = "open the store again with mode='a' to write to it"
+        self.turns = Turns(f"the writer of {paths.root}", again)
         self.paths = paths
         self.config = config
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
@@ -224,7 +231,6 @@ class StoreWriter:
             self._checkpoint.set_dispatched(0)
         self._append = self._begin(repaired.end)
         self._offsets = NextOffsets(self._next_queue_offset)
-        self._is_closed = False
         # set by a failed write, after which queues and index may be incomplete
         self._has_failed = False
         nums = {**self.queue_nums(), **self._spec.queue_nums}
@@ -245,21 +251,7 @@ class StoreWriter:
         self._checkpoint.save(built=self._last_store_timestamp)
         self._disk.replace(self.paths.abort, our_abort())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is not None and not self._has_failed:
-                self.abandon()
-        finally:
-            self.close()
-
+    @in_turn
     def append(
         self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 1
     ) -> None:
@@ -335,6 +327,7 @@ class StoreWriter:
         self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
+    @in_turn
     def append_staged(self, parts: Sequence[StagedTask], *, are_all: bool = False) -> None:
         """Append what tasks staged, part by part, and remove the files of records.
 
@@ -378,7 +371,7 @@ class StoreWriter:
                 ) from err
             consequence = "nothing since the last flush is kept, and the write can be repeated"
             try:
-                self.abandon()
+                self._abandon()
             except OSError:
                 consequence = "the next to open the store discards what was not flushed"
             with named_os_errors(self.paths.root, consequence):
@@ -392,10 +385,12 @@ class StoreWriter:
                 "close this writer and open the store again"
             )
 
+    @in_turn
     def queue_nums(self) -> dict[str, int]:
         """Return the number of write queues of each topic."""
         return queue_nums(self.paths)
 
+    @in_turn
     def taken_offsets(self) -> list[QueueSlice]:
         """Return the queue offsets that rows took in each queue, also before a flush.
 
@@ -403,10 +398,12 @@ class StoreWriter:
         """
         return self._offsets.taken()
 
+    @in_turn
     def done_version(self, app_id: str) -> int | None:
         """Return the newest version of an application's writes that is in the store, or None."""
         return self._ledger.version(app_id, self._log)
 
+    @in_turn
     def flush(self, *, txn: tuple[str, int] | None = None) -> None:
         """Commit what was appended: first the log, then queues and index, then the checkpoint.
 
@@ -417,6 +414,9 @@ class StoreWriter:
             StoreStateError: the disk is full, or an earlier write failed; nothing was committed.
             CommitError: everything was committed, but queues and index are incomplete.
         """
+        self._flush(txn)
+
+    def _flush(self, txn: tuple[str, int] | None = None) -> None:
         self._require_usable()
         start = self._append.start
         end = self._append.end
@@ -432,8 +432,12 @@ class StoreWriter:
             note_commit(self._disk, self.paths, self._append, txn)
         self._append = self._begin(end)
 
+    @in_turn
     def abandon(self) -> None:
         """Discard what was appended since the last flush."""
+        self._abandon()
+
+    def _abandon(self) -> None:
         had_failed = self._has_failed
         self._has_failed = True
         self._waiting.clear()
@@ -443,6 +447,7 @@ class StoreWriter:
         self._topics.clear()
         self._has_failed = had_failed
 
+    @in_turn
     def rebuild(self, progress: Progress = ignore_progress) -> list[Finding]:
         """Flush, then build queues and index again from the CommitLog alone.
 
@@ -457,7 +462,7 @@ class StoreWriter:
             StoreStateError: times of delivery follow a table of levels that is not known.
         """
         self.config.require_delay_levels()
-        self.flush()
+        self._flush()
         dispatched = self._checkpoint.dispatched
         self._checkpoint.ask_for_all(self._log.min_offset, is_valid=self._repairer.is_valid())
         self._has_failed = True
@@ -511,18 +516,12 @@ class StoreWriter:
         queue = self._queue(topic, queue_id)
         return None if queue.is_new else queue.end
 
-    def close(self) -> None:
-        """Flush, mark the store as closed and release the lock.
-
-        After a failed write nothing is flushed; the next writer or broker that opens the store
-        repairs it. Closing once more does nothing: another writer may have the store by then.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
+    def _close(self, *, completes: bool) -> None:
         try:
+            if not (completes or self._has_failed):
+                self._abandon()
             if not self._has_failed:
-                self.flush()
+                self._flush()
                 end = CleanEnd(self._append.start, self._last_store_timestamp)
                 mark_as_closed(self._disk, self.paths, self._log, end)
         finally:

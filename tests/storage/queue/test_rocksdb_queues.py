@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,16 @@ import tiers
 from goldens import Golden
 from mutations import damage
 from reading import column, read
-from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
+from rmqstore.errors import (
+    CorruptDatabaseError,
+    CorruptQueueError,
+    StoreFormatError,
+    UnsupportedFeatureError,
+)
 from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.inspect.doctor import WRONG, examine
+from rmqstore.inspect.remedies import kind_of
+from rmqstore.inspect.verify import verify
 from rmqstore.read.tail import LoggedMessages
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.remote_location import locate
@@ -154,12 +163,55 @@ def test_a_checkpoint_may_be_any_number(copied: Golden, checkpoint: int) -> None
         assert len(read(store, columns="queueOffset")) == len(goldens.lines(name, "expected"))
 
 
-def test_a_database_of_something_else_is_named(copied: Golden) -> None:
-    root = copied("v55-rocksdb-cq")
-    shutil.rmtree(root / "consumequeue")
-    shutil.copytree(root / "rocksdbstore", root / "consumequeue")
-    with rmqstore.open(root) as store, pytest.raises(CorruptDatabaseError, match="no families"):
-        read(store)
+def without(names: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        for path in folder.glob(names):
+            path.unlink()
+
+    return remove
+
+
+def replaced(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(folder.parent / "rocksdbstore", folder)
+
+
+def flipped(folder: Path) -> None:
+    path = max(folder.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = np.fromfile(path, np.uint8)
+    data[20:2000:50] ^= 1
+    path.write_bytes(data.tobytes())
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [*map(without, ("CURRENT", "MANIFEST-*", "*.sst", "[!L]*")), replaced, flipped],
+    ids=["CURRENT", "MANIFEST", "tables", "all but LOCK", "another", "flipped"],
+)
+def test_any_file_of_a_database_shows_that_queues_are_missing_and_the_log_is_read_without_them(
+    copied: Golden, breaks: Callable[[Path], None]
+) -> None:
+    name = "v55-rocksdb-lmq"
+    root = copied(name)
+    breaks(root / "consumequeue")
+    with rmqstore.open(root) as store:
+        with pytest.raises(CorruptDatabaseError, match=r"consumequeue.*scan=commitlog"):
+            read(store)
+        assert len(read(store, scan="commitlog")) == len(goldens.records(name))
+        assert [kind_of(finding) for finding in verify(store)] == ["database"]
+        assert len(read(store, mode="PERMISSIVE")) == len(goldens.lines(name, "expected"))
+    with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
+        rmqstore.open(root, "a")
+    assert breaks is flipped or [*examine(root)][-1].state == WRONG, "no unit is read for it"
+
+
+def test_queues_that_a_torn_manifest_hides_are_taken_from_the_log(copied: Golden) -> None:
+    root = copied("v55-combine-lmq")
+    (manifest,) = (root / "consumequeue").glob("MANIFEST-*")
+    with manifest.open("r+b") as file:
+        file.truncate(manifest.stat().st_size // 2)
+    with rmqstore.open(root) as store:
+        assert len(read(store)) == len(goldens.lines("v55-combine-lmq", "expected"))
 
 
 @pytest.mark.parametrize("target", [None, "nowhere", "/dev/zero"], ids=["fifo", "none", "device"])

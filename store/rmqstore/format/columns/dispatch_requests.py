@@ -213,6 +213,10 @@ class QueueUnits(NamedTuple):
             self.store_timestamps[rows],
         )
 
+    def topics_of(self, rows: Mask) -> set[str]:
+        """Return the topics of chosen rows."""
+        return {self.topics[code] for code in np.unique(self.topic_codes[rows]).tolist()}
+
     def by_queue(self) -> Groups:
         """Return the rows of each queue, in their order, by topic and queue id."""
         return _groups(self.topics, self.topic_codes, self.queue_ids)

@@ -100,11 +100,7 @@ class _LogView:
 
     @cached_property
     def _queues_end(self) -> int:
-        try:
-            return self._source.store_queues.proved_end()
-        except RmqStoreError as err:
-            logger.warning("%s: no queue shows where the log ends: %s", self._log.folders, err)
-            return -1
+        return self._source.store_queues.proved_end()
 
     def batches(self, log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
         for start, end, segment in self._log.segment_spans(log_slice.start, log_slice.end):

@@ -22,7 +22,6 @@ from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue, Units
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +32,6 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[V
     """Return ranges of units, large ones cut and small ones joined."""
     paths, in_rocksdb = source.paths, source.ends.in_rocksdb
     warn_of_rocksdb(source, spec)
-    if are_queues_unreadable(paths):
-        return []
     known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
     topics = choose_topics(spec.selection, sorted(known))
     batch = choose_topics(spec.selection, paths.batch_folders.topics())

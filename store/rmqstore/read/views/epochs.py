@@ -16,6 +16,7 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import ViewSlice, to_batches
+from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.recovery.log_end import find_written_end
 
@@ -72,7 +73,7 @@ def find_epochs(source: StoreParts) -> tuple[list[Epoch], int]:
         )
     end = source.ends.of_records()
     log_end = find_written_end(source.log) if end is None else end
-    if epochs and paths.has_abort and paths.storage.is_locked(paths.lock):
+    if epochs and state_of(paths) == OPEN:
         # A running broker may have written more since its log was looked at.
         log_end = max(log_end, epochs[-1].start_offset)
     return epochs, log_end

@@ -19,7 +19,6 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import ViewSlice, to_batches, topics_with_folders
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +73,9 @@ def broker_topics(source: StoreParts) -> set[str]:
 
 
 def warn_of_rocksdb(source: StoreParts, spec: ViewSpec) -> None:
-    """Log a warning if queues of the selection lie in RocksDB."""
+    """Log a warning if queues of the selection lie in RocksDB, and cannot be read."""
     try:
-        source.ranges.require_plain_queues(spec.selection)
+        source.ranges.require_queues(spec.selection, tolerant=True)
     except UnsupportedFeatureError as err:
         logger.warning("%s", err)
 
@@ -272,7 +271,7 @@ def _topic(
     first_times = [queue.first_store_timestamp for queue in facts]
     last_times = [queue.last_store_timestamp for queue in facts]
     is_countable = all(queue.messages is not None for queue in facts)
-    if are_queues_unreadable(source.paths):
+    if source.ends.are_queues_unread:
         reason = "its queues lie in RocksDB"
         is_countable = False
     n_messages = None

@@ -295,7 +295,8 @@ class ViewSpec:
     @property
     def names_topics(self) -> bool:
         """Whether the selection names topics or queues that must be there."""
-        return self.view in HIDING_SYSTEM_TOPICS and bool(self.selection.named_topics)
+        has_names = bool(self.selection.named_topics)
+        return has_names and self.view in (*HIDING_SYSTEM_TOPICS, *OF_MESSAGES)
 
     @property
     def names_groups(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,23 @@ _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d+)*", re.ASCII)
 _SINCE_5_0 = ("timerwheel", "batchconsumequeue", "compaction", "epochFileCheckpoint")
 
 _NS_PER_MS = 1_000_000
+
+# The states of a store, as the column ``state`` has them, and what each means in a sentence.
+CLOSED: Final = "closed"
+OPEN: Final = "open"
+NOT_CLOSED: Final = "not closed"
+STATES: Final = {
+    CLOSED: "the store was closed properly",
+    OPEN: "the store is open: a broker or a writer has it",
+    NOT_CLOSED: "the store was not closed: its broker or writer died, or it was copied while open",
+}
+
+
+def state_of(paths: StorePaths) -> str:
+    """Return the state of a store, one of :data:`STATES`."""
+    if not paths.has_abort:
+        return CLOSED
+    return OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
 
 
 class Checkpoint(NamedTuple):
@@ -174,7 +191,7 @@ class StoreSigns(NamedTuple):
                 status = paths.storage.status(folder)
                 changed_ns = 0 if status is None else status.modified_ns
             changed.append((folder, changed_ns))
-        may_be_recovering = run.is_open and not paths.storage.is_locked(paths.lock)
+        may_be_recovering = state_of(paths) == NOT_CLOSED
         return cls(run, tuple(log), tuple(sorted(changed)), may_be_recovering)
 
 

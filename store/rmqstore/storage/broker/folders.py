@@ -10,7 +10,6 @@ In a TOML file these lines may also stand in a table ``[brokers]``.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tomllib
@@ -27,6 +26,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnreadableFileError,
 )
+from rmqstore.json_text import parse_json
 from rmqstore.storage.broker.store_config import (
     dledger_folders,
     dledger_node,
@@ -56,6 +56,9 @@ _PARTS: Final = {
 }  # fmt: skip
 COMPACTION: Final = "compaction"  # the folder of a store with the compacted logs of topics
 COMPACTION_LOGS: Final = "compactionLog"
+_MAX_LISTED: Final = 100  # folders, of which those that are stores are looked for
+_MAX_NAMED: Final = 5
+_OF_KAFKA: Final = {"meta.properties", "leader-epoch-checkpoint", "partition.metadata"}
 _MAX_DEPTH: Final = 4  # of consumequeue/TOPIC/0/00000000000000000000
 
 DLEDGER_PREFIX: Final = "dledger-"  # of the folder of a node
@@ -74,11 +77,11 @@ def read_brokers(value: str) -> dict[str, tuple[str, ...]]:
     where = "brokers" if is_text else f"brokers {value!r}"
     try:
         if is_text:
-            table = json.loads(value)
+            table = parse_json(value)
         else:
             file = Path(value)
             text = read_small(LOCAL, file, _MAX_BYTES).decode()
-            table = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+            table = tomllib.loads(text) if file.suffix == ".toml" else parse_json(text)
     except (ValueError, OSError) as err:  # tomllib's and json's errors are ValueErrors
         raise OptionError(
             f"{where}: must be a JSON object, or a .json or .toml file ({err})"
@@ -219,6 +222,21 @@ def dledger_data_folders(storage: Storage, root: Path) -> list[Path]:
     return sorted(root / name / "data" for name in names if name.startswith(DLEDGER_PREFIX))
 
 
+def _found_instead(base: Path, storage: Storage) -> str:
+    """Return in words what is in a folder that is not a store, empty if that says nothing."""
+    try:
+        entries = list(islice(storage.list_folder(base), _MAX_LISTED))
+    except (RmqStoreError, OSError):
+        return ""
+    inside = [base / entry.name for entry in entries if entry.is_folder]
+    stores = [str(folder) for folder in inside if _is_root(folder, storage)]
+    if stores:
+        return f"; stores in it: {', '.join(sorted(stores)[:_MAX_NAMED])}"
+    if not _OF_KAFKA.isdisjoint(entry.name for entry in entries):
+        return "; it is a folder of Kafka, which `rmqstore kafka` and the package kafkalog read"
+    return ""
+
+
 def find_store(
     root: str | os.PathLike[str],
     *,
@@ -272,6 +290,9 @@ def find_store(
             raise
         refuse_part(base, storage)
         raise NotAStoreError(f"{base} is not a RocketMQ store but a file") from err
+    for folder in () if entries or commitlogs else dledger_data_folders(storage, base):
+        if segment_files(storage, folder.with_name("index")):
+            logger.warning("%s: the index beside it leads to a DLedger log, which is gone", folder)
     needed = logs if commitlogs or not entries else ()
     missing = next((log for log in needed if not is_folder(storage, log)), None)
     if missing is not None:
@@ -279,6 +300,7 @@ def find_store(
         raise NotAStoreError(
             f"{base} is not a RocketMQ store: there is no folder {missing}; give the folder "
             "that holds commitlog/, or the log's own folders with `commitlogs=`"
+            f"{_found_instead(base, storage)}"
         )
     return StorePaths(
         root=base,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptDatabaseError
+from rmqstore.storage.files.paths import has_database
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.rocksdb import RocksDb, open_rocksdb
 
@@ -72,7 +73,7 @@ def database_folders(config: Path, storage: Storage, name: str | None = None) ->
     """
     names = [location.folder for file, location in LOCATIONS.items() if name in (None, file)]
     folders = [config / folder for folder in (_SECOND_FORM, _SHARED, *names)] if names else []
-    return [folder for folder in folders if storage.exists(folder / "CURRENT")]
+    return [folder for folder in folders if has_database(storage, folder)]
 
 
 def stored_tables(config: Path, storage: Storage, name: str) -> list[StoredTable]:

@@ -16,8 +16,8 @@ _CONTENT = b"rmqstore"  # in a file that no broker has made; a broker writes "lo
 
 # A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and
 # closing any descriptor of the file would release it. So the process keeps its own list of held
-# files, by device and inode.
-_held: set[tuple[int, int]] = set()
+# files, by process, device and inode: a child holds none of those that it inherits.
+_held: set[tuple[int, int, int]] = set()
 _guard = threading.Lock()
 platforms.keep_over_forks(_guard)
 
@@ -66,9 +66,9 @@ class StoreLock:
             self._is_held = True
 
     @staticmethod
-    def identity(status: os.stat_result) -> tuple[int, int]:
-        """Return device and inode, which identify a file whatever its path."""
-        return status.st_dev, status.st_ino
+    def identity(status: os.stat_result) -> tuple[int, int, int]:
+        """Return this process, and device and inode, which identify a file whatever its path."""
+        return os.getpid(), status.st_dev, status.st_ino
 
     def release(self) -> None:
         """Release the lock; a lock that was released stays so, whoever has taken it since."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ _NAME_DIGITS = 20
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
+# the names of files of a RocksDB database
+DATABASE_FILE = re.compile(r"CURRENT|IDENTITY|LOCK|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 
 
 def offset_to_name(file_offset: int) -> str:
@@ -153,7 +156,7 @@ class StorePaths:
 
     @property
     def rocksdb_queues(self) -> Path | None:
-        """The RocksDB database that holds queues, None if there is none.
+        """The RocksDB database that holds or held queues, None if there is no file of one.
 
         It may lie among the folders of queues in files, or in a folder of its own.
 
@@ -161,7 +164,8 @@ class StorePaths:
         StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
         """
         folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
-        return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
+        found = [folder for folder in folders if has_database(self.storage, folder)]
+        return max(found, key=lambda folder: self.storage.exists(folder / "CURRENT"), default=None)
 
     @property
     def timer_log(self) -> Path:
@@ -268,6 +272,16 @@ class QueueFolders:
                     "%s: the folder %r is not named in UTF-8 and is passed over", folder, name
                 )
         return sorted(filter(is_text, names))
+
+
+def has_database(storage: Storage, folder: Path) -> bool:
+    """Return whether a folder has files of a RocksDB database, which may lack others."""
+    if storage.exists(folder / "CURRENT"):
+        return True
+    if not is_folder(storage, folder):
+        return False
+    files = (entry.name for entry in storage.list_folder(folder) if not entry.is_folder)
+    return any(map(DATABASE_FILE.fullmatch, files))
 
 
 def ext_folders(paths: StorePaths) -> QueueFolders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -52,6 +53,7 @@ RUNNING_BROKERS: Final = "rocketmq"  # the scheme of the addresses of name serve
 _OTHER_NAMES: Final = {"s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfss"}
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _MAGIC = re.compile(r"[*?[]")
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}(?:[;,].*)?")
 _RETRY_SECONDS = 10  # of one request, which is made again some times
 
 
@@ -239,6 +241,24 @@ def require_known(path: Path, options: Options | None = None) -> None:
         )
 
 
+def require_path(path: Path) -> None:
+    """Refuse the address of a server, and a home folder that no shell has replaced.
+
+    Raises:
+        OptionError: there is no file or folder of that name, and it is one of these.
+    """
+    text = os.fspath(path)
+    if not (text.startswith("~") or _ADDRESS.fullmatch(text)) or LOCAL.exists(text):
+        return
+    if text.startswith("~"):
+        home = os.path.expanduser(text)  # noqa: PTH111 - of text that may be no path
+        raise OptionError(f"{text}: only shells replace ~: write {home}")
+    raise OptionError(
+        f"{text} is the address of a server and not a folder: running brokers of RocketMQ are read "
+        f"as {RUNNING_BROKERS}://{text}"
+    )
+
+
 def options_by_path(
     paths: Iterable[P], options: Mapping[str, V] | None
 ) -> dict[P, Mapping[str, V]]:
@@ -291,6 +311,7 @@ def locate(
         return _handed_over(text, filesystem)
     require_known(path, options)
     if not is_uri(path):
+        require_path(path)
         return local_path(path), LOCAL
     scheme, rest = _split(text)
     host, _, below = rest.partition("/")
@@ -362,6 +383,11 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
             and part.startswith(".") >= entry.name.startswith(".")
         ]
     return sorted(folders)
+
+
+def made_absolute(path: Path) -> str:
+    """Return a local path in the form that means the same in processes of other folders."""
+    return str(pathlib.Path(local_path(path)).expanduser().absolute())
 
 
 def local_path(path: Path) -> Path:

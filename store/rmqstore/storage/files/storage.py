@@ -271,10 +271,14 @@ class Closing(ABC):
     __slots__ = ()
 
     def __enter__(self) -> Self:
+        self._require_open()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _require_open(self) -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuse to be used after :meth:`close`."""
 
     @abstractmethod
     def close(self) -> None:

@@ -20,6 +20,7 @@ from rmqstore.format.columns.dispatch_requests import UNKNOWN_TIME, QueueUnits, 
 from rmqstore.format.layout import (
     BATCH_UNIT,
     GAP_TAGS_CODE,
+    NOT_COMPACTED,
     PRE_BLANK_SIZE,
     QUEUE_UNIT,
     SCHEDULE_TOPIC,
@@ -35,7 +36,6 @@ _MAX_GAP = 1 << 20  # queue offsets without a record that are filled: 20 MiB of 
 _MAX_GAP_BEFORE_ONE = 1000  # the same if a single record at the end of the log follows the gap
 _RUNS_AHEAD = 8
 
-_NOT_COMPACTED = -1  # Source: BatchConsumeQueue.java#INVALID_POS
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
 # The name of its file still fits, and sums of larger offsets stay inside a Java long.
 _MAX_QUEUE_OFFSET = (1 << 58) // QUEUE_UNIT.itemsize
@@ -409,7 +409,7 @@ class BatchQueueAppender(QueueAppender):
         stored["store_timestamp"] = units.store_timestamps[rows]
         stored["base_offset"] = units.queue_offsets[rows]
         stored["batch_size"] = 1
-        stored["compacted"] = _NOT_COMPACTED
+        stored["compacted"] = NOT_COMPACTED
         return stored
 
     def _begin_again(self, physical_offset: int) -> None:

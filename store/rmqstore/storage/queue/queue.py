@@ -69,16 +69,6 @@ class RecoveredUnits(NamedTuple):
         """The queue offset after the last unit."""
         return self.start + len(self.units)
 
-    def are_in(self, queue: Queue) -> bool:
-        """Return whether the files of a queue hold these units too."""
-        logged = Units.of(self.units)
-        for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
-            units = queue.units_of(np.arange(self.start, self.end)[rows])
-            has_other_offsets = (units.physical_offsets != logged.physical_offsets[rows]).any()
-            if has_other_offsets or (units.sizes != logged.sizes[rows]).any():
-                return False
-        return True
-
 
 def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
     """Bisect for the first queue offset in ``[start, end)`` for which a predicate holds.

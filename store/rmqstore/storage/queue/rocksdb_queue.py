@@ -25,7 +25,7 @@ from rmqstore.storage.queue.queue import (
     first_existing,
     weights_of,
 )
-from rmqstore.storage.rocksdb import RocksDb, can_read_rocksdb, open_rocksdb
+from rmqstore.storage.rocksdb import RocksDb, open_rocksdb, require_rocksdb
 
 _UNITS, _OFFSETS = "default", "offset"
 _SEPARATOR = b"\1"
@@ -35,19 +35,6 @@ _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_OFFSET = 1 << 62
 _DATABASES_AT_ONCE = 16
 _END = b"\xff" * 8  # after every key, for topics have fewer bytes
-
-
-def has_unreadable_queues(paths: StorePaths) -> bool:
-    """Return whether there are queues in RocksDB that cannot be read, for want of the library."""
-    return paths.rocksdb_queues is not None and not can_read_rocksdb()
-
-
-def are_queues_unreadable(paths: StorePaths) -> bool:
-    """Return whether all queues are such ones.
-
-    Source: CombineConsumeQueueStore.java, which keeps both kinds.
-    """
-    return has_unreadable_queues(paths) and not paths.queue_folders.topics()
 
 
 class QueueBounds(NamedTuple):
@@ -106,9 +93,7 @@ class RocksDbQueues:
 
     @classmethod
     def of(cls, paths: StorePaths, known: RocksDbQueues | None = None) -> RocksDbQueues | None:
-        """Return the queues that a store has in RocksDB now.
-
-        None without such a database, and without the library that reads it.
+        """Return the queues that a store has in RocksDB now, None without such a database.
 
         Args:
             paths: the files of the store.
@@ -116,10 +101,12 @@ class RocksDbQueues:
 
         Raises:
             CorruptDatabaseError: the database cannot be opened, or it is not one of queues.
+            UnsupportedFeatureError: the library is not installed, or the database is too large.
         """
         folder = paths.rocksdb_queues
-        if folder is None or not can_read_rocksdb():
+        if folder is None:
             return None
+        require_rocksdb(folder)
         if known is not None and known.is_current(paths.storage):
             return known
         return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))

@@ -31,7 +31,7 @@ from rmqstore.format.columns.dispatch_requests import (
     read_queue_units,
     topic_names,
 )
-from rmqstore.format.columns.inner_batch import message_headers
+from rmqstore.format.columns.inner_batch import is_inner_batch, message_headers
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.columns.walk import cut_batches
@@ -45,14 +45,14 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
-from rmqstore.spans import LostSpan, QueueKey
+from rmqstore.spans import FOREVER, LostSpan, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
 from rmqstore.storage.queue.appender import begins_again_at
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end, whole_end
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
-from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.storage.recovery.unit_checks import completed_end
 
 logger = logging.getLogger(__name__)
 
@@ -94,15 +94,14 @@ class TailBuilder:
         queue, self.since = opened
         files_end = queue.end()
         if log_end is not None:
-            files_end = queue.cut(queue.begin, files_end, log_end)
-            files_end = confirmed_end(log, queue, key, files_end, log_end)
             # Units before the scanned part of the log count as whole: nothing could replace them.
-            scanned_from = min(max(first, queue.begin), files_end)
-            files_end = whole_end(queue, scanned_from, files_end)
+            scanned_from = max(first, queue.begin)
+            files_end = completed_end(log, queue, key, scanned_from, files_end, log_end)
         # Retention deletes files of a queue after those of the log: a queue that begins later has
         # lost its first files.
         is_new = not queue.is_present or (log_end is not None and first < queue.begin)
         self.is_batch = queue.is_batch
+        self._is_present = queue.is_present
         self.lacks_older = is_new and first > 0
         # queue offsets of the first unit that the files lack, and after the last unit built so far
         self.start = self.end = first if is_new else files_end
@@ -170,6 +169,15 @@ class TailBuilder:
         self.records_end = -1
         self.parts.clear()
         return headers.take(slice(row, None))
+
+    def holds_batches(self, headers: RecordHeaders) -> bool:
+        """Return whether it is a BatchConsumeQueue; without files, its records show it.
+
+        Args:
+            headers: the next records.
+        """
+        self.is_batch |= not self._is_present and bool(is_inner_batch(headers).any())
+        return self.is_batch
 
     def note_gap(self) -> None:
         """Note missing units of earlier records before a scanned record."""
@@ -285,11 +293,16 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
     )  # fmt: skip
 
 
-def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
-    """Return whether the newest record of a log is in its queue; true if no record has a queue.
+def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FOREVER) -> bool:
+    """Return whether the newest record of a log is in its queues; true if no record has a queue.
 
     Queues are built in the order of the log, so those of a store that was closed properly have
     this record. The check reads few bytes, because every read by queue begins with it.
+
+    Args:
+        log: the log of the store.
+        open_queue: returns the files of a queue, None for one that is not to be recovered.
+        built_until: physical offset from which on a database of queues lacks records.
     """
     for segment in reversed(log.segments):
         for window in walk_back(
@@ -299,16 +312,28 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
                 valid = window.without_torn(window.data, headers, whole)
                 rows = np.flatnonzero(valid & have_units(headers.column("sys_flag")))
                 if len(rows):
-                    is_built = _is_built(window.data, headers.take(rows[-1:]), open_queue)
+                    newest = headers.take(rows[-1:])
+                    is_built = _is_built(window.data, newest, open_queue)
+                    is_built &= int(newest.column("physical_offset")[0]) < built_until
                     if is_built and window.stopped < window.end and window.damage is not None:
                         _warn_of_cut(log, window.stopped, window.end, window.records.reason)
                     return is_built
     return True
 
 
-def _is_built(data: Bytes, head: RecordHeaders, open_queue: OpenQueue) -> bool:
-    topic = topic_names(topics(data, head).dictionary_encode())[0]
-    opened = open_queue(topic, int(head.column("queue_id")[0]))
+def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool:
+    """Return whether a record is in its queue, and in the light message queues that it names."""
+    topic = topic_names(topics(data, record).dictionary_encode())[0]
+    opened = open_queue(topic, int(record.column("queue_id")[0]))
+    is_batch = opened is not None and opened.queue.is_batch
+    in_lmqs = lmq_headers(data, record, [topic] if is_batch else [])
+    return _has_unit(opened, record) and all(
+        _has_unit(open_queue(name, 0), in_lmqs.take(slice(row, row + 1)))
+        for row, name in enumerate(topics(data, in_lmqs).to_pylist())
+    )
+
+
+def _has_unit(opened: OpenedQueue | None, head: RecordHeaders) -> bool:
     if opened is None:
         return True
     physical_offset = int(head.column("physical_offset")[0])
@@ -411,7 +436,7 @@ class _Recovery:
                     end = start + int(sizes[row])
                     self._lose_bytes(window.segment, start, end, "a torn body")
                 lacking = lacking.take(valid)
-            if tail.is_batch:
+            if tail.holds_batches(lacking):
                 lacking = message_headers(data, lacking)
             lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
             tail.n_seen += len(rows)

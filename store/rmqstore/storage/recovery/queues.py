@@ -17,7 +17,6 @@ from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import RecoveredQueue, open_files
 from rmqstore.storage.queue.queue_source import QueuePart
-from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.store_ends import StoreEnds
 from rmqstore.storage.recovery.unit_checks import confirmed_end
 
@@ -150,13 +149,11 @@ class Queues:
 
     @property
     def lack_records(self) -> bool:
-        """Whether files of queues lack records that the log has."""
-        return bool(self._ends.recovered)
+        """Whether files of queues lack records that the log has, or may as they are damaged."""
+        return self._ends.rocksdb_damage is not None or bool(self._ends.recovered)
 
     def topics(self) -> list[str]:
         """Return every topic with queues on the disk or recovered from the log, sorted."""
-        if are_queues_unreadable(self._paths):
-            return []
         on_disk = {*self._paths.queue_folders.topics(), *self._paths.batch_folders.topics()}
         in_rocksdb = self._ends.in_rocksdb
         if in_rocksdb is not None:
@@ -182,7 +179,9 @@ class Queues:
         return sorted(on_disk | {number for name, number in self._ends.recovered if name == topic})
 
     def plain(self) -> list[QueueKey]:
-        """Return every queue that can be read."""
+        """Return every queue that can be read from its files."""
+        if self._ends.rocksdb_damage is not None:
+            return []
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
 
     def drop(self, key: QueueKey) -> None:

@@ -13,11 +13,25 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError, rendered
+from rmqstore.errors import (
+    READS_AFTER_END,
+    CorruptDatabaseError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    UnsupportedFeatureError,
+    rendered,
+)
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
-from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_checkpoint
+from rmqstore.storage.broker.broker_run import (
+    OPEN,
+    STATES,
+    BrokerRun,
+    Checkpoint,
+    read_checkpoint,
+    state_of,
+)
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.retry import Deletions, retry
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -25,7 +39,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import committed_since, read_intent
 from rmqstore.storage.queue.queue import RecoveredUnits, records_end
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues, are_queues_unreadable
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
@@ -151,7 +165,9 @@ class StoreEnds:
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
         # Records after the end are not lost if a running broker wrote them, or an append of ours
         # that was not committed.
-        is_running = self._paths.storage.is_locked(self._paths.lock)
+        state = state_of(self._paths)
+        of_state = STATES[state]
+        is_running = state == OPEN
         if is_running and scanned.reason:
             scanned = self._after_refused(scanned)
         end = before_blank_of(self._log, scanned)
@@ -160,16 +176,16 @@ class StoreEnds:
             after_end = RecordsAfter(*count_after(self._log, scanned))
         if after_end.n_records:
             logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d: %s. "
+                "%s: %s; its log ends at physical offset %d: %s. "
                 "%d records of %d bytes follow, which a broker that starts drops; %s",
-                end.path, end.physical_offset, end.reason or "nothing was written there",
+                end.path, of_state, end.physical_offset, end.reason or "nothing was written there",
                 *after_end, rendered(READS_AFTER_END),
             )  # fmt: skip
         elif end.reason:
             logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d; "
+                "%s: %s; its log ends at physical offset %d; "
                 "the %d bytes after it are not messages: %s",
-                end.path, end.physical_offset, end.bytes_behind, end.reason,
+                end.path, of_state, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
         return end, after_end
 
@@ -221,9 +237,50 @@ class StoreEnds:
         return read_checkpoint(self._paths).index_msg_timestamp
 
     @property
+    def _rocksdb(self) -> RocksDbQueues | CorruptDatabaseError | UnsupportedFeatureError | None:
+        return self._once("rocksdb", self._open_rocksdb)
+
+    def _open_rocksdb(
+        self,
+    ) -> RocksDbQueues | CorruptDatabaseError | UnsupportedFeatureError | None:
+        try:
+            return RocksDbQueues.of(self._paths)
+        except (CorruptDatabaseError, UnsupportedFeatureError) as err:
+            return err
+
+    @property
     def in_rocksdb(self) -> RocksDbQueues | None:
-        """The queues in RocksDB, to which :attr:`recovered` adds the missing units."""
-        return self._once("in_rocksdb", lambda: RocksDbQueues.of(self._paths))
+        """The queues in RocksDB, to which :attr:`recovered` adds the missing units.
+
+        None if there are none, or if they cannot be read.
+        """
+        opened = self._rocksdb
+        return opened if isinstance(opened, RocksDbQueues) else None
+
+    @property
+    def why_unread(self) -> CorruptDatabaseError | UnsupportedFeatureError | None:
+        """Why queues in RocksDB cannot be read; None if they can, or if there are none."""
+        opened = self._rocksdb
+        return None if isinstance(opened, RocksDbQueues) else opened
+
+    @property
+    def rocksdb_damage(self) -> CorruptDatabaseError | None:
+        """The damage because of which queues in RocksDB cannot be read."""
+        opened = self._rocksdb
+        return opened if isinstance(opened, CorruptDatabaseError) else None
+
+    def leave_out_rocksdb(self, why: CorruptDatabaseError) -> None:
+        """Take the queues in RocksDB for damaged: a part of them could not be read."""
+        self._found["rocksdb"] = why
+
+    @property
+    def are_queues_unread(self) -> bool:
+        """Whether all queues are such ones, and the log is not read for them.
+
+        Source: CombineConsumeQueueStore.java, which keeps both kinds.
+        """
+        is_unread = isinstance(self.why_unread, UnsupportedFeatureError)
+        return is_unread and not self._paths.queue_folders.topics()
 
     @property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
@@ -256,12 +313,13 @@ class StoreEnds:
         return self._once("queues", lambda: retry(self._recover_queues, Deletions(self)))
 
     def _recover_queues(self) -> RecoveredQueues:
-        if are_queues_unreadable(self._paths):
+        if self.are_queues_unread:
             return RecoveredQueues({})
         known_topics = {*self._config.topics()}
         batch_topics = {*self._config.batch_topics()} if known_topics else set()
         since = committed_since(self._paths)
         in_rocksdb = self.in_rocksdb
+        is_damaged = self.rocksdb_damage is not None
 
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
             if in_rocksdb is None and not can_name_queues(topic):
@@ -271,6 +329,8 @@ class StoreEnds:
                 self._paths, topic, queue_id, is_batch=is_batch, in_rocksdb=in_rocksdb
             )
             is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
+            if not queue.is_present and self.why_unread is not None:  # it may be in the database
+                return OpenedQueue(queue) if is_damaged else None
             if queue.is_present or is_listed:
                 return OpenedQueue(queue)
             # The topic was deleted, unless an append of ours was killed: it enters its topics in
@@ -284,7 +344,10 @@ class StoreEnds:
                 scanned_from = self._log.min_offset if flushed is None else flushed.start
                 end = end._replace(scanned_from=min(end.scanned_from, scanned_from))
             return recover_crashed(self._log, end, open_queue, self._rules())
-        if is_newest_built(self._log, open_queue):
+        built_until = FOREVER if in_rocksdb is None else in_rocksdb.checkpoint
+        if is_damaged:
+            built_until = 0
+        if is_newest_built(self._log, open_queue, built_until):
             return RecoveredQueues({})
         end = self._scanned_end()
         return recover_closed(

@@ -4,6 +4,9 @@ A recovery moves the end of a queue and clears nothing. The units of messages th
 after that end until they are written over one by one. By then other records, or the middle of one,
 may stand at their physical offsets. Or these lie in the blank that closes a file, where the records
 of the units may still stand.
+
+A process that is killed, or a machine that loses its power, ends a write between two pages of a
+file. The last unit may then lack its last bytes: its record is named, and its tags code is not.
 """
 
 from __future__ import annotations
@@ -18,12 +21,23 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import valid_topics
 from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.columns.record_headers import read_headers
-from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Mask
+from rmqstore.format.hashing import tags_code
+from rmqstore.format.layout import (
+    LMQ_PREFIX,
+    PRE_BLANK_SIZE,
+    PROPERTY_DELAY,
+    PROPERTY_TAGS,
+    SCHEDULE_TOPIC,
+    Mask,
+)
+from rmqstore.format.text import parse_properties
 from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.queue import Queue, find_first, whole_end
 from rmqstore.storage.recovery.log_end import before_blank
 
+# Addresses into consumequeue_ext, but for the first one: half of any of them is equal to it.
+_EXT_ADDRESSES = range(1 - (1 << 63), -(1 << 62))
 _FIRST_UNITS = 64
 _MOST_UNITS = 1 << 20
 _UNITS_AT_ONCE = 1 << 18
@@ -52,6 +66,39 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
             return start + int(right[-1]) + 1
         stop, size = start, 8 * size
     return queue.begin if stop <= queue.begin else end
+
+
+def completed_end(
+    log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
+) -> int:
+    """Return the queue offset after the last unit that was written whole before a kill.
+
+    The last unit that its record confirms is compared whole; those before it were written earlier.
+
+    Args:
+        log, queue, key: as for :func:`confirmed_end`.
+        start: the first queue offset whose unit may not have been written.
+        end: queue offset after the last unit in the files.
+        log_end: physical offset where the log ends.
+    """
+    end = queue.cut(queue.begin, end, log_end)
+    end = confirmed_end(log, queue, key, whole_end(queue, min(start, end), end), log_end)
+    if end == queue.begin or _has_its_tags_code(log, key, queue.unit(end - 1)):
+        return end
+    torn = queue.unit(end - 1)[0]  # messages of one record share their unit
+    return find_first(queue.begin, end, lambda offset: queue.unit(offset)[0] >= torn)
+
+
+def _has_its_tags_code(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]) -> bool:
+    physical_offset, _, code = unit
+    if physical_offset < log.min_offset:
+        return True  # its record was deleted long after
+    record = log.parts(physical_offset)
+    properties = parse_properties(record.properties)
+    if key[0] == SCHEDULE_TOPIC and PROPERTY_DELAY in properties:
+        # The settings may have had other delays when the unit was written.
+        return code >= int(record.fixed["store_timestamp"])
+    return code == tags_code(properties.get(PROPERTY_TAGS)) or code in _EXT_ADDRESSES
 
 
 def _is_confirmed(
