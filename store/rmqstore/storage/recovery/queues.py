@@ -43,7 +43,7 @@ class Queues:
     They are the source of what the log of the store has of the queues.
 
     The listings of queues that were opened are kept until :meth:`refresh`; few of their files stay
-    open. A thread that reads a queue meanwhile goes on with the listing that it has.
+    open. A thread that reads a queue meanwhile keeps the listing that it has.
 
     Args:
         paths: paths of the store.
