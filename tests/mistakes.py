@@ -287,8 +287,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/inspect/counts.py",
-        "stop = round((midnight + timedelta(days=1)).timestamp()) * 1000",
-        "stop = start + length",
+        "stop = midnight + timedelta(days=1)",
+        "stop = datetime.fromtimestamp(midnight.timestamp() + 86400, current_zone())",
         "the day on which clocks are put forward has an hour of the next day",
         "inspect/test_counts.py",
     ),
@@ -334,5 +334,26 @@ MISTAKES: Final = (
         "        self._forget(fresh)",
         "after a power cut a checkpoint or topics.json is empty",
         "storage/files/test_disk.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        "return max(now_ms(), self._last_store_timestamp)",
+        "return now_ms()",
+        "a message is stored before the one in front of it when the clock was set back",
+        "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/stored_times.py",
+        "is_early = are_right & (times < timestamp)",
+        "is_early = are_right",
+        "where the clock was set back, a range by time begins at any message of that age",
+        "read/plan/test_time_search.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/stored_times.py",
+        "            self._before[place] = 0\n",
+        "",
+        "where times fall, other queues show where to look for a time, and messages are left out",
+        "read/plan/test_time_search.py",
     ),
 )

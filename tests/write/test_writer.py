@@ -11,6 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 import tiers
 from goldens import Golden
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -133,3 +134,14 @@ def test_discarded_rows_leave_no_topic_and_no_hole_in_a_queue(tmp_path: Path) ->
     assert [*table["topicConfigTable"]] == ["A"]
     with rmqstore.open(tmp_path / "s") as store:
         assert store.scan(columns="queueOffset").read_all()[0].to_pylist() == [0, 1]
+
+
+def test_no_message_is_stored_before_one_in_front_of_it(tmp_path: Path) -> None:
+    """A broker keeps to this too when its clock is set back while it runs."""
+    later = 4_000_000_000_000
+    root = build.filled([build.Record(store_timestamp=later)]).write(tmp_path / "s")
+    with rmqstore.open(root, "a", spec=WriteSpec(topic="T")) as writer:
+        writer.append(pa.table({"body": [b"x"]}))
+    with rmqstore.open(root) as store:
+        assert store.offset_at("T", 0, later) == 0
+        assert store.offset_at("T", 0, later + 1) == 2

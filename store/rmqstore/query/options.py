@@ -299,7 +299,10 @@ READ_OPTIONS: Final = (
         "startingTimestamp", "starting_timestamp", READ, "stored at or after this time",
         "the first message of each queue from then on; [how times are written](#times)",
     ),
-    Option("endingTimestamp", "ending_timestamp", READ, "stored before this time"),
+    Option(
+        "endingTimestamp", "ending_timestamp", READ, "stored before this time",
+        "up to the first message of each queue from then on; [times that fall](#times-that-fall)",
+    ),
     Option(
         "startingOffsetsByTimestamp", "starting_offsets_by_timestamp", READ,
         "times to start at, by queue", "JSON as of `startingOffsets`, with times",
