@@ -349,11 +349,4 @@ MISTAKES: Final = (
         "where the clock was set back, a range by time begins at any message of that age",
         "read/plan/test_time_search.py",
     ),
-    Mistake(
-        "store/rmqstore/read/stored_times.py",
-        "            self._before[place] = 0\n",
-        "",
-        "where times fall, other queues show where to look for a time, and messages are left out",
-        "read/plan/test_time_search.py",
-    ),
 )
