@@ -308,8 +308,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/inspect/counts.py",
-        "stop = round((midnight + timedelta(days=1)).timestamp()) * 1000",
-        "stop = start + length",
+        "stop = midnight + timedelta(days=1)",
+        "stop = datetime.fromtimestamp(midnight.timestamp() + 86400, current_zone())",
         "the day on which clocks are put forward has an hour of the next day",
         "inspect/test_counts.py",
     ),
@@ -427,5 +427,12 @@ MISTAKES: Final = (
         "previous = None",
         "a write that was done is done again after one that was begun and not committed",
         "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/stored_times.py",
+        "is_early = are_right & (times < timestamp)",
+        "is_early = are_right",
+        "where the clock was set back, a range by time begins at any message of that age",
+        "read/plan/test_time_search.py",
     ),
 )

@@ -512,8 +512,8 @@ class StoreTail:
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
             return span[1]
-        queues, time = self.store.store_queues, last_record.store_timestamp + 1
-        by_time = queues.at_time(*key, time, span, tolerant=True)
+        at_time, time = self.store.store_queues.time_search(), last_record.store_timestamp + 1
+        by_time = at_time(*key, time, span, tolerant=True)
         return min(by_time, self._first_at(key, last_record.physical_offset, span))
 
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:

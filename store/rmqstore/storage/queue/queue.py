@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import (
     GAP_TAGS_CODE,
     MAX_FILE_BYTES,
@@ -23,6 +25,7 @@ from rmqstore.format.layout import (
 )
 
 _UNITS_AT_ONCE = 1 << 19
+_SHORT_RANGE = 1024  # units
 
 
 class Units(NamedTuple):
@@ -81,6 +84,18 @@ def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
         holds: the predicate; if it holds for one queue offset, it holds for all later ones.
     """
     return start + bisect_left(range(start, end), x=True, key=holds)
+
+
+def short_units(queue: Queue, span: tuple[int, int]) -> Units | None:
+    """Return the units of a short range; None if it is long, or if files of it are missing.
+
+    To read them at once costs as much as to read one.
+    """
+    start, end = span
+    if 0 < end - start <= _SHORT_RANGE and [*queue.runs(start, end)] == [span]:
+        with suppress(OffsetOutOfRangeError):
+            return queue.units(start, end)
+    return None
 
 
 def shift_of(queue: Queue, queue_offset: int, physical_offset: int) -> int:
