@@ -14,6 +14,7 @@ import rmqstore
 import store_builder as build
 from goldens import Golden
 from rmqstore.errors import Finding
+from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.local import LocalStorage
 
@@ -92,6 +93,27 @@ def test_a_wrong_unit_is_named(root: Path) -> None:
     (found,) = findings(root)
     assert found.place == "TopicA-2"
     assert found.text == "1 unit differs from its record, the first at queue offset 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "extension", "expected"),
+    [
+        ("basic", "", "offset 3 have another"),
+        ("cq-ext", "ExtA/1", "offsets 0 to 92 lead to no unit"),
+    ],
+)
+def test_a_right_unit_with_another_tags_code_is_named_as_such(
+    copied: Golden, name: str, extension: str, expected: str
+) -> None:
+    """A broker serves the right message; without an extension it passes over none for its tags."""
+    root = copied(name)
+    if extension:
+        shutil.rmtree(root / "consumequeue_ext" / extension)
+    else:
+        change(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 19, b"\x11")
+    (found,) = findings(root)
+    assert kind_of(found) == "tags"
+    assert f"the units of queue {expected}" in found.text
 
 
 def test_units_of_no_record_are_counted(root: Path) -> None:

@@ -102,6 +102,16 @@ _REMEDIES = {
         "again:",
         "rmqstore verify SOURCE",
     ),
+    "unnoted": Remedy(
+        "high",
+        "The notes of a broker lack segments in tiered storage. It reads none of them, and may "
+        "write on where they begin, so they are worth more than what it makes of them.",
+        "Do not start the broker, and leave them in their place. Get tieredStoreMetadata.json from "
+        "a backup that is as new as they are, put it in the place of both files, and check again:",
+        "rmqstore verify SOURCE",
+        "Without one, copy the messages out:",
+        "rmqstore export SOURCE messages.parquet --mode DROPMALFORMED --ignore-data-loss",
+    ),
     "lost": Remedy(
         "high",
         "Messages are gone from the log, and a broker that starts gives their queue offsets to "
@@ -235,11 +245,30 @@ _REMEDIES = {
         "Check again:",
         "rmqstore verify PATH",
     ),
+    "delay": Remedy(
+        "high",
+        "Delayed messages wait, and delayOffset.json, which is of a later day than the log, says "
+        "that they were delivered: a broker never delivers them.",
+        "Do not start the broker yet. Get a delayOffset.json that is as old as the log, put it in "
+        "the place of both files, and check again:",
+        "rmqstore verify PATH",
+        "Without one, move both files away: a broker that starts delivers all delayed messages of "
+        "the log then, also those that were delivered before.",
+    ),
     "unit": Remedy(
         "medium",
         "Consumers, and reads by queue, come upon wrong messages.",
         "A broker that starts does not mend this. This builds the queues from the log while no "
         "broker runs on the store:",
+        _REBUILD,
+    ),
+    "tags": Remedy(
+        "medium",
+        "Consumers of all messages get the right ones. By the tags codes of units, or of an "
+        "extension, a broker passes over messages for those that ask for tags, and delivers those "
+        "of SCHEDULE_TOPIC_XXXX. Without an extension it passes over none, until it writes to a "
+        "new one: these units then lead to those of other messages, and requests fail.",
+        "Before a broker starts, this builds the queues from the log, without extensions:",
         _REBUILD,
     ),
     "queue": Remedy(
@@ -276,7 +305,7 @@ _REMEDIES = {
         "The notes of the broker do not have a file in tiered storage, or its last bytes, so it "
         "does not read them.",
         "If a segment is missing, this may be it: give it back its whole name, the digits before "
-        "the offset included. Otherwise move it away.",
+        "the offset included. Otherwise move it away, and keep it if no other copy has its bytes.",
     ),
     "tierkeys": Remedy(
         "low",

@@ -1,20 +1,89 @@
-"""Explains units that lead to another record than their own."""
+"""Explains units that lead to another record than their own, or have not its tags code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import islice
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of
+from rmqstore.errors import CorruptRecordError, Finding, OffsetOutOfRangeError, number_of
+from rmqstore.format.layout import MAX_EXT_ADDRESS
 from rmqstore.format.text import decode_text
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
+from rmqstore.store.message_store import MessageStore
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
+_MAX_MESSAGES: Final = 1000  # of batch topics that are named
 _MAX_RANGES: Final = 5  # of queue offsets that one finding names
+
+
+def damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Finding]:
+    """Yield the messages of batch topics that reads refuse.
+
+    Units and records may disagree although all of them are valid.
+    """
+    batches = store.scan(
+        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+    )
+    corrupt = (
+        text
+        for batch in batches
+        for text in batch.column("_corrupt_record").drop_null().to_pylist()
+    )
+    for text in islice(corrupt, _MAX_MESSAGES):
+        location, _, reason = text.partition(": ")
+        yield Finding("queue", location, reason)
+
+
+def n_records(physical_offsets: NDArray[np.int64]) -> int:
+    """Return how many records the messages of a queue have: those of an inner batch share one."""
+    return len(physical_offsets[:1]) + int(np.count_nonzero(np.diff(physical_offsets)))
+
+
+class TagsCodes:
+    """Finds units of one queue that lead to their record and have another tags code.
+
+    A unit holds the code, or an address in the extension of the queue, which has it then.
+
+    Args:
+        open_ext: opens the extension.
+        tolerance: by how much a code may differ from that of the record.
+    """
+
+    def __init__(self, open_ext: Callable[[], ConsumeQueueExt], tolerance: int) -> None:
+        self._ext = cache(open_ext)
+        self._tolerance = tolerance
+        self._others: list[NDArray[np.int64]] = []  # queue offsets of units with another code
+        self._without_ext: list[NDArray[np.int64]] = []  # and with an address of no unit
+
+    def compare(
+        self, unit_offsets: NDArray[np.int64], codes: NDArray[np.int64], expected: NDArray[np.int64]
+    ) -> None:
+        """Note which units (n,) have another code than their records."""
+        has_code = (codes >= expected - self._tolerance) & (codes <= expected + self._tolerance)
+        in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
+        if len(in_ext):
+            ext_units = self._ext().units(codes[in_ext])
+            has_code[in_ext] = ~ext_units.valid | (ext_units.tags_codes == expected[in_ext])
+            self._without_ext.append(unit_offsets[in_ext[~ext_units.valid]])
+        self._others.append(unit_offsets[~has_code])
+
+    def findings(self, queue_name: str) -> Iterator[Finding]:
+        """Yield what was noted."""
+        for offsets, what in (
+            (self._others, "have another tags code than their record"),
+            (self._without_ext, "lead to no unit of the extension, which has their tags code"),
+        ):
+            found = np.concatenate([np.empty(0, np.int64), *offsets])
+            if len(found):
+                text = f"the units of {named_offsets(found)} {what}"
+                yield Finding("queue", queue_name, text, "tags")
 
 
 def led_astray(

@@ -9,7 +9,6 @@ and #CommitLogDispatcherBuildIndex; StoreCheckpoint.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Set as AbstractSet
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,6 @@ from rmqstore.storage.log.walks import JoinedWindow, Window, join_spans, walk_fo
 from rmqstore.storage.queue.appender import QueueAppender
 
 _MAX_FINDINGS = 1000
-_MOST_MESSAGES = 1 << 17  # that take a row each at once
 _BATCH_ROWS = BATCH_ROWS * 3 // 2  # a call costs as much as some hundred records
 
 
@@ -245,7 +243,6 @@ class Dispatcher:
     def _put_records(self, data: Bytes, headers: RecordHeaders) -> None:
         requests = read_requests(data, headers, self._config.rules)
         units = requests.units
-        has_unit = requests.has_unit
         if self._known_topics is not None:
             named = frozenset(topic for topic in units.topics if not topic.startswith(LMQ_PREFIX))
             unknown = named - self._known_topics
@@ -256,27 +253,11 @@ class Dispatcher:
         if len(headers) and len(units.topics) == 1:
             self._topic = first_topic(data, headers)
         if self._batch_topics:
-            is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
-            in_batches = is_batch[units.topic_codes]
-            counts = np.where(in_batches, count_messages(data, headers), 1)
-            # A few bytes may say that a record holds thousands of messages, so records are taken in
-            # groups that do not have too many messages together.
-            group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
-            cuts = (np.flatnonzero(np.diff(group)) + 1).tolist()
-            for low, high in pairwise([0, *cuts, len(counts)]):
-                part = units if not cuts else units.take(np.arange(low, high))
-                part_has_unit = has_unit[low:high]
-                part_counts = counts[low:high]
-                if (part_counts != 1).any():  # then each message gets a row
-                    rows = np.repeat(np.arange(high - low), part_counts)
-                    firsts = np.cumsum(part_counts) - part_counts
-                    ranks = np.arange(len(rows)) - np.repeat(firsts, part_counts)
-                    part = part.take(rows)
-                    part = part._replace(queue_offsets=part.queue_offsets + ranks)
-                    part_has_unit = part_has_unit[rows]
-                self._put_units_of(part, part_has_unit)
+            counts = count_messages(data, headers)
+            for part in requests.units_of_messages(counts, self._batch_topics):
+                self._put_units(part)
         else:
-            self._put_units_of(units, has_unit)
+            self._put_units_of(units, requests.has_unit)
         self._put_keys(requests)
         if requests.may_name_lmqs:
             # The light message queues that records name get units too. Source: LmqDispatch.java.
