@@ -37,6 +37,20 @@ MISTAKES: Final = (
         "storage/queue/test_rocksdb_queues.py",
     ),
     Mistake(
+        "store/rmqstore/storage/queue/placing.py",
+        "        n_passed = min(max(place - first, 0), high - start)",
+        "        n_passed = 0",
+        "a rebuild puts messages into queues twice, whose offsets a broker gave out twice",
+        "storage/queue/test_appender.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/queue/placing.py",
+        "compared = queue_offsets * _UNIT // _UNIT",
+        "compared = queue_offsets",
+        "one impossible queue offset shifts a rebuilt queue against that of a broker",
+        "storage/queue/test_appender.py",
+    ),
+    Mistake(
         "store/rmqstore/query/conditions.py",
         """topic_prefixes=tuple(
                 prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes

@@ -130,10 +130,9 @@ def test_a_queue_that_does_not_begin_at_0_has_its_filler_and_unit_from_the_start
         folder, disk = tmp_path / f"{at}", FaultyDisk(at)
         with suppress(Cut):
             queue = QueueAppender(
-                disk, folder, file_size, start=0, end=0, records_end=-1, is_new=True
+                disk, folder, file_size, records_start=-1, end=0, records_end=-1, is_new=True
             )
             queue.append(np.array([first]), unit)
-            queue.finish()
         for path in folder.glob("*"):
             stored = np.fromfile(path, QUEUE_UNIT)
             assert (stored["size"][: first % 20] == PRE_BLANK_SIZE).all(), disk.done

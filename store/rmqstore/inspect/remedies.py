@@ -85,6 +85,7 @@ class Remedy(NamedTuple):
 
 
 _REBUILD = "rmqstore rebuild PATH"
+_WOULD_LEAVE_OUT = "Building the queues again would mend this, and leave out messages: see above."
 _NOT_REBUILT = (
     "rmqstore does not build this store again: {}. A replica of the broker or a backup may have "
     "what is missing."
@@ -208,6 +209,13 @@ _REMEDIES = {
         "beside them, in this mode:",
         "rmqstore dump PATH --all --mode PERMISSIVE",
     ),
+    "fewer": Remedy(
+        "medium",
+        "The queue serves messages whose records name queue offsets of others, as old brokers and "
+        "crashes leave them. A queue that is built from the log has no unit for them.",
+        "Before the queues are built again, copy all messages out:",
+        "rmqstore export PATH messages.parquet --all --mode DROPMALFORMED",
+    ),
     "gone": Remedy(
         "high",
         "Messages are gone from the log, and their queues still lead to where they were: a broker "
@@ -300,6 +308,12 @@ _REMEDIES = {
         "Repair the named files, and check again:",
         "rmqstore verify PATH",
     ),
+    "named": Remedy(
+        "low",
+        "Records name queue offsets that cannot be theirs, as after a crash in which a broker gave "
+        "some out twice. Consumers get what the queue leads to, and nothing else.",
+        "Building the queues again does not change that. Reads by log have all of these messages.",
+    ),
     "stray": Remedy(
         "low",
         "The notes of the broker do not have a file in tiered storage, or its last bytes, so it "
@@ -342,8 +356,15 @@ def kind_of(finding: Finding) -> str:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings in the order in which they have to be dealt with."""
-    return sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
+    """Return findings in the order in which they have to be dealt with.
+
+    What a rebuild would leave out is no matter where none is advised.
+    """
+    found = sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
+    remedies = [_REMEDIES[kind_of(finding)] for finding in found]
+    if any(_REBUILD in (remedy.command, remedy.last_command) for remedy in remedies):
+        return found
+    return [finding for finding in found if kind_of(finding) != "fewer"]
 
 
 def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding]]]:
@@ -358,6 +379,10 @@ def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding
     found = []
     for kind, of_kind in kinds.items():
         remedy = _REMEDIES[kind]
+        if "fewer" in kinds and remedy.command == _REBUILD:
+            remedy = remedy._replace(advice=_WOULD_LEAVE_OUT, command="")
+        elif "fewer" in kinds and remedy.last_command == _REBUILD:
+            remedy = remedy._replace(then=_WOULD_LEAVE_OUT, last_command="")
         if end is not None and kind != "end" and remedy.command == _REBUILD:
             remedy = remedy._replace(
                 advice="Once the records after the end of the log were copied out, this cuts the "

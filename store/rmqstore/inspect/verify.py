@@ -57,6 +57,7 @@ from rmqstore.inspect.verify_timers import delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
     MAX_LED_ASTRAY,
     TagsCodes,
+    UnitPlaces,
     damaged_messages,
     led_astray,
     n_records,
@@ -73,12 +74,12 @@ from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
-from rmqstore.storage.queue.queue import Queue, chunks, shift_of
+from rmqstore.storage.queue.queue import Queue, chunks
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, n_written
-from rmqstore.storage.recovery.unit_checks import are_confirmed
+from rmqstore.storage.recovery.unit_checks import confirm
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,6 @@ logger = logging.getLogger(__name__)
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
 _NONE = np.empty(0, np.int64)
-_MAX_SHIFTS = 8  # times that a broker starts or stops continuing at another place in a queue
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
@@ -354,6 +354,7 @@ class _Tally:
         log_end: int,
         *,
         is_schedule: bool,
+        has_keys: bool,
     ) -> None:
         self.queue = queue
         # Units of delayed messages have times of delivery.
@@ -367,6 +368,7 @@ class _Tally:
         self._end = queue.end()
         if log_end < FOREVER:
             self._end = queue.cut(self._begin, self._end, log_end)
+        self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
         # queue offset after the last unit that a broker which starts keeps, and the queue offsets
         # of the records for which it builds units after that
@@ -377,8 +379,8 @@ class _Tally:
         self._built: list[NDArray[np.int64]] = []
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
-        self._n_matched = self._n_wrong = self._n_shifted = 0
-        self._first_missing = self._first_shifted = -1
+        self._n_matched = self._n_wrong = self.n_shifted = 0
+        self._first_missing = -1
         self._wrong_offsets: list[int] = []  # the first of those that are wrong
         self.n_given_again = 0  # lost messages whose queue offsets a broker gives out again
         # those of records for which it builds none, and which it cuts off with the end of the log
@@ -425,9 +427,16 @@ class _Tally:
             kind = "unbuilt"
         if texts:
             yield Finding("queue", queue_name, "; ".join(texts), kind)
+        yield from self._places.findings(queue_name)
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, "unit")
         yield from self._codes.findings(queue_name)
+
+    def of_wrong_kind(self, queue_name: str, *, has_batches: bool) -> Iterator[Finding]:
+        """Yield that a queue of records with inner batches has ordinary units."""
+        if has_batches and not self.queue.is_batch:
+            text = "its records hold several messages each (INNER_BATCH), its units one"
+            yield Finding("queue", queue_name, text, "unit")
 
     def _wrong_units(self, key: QueueKey, log: CommitLog) -> Iterator[str]:
         """Yield the faults of units whose records exist."""
@@ -440,14 +449,6 @@ class _Tally:
                 n_wrong, "unit differs from its record", "units differ from their record"
             )
             yield f"{count}, the first at queue offset {self._wrong_offsets[0]}"
-        if self._n_shifted:
-            count = number_of(
-                self._n_shifted,
-                "unit stands at another queue offset than its record names",
-                "units stand at another queue offset than their record names",
-            )
-            first = self._first_shifted
-            yield f"{count}, the first at queue offset {first}; a broker serves them there"
 
     def _without_record(
         self, key: QueueKey, log: CommitLog, gaps: Sequence[Span]
@@ -471,7 +472,7 @@ class _Tally:
             is_lost &= physical_offsets < ends[gap]
             rows = np.flatnonzero(is_lost)
             if len(rows):
-                confirmed = are_confirmed(log, self.queue, key, offsets[rows], FOREVER)
+                confirmed = confirm(log, self.queue, key, offsets[rows], FOREVER).mask
                 lost.append(offsets[rows[~confirmed]])
                 # Records after the end of the log, which are still there.
                 self._cut.append(offsets[rows[confirmed]])
@@ -512,40 +513,26 @@ class _Tally:
             rows = rows[~is_earlier]
             if not len(rows):
                 return
-        offsets = units.queue_offsets[rows]
-        exists, same, codes = self._compare_at(offsets, units.units[rows])
-        unit_offsets = offsets.copy()
-        for _ in range(0 if self.queue.is_batch else _MAX_SHIFTS):
-            if same.all():
-                break
-            first = int(np.argmin(same))
-            physical_offset = int(units.units["physical_offset"][rows[first]])
-            moved = unit_offsets.copy()
-            moved[first:] = offsets[first:]
-            moved[first:] -= shift_of(self.queue, int(offsets[first]), physical_offset)
-            exists_there, same_there, codes_there = self._compare_at(moved, units.units[rows])
-            if not same_there[first]:
-                break
-            unit_offsets = moved
-            exists = exists_there
-            same = same_there
-            codes = codes_there
-        physical_offsets = units.units["physical_offset"][rows]
+        offsets, expected = units.queue_offsets[rows], units.units[rows]
+        places = self._places.find(offsets, expected)
+        has_place = places >= 0
+        if not has_place.all():
+            offsets, expected, places = offsets[has_place], expected[has_place], places[has_place]
+            if not len(places):
+                return
+        exists, same, codes = self._compare_at(places, expected)
+        physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            self._foresee(self._broker, offsets, unit_offsets, exists, units.units[rows])
-        expected_codes = units.units["tags_code"][rows[same]]
-        self._codes.compare(unit_offsets[same], codes[same], expected_codes.astype(np.int64))
+            self._foresee(self._broker, places, exists, expected)
+        self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
-        shifted = np.flatnonzero(same & (unit_offsets != offsets))
-        if len(shifted) and not self._n_shifted:
-            self._first_shifted = int(unit_offsets[shifted[0]])
-        self._n_shifted += len(shifted)
+        self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
         # Records whose units are flushed late need not be in the queue yet.
         missing = np.flatnonzero(~exists & (physical_offsets < self._flushed_until))
         if len(missing) and not self.n_missing:
-            self._first_missing = int(offsets[missing[0]])
+            self._first_missing = int(places[missing[0]])
         rest = MAX_LED_ASTRAY - len(self._wrong_offsets)
-        self._wrong_offsets += offsets[wrong][:rest].tolist()
+        self._wrong_offsets += places[wrong][:rest].tolist()
         self.n_missing += n_records(physical_offsets[missing])
         self._n_wrong += n_records(physical_offsets[wrong])
         self._n_matched += n_records(physical_offsets[exists])
@@ -553,24 +540,20 @@ class _Tally:
     def _foresee(
         self,
         broker: BrokerStart,
-        offsets: NDArray[np.int64],
-        unit_offsets: NDArray[np.int64],
+        places: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
-        # A consumer knows a message by the offset of its unit. A broker builds by the record.
-        served = np.where(exists, unit_offsets, offsets)
-        self._last = max(self._last, int(served.max()))
-        dropped = np.flatnonzero(~exists | (unit_offsets >= self._kept))
+        self._last = max(self._last, int(places.max()))
+        dropped = np.flatnonzero(~exists | (places >= self._kept))
         if not len(dropped):
             return
-        offsets = offsets[dropped]
         physical_offsets = expected["physical_offset"][dropped]
-        served = served[dropped]
+        served = places[dropped]
         is_cut = physical_offsets >= broker.log_end.physical_offset
-        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (offsets >= self._kept)
-        self._built.append(offsets[is_built])
+        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (served >= self._kept)
+        self._built.append(served[is_built])
         self._cut.append(served[is_cut])
         self._unbuilt.append(served[~is_cut & ~is_built])
 
@@ -646,6 +629,7 @@ class _Queues:
             self._start,
             self._log_end,
             is_schedule=topic == SCHEDULE_TOPIC,
+            has_keys=not is_in_files,
         )
         return self._tallies[key]
 
@@ -707,13 +691,20 @@ class _Queues:
             if may_be_deleted and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
-            if topic in in_batches and not tally.queue.is_batch and topic not in self._known_topics:
-                text = "its records hold several messages each (INNER_BATCH), its units one"
-                yield Finding("queue", f"{topic}-{queue_id}", text, "unit")
+            has_batches = topic in in_batches and topic not in self._known_topics
+            yield from tally.of_wrong_kind(f"{topic}-{queue_id}", has_batches=has_batches)
             yield from tally.findings((topic, queue_id), self._log, ordered)
             if tally.n_given_again:
                 given_again.append(tally.n_given_again)
         self._files.close()
+        n_shifted = sum(tally.n_shifted for tally in self._tallies.values())
+        if n_shifted:
+            logger.warning(
+                "%s: %s at another queue offset than the record names; a broker serves the message "
+                "there, and so do reads",
+                self._paths.root,
+                number_of(n_shifted, "unit stands", "units stand"),
+            )
         if given_again:
             text = (
                 f"{sum(given_again)} messages of {len(given_again)} queues are lost with the end "

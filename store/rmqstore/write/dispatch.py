@@ -28,6 +28,7 @@ from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import BATCH_ROWS, LMQ_PREFIX, Bytes, Mask
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.spans import Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -40,6 +41,7 @@ from rmqstore.storage.log.walks import JoinedWindow, Window, join_spans, walk_fo
 from rmqstore.storage.queue.appender import QueueAppender
 
 _MAX_FINDINGS = 1000
+_MAX_LOST = 10_000  # spans that are remembered one by one
 _BATCH_ROWS = BATCH_ROWS * 3 // 2  # a call costs as much as some hundred records
 
 
@@ -195,6 +197,7 @@ class Dispatcher:
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()
         self._topic: bytes | None = None  # of all records before; most likely of those after
+        self._lost: list[Span] = []  # parts of the log without records, rising
         self.findings: list[Finding] = []
         self.mismatches: dict[tuple[str, int], CorruptQueueError] = {}
         self.inner_batches: set[str] = set()
@@ -219,7 +222,7 @@ class Dispatcher:
                         )
                     else:
                         reason = f"no file holds the log from {low} to {high}"
-                        self._report_damage(self._log.folders, low, reason)
+                        self._report_damage(self._log.folders, Span(low, high), reason)
             progress(spans[-1].end - start, end - start)
 
     def _dispatch_file(
@@ -230,15 +233,18 @@ class Dispatcher:
             for starts, headers, is_complete in window.headers(self._topic, _BATCH_ROWS):
                 physical_offsets = starts + segment.start
                 valid = is_complete & (headers.column("physical_offset") == physical_offsets)
-                for physical_offset in physical_offsets[~valid].tolist():
+                stops = physical_offsets + headers.column("total_size")
+                for row in np.flatnonzero(~valid).tolist():
+                    span = Span(int(physical_offsets[row]), int(stops[row]))
                     reason = "not a whole record with this physical offset"
-                    self._report_damage(path, physical_offset, reason)
+                    self._report_damage(path, span, reason)
                 valid_headers = headers if valid.all() else headers.take(np.flatnonzero(valid))
                 if len(valid_headers):
                     self._put_records(window.data, valid_headers)
             progress(min(window.stopped, end))
             if window.damage is not None:
-                self._report_damage(path, window.stopped, window.damage)
+                span = Span(window.stopped, window.resumed)
+                self._report_damage(path, span, window.damage)
 
     def _put_records(self, data: Bytes, headers: RecordHeaders) -> None:
         requests = read_requests(data, headers, self._config.rules)
@@ -266,17 +272,19 @@ class Dispatcher:
             if len(of_queues):
                 self._put_units(read_queue_units(data, of_queues, self._config.rules))
 
-    def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
-        """Report damage of the log.
+    def _report_damage(self, path: str, span: Span, reason: str) -> None:
+        """Report a damaged part of the log.
 
         Raises:
             CorruptRecordError: the dispatcher is not tolerant.
         """
         if not self._is_tolerant:
-            raise CorruptRecordError(path, physical_offset, f"{reason}; nothing is built after it")
-        self._add_finding(
-            "log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it"
-        )
+            raise CorruptRecordError(path, span.start, f"{reason}; nothing is built after it")
+        if len(self._lost) < _MAX_LOST:
+            self._lost.append(span)
+        else:  # one span stands for all that follow
+            self._lost[-1] = self._lost[-1]._replace(end=span.end)
+        self._add_finding("log", f"{path}, {span.start}", f"{reason}; nothing was built from it")
 
     def _add_finding(self, part: str, place: str, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
@@ -331,7 +339,8 @@ class Dispatcher:
                 queue = self._touched.get(key)
                 if queue is None:
                     queue = self._touched[key] = self._open_queue(*key)
-                queue.append(units.queue_offsets[rows], queue.stored(units, rows))
+                stored = queue.stored(units, rows)
+                queue.append(units.queue_offsets[rows], stored, self._lost)
             except CorruptQueueError as err:
                 if not self._is_tolerant:
                     raise
@@ -345,8 +354,7 @@ class Dispatcher:
         """Flush queues and index to disk."""
         self._append_waiting()
         for (topic, queue_id), queue in self._touched.items():
-            queue.finish()
-            for _, text in queue.misplaced:
+            for text in queue.misplaced:
                 self._add_finding("queue", f"{topic}-{queue_id}", text)
             queue.misplaced.clear()
         self._disk.flush_all([path for queue in self._touched.values() for path in queue.touched])

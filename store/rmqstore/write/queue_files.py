@@ -217,23 +217,24 @@ class QueueFiles:
                 end = queue.end()
             else:
                 end, _ = cut_queue(self._disk, queue, (topic, queue_id), self._unchecked_after)
-            start = queue.begin
+            begin = queue.begin
+            records_start = queue.unit(begin)[0] if begin else -1
             if queue.is_batch:
                 return BatchQueueAppender(
                     self._disk,
                     queue.folder,
                     self._config.mapper_file_size_batch_consume_queue,
-                    start=start,
+                    records_start=records_start,
                     end=end,
                     records_end=records_end(queue, end),
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
-                    is_new=start == end,
+                    is_new=begin == end,
                 )
             return QueueAppender(
                 self._disk,
                 queue.folder,
                 self._config.mapped_file_size_consume_queue,
-                start=start,
+                records_start=records_start,
                 end=end,
                 records_end=records_end(queue, end),
                 is_new=not queue.segments,
