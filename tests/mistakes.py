@@ -456,4 +456,21 @@ MISTAKES: Final = (
         "where the clock was set back, a range by time begins at any message of that age",
         "read/plan/test_time_search.py",
     ),
-)
+    Mistake(
+        "store/rmqstore/storage/files/mapped_file_queue.py",
+        """        self._files.drop(path)
+""",
+        """        file = self._files.get(path)
+        self._files.drop(path)
+        if file is not None:
+            file.close()
+""",
+        "a thread reads from a descriptor that another one has closed, perhaps another file",
+        "storage/files/test_mapped_file_queue.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/mapped_file_queue.py",
+        "        if number > self._number:  # otherwise another thread has listed them since\n",
+        "        if segments is not None:\n",
+        "files that a refresh has found are not read: another thread had listed them before",
+        "storage/files/test_mapped_file_queue.py",

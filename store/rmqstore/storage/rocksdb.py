@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
@@ -31,6 +30,7 @@ from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError, install
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import DATABASE_FILE
+from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import Storage
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ class RocksDb:
 
 
 # Two storages may have different databases by one name, such as a URI at two endpoints.
-_opened: OrderedDict[tuple[Path, Storage], RocksDb] = OrderedDict()
+_opened: Recent[tuple[Path, Storage], RocksDb] = Recent(_DATABASES_AT_ONCE)
 _opening = Lock()
 platforms.keep_over_forks(_opening)
 
@@ -385,12 +385,9 @@ def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = 
     """
     key = folder, storage
     with _opening:
-        database = _opened.pop(key, None)
+        database = _opened.get(key)
         if database is None or not database.is_current(storage):
-            database = RocksDb(folder, storage, small)
-        _opened[key] = database
-        if len(_opened) > _DATABASES_AT_ONCE:
-            _opened.popitem(last=False)
+            database = _opened.put(key, RocksDb(folder, storage, small))
     return database
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.paths import offset_to_name
 
 Spans = list[tuple[int, int]]
@@ -51,16 +52,37 @@ def test_a_file_that_was_deleted_and_made_again_is_read_anew(tmp_path: Path) -> 
     assert bytes(queue.file_of(queue.segments[0]).read(0, 3)) == b"new"
 
 
-def test_deleted_files_do_not_stay_open(tmp_path: Path) -> None:
+def test_whoever_reads_a_file_holds_it_and_nobody_else_does(tmp_path: Path) -> None:
     before = len([*Path("/proc/self/fd").iterdir()])
     for number in range(20):
-        (tmp_path / offset_to_name(number * 100)).write_bytes(bytes(100))
-    queue = MappedFileQueue([tmp_path], OpenFiles(at_once=50))
-    opened = [queue.file_of(segment) for segment in queue.segments]
+        (tmp_path / offset_to_name(number * 100)).write_bytes(bytes([number]) * 100)
+    queue = MappedFileQueue([tmp_path], OpenFiles(at_once=18))
+    held = queue.file_of(queue.segments[0])
+    for segment in queue.segments:  # more than stay open
+        queue.file_of(segment)
     for segment in queue.segments[:15]:
         segment.path.unlink()
     queue.refresh()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before + 5
+    assert len([*Path("/proc/self/fd").iterdir()]) == before + 5 + 1
     queue.close()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before + 1
+    window = np.ones(10, np.uint8)
+    assert held.read_into(window, 90) == 10
+    assert not window.any()
+    del held
     assert len([*Path("/proc/self/fd").iterdir()]) == before
-    assert len(opened) == 20
+
+
+def test_of_two_listings_at_the_same_time_the_one_that_began_later_stays(tmp_path: Path) -> None:
+    files = [Segment(0, 100, "older"), Segment(0, 100, "newer")]
+
+    def list_files(*_: object) -> list[Segment]:
+        mine = files.pop(0)
+        if files:  # another thread lists them as well, and is done first
+            queue.refresh()
+        return [mine]
+
+    queue = MappedFileQueue([tmp_path], OpenFiles(), lambda *_: [])
+    queue._list_files = list_files
+    queue.refresh()
+    assert [segment.file for segment in queue.segments] == ["newer"]

@@ -238,9 +238,8 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
             opened.refresh()
             first = min((root / "consumequeue/T/0").iterdir())
             data, kept = first.read_bytes(), len(first.read_bytes()) // 20
-            for queue in opened.parts.queues._open.values():
-                # as when so many others were read meanwhile that the file is not open any more
-                queue.close()
+            # as when so many others were read meanwhile that the file is not open any more
+            opened.parts.queues._files.close()
             first.unlink()
             if fail_on_data_loss:
                 with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):

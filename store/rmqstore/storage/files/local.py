@@ -116,8 +116,7 @@ class MappedFile(Closing):
     @property
     def size(self) -> int:
         """Length of the file in bytes or, once it is mapped, the length that it was mapped with."""
-        data = self._data
-        return os.fstat(self._descriptor).st_size if data is None else len(data)
+        return os.fstat(self._descriptor).st_size if self._data is None else len(self._data)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
         """Return a view of the bytes ``[start, start + size)``, fewer only at the file's end."""

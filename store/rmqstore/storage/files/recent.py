@@ -21,13 +21,12 @@ class Recent(Generic[K, V]):
     """The values that were used last, by key. Any number of threads may share it.
 
     A value that is not kept any more is only given up here: whoever reads it holds it. Keys are
-    text, numbers or tuples of these, which are compared in one operation.
+    text, numbers or tuples of these, which are compared in one operation; those of others are
+    looked up under a lock of the caller.
 
     Args:
         at_once: how many values are kept at most.
     """
-
-    __slots__ = ("_at_once", "_values")
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
@@ -45,16 +44,14 @@ class Recent(Generic[K, V]):
 
     def put(self, key: K, value: V) -> V:
         """Keep a value in place of an older one of its key, and return it."""
-        values = self._values
         with _guard:
-            given_up: object = values.pop(key) if key in values else None
-            values[key] = value
-            if len(values) > self._at_once:
-                given_up = given_up, values.popitem(last=False)
-        del given_up  # not while the lock is held: it may be a file that is closed then
+            self._values.pop(key, None)
+            self._values[key] = value
+            if len(self._values) > self._at_once:
+                self._values.popitem(last=False)
         return value
 
-    def drop(self, key: K) -> V | None:
-        """Return the value of a key, which is not kept any more; None without one."""
+    def drop(self, key: K) -> None:
+        """Give up the value of a key, if there is one."""
         with _guard:
-            return self._values.pop(key, None)
+            self._values.pop(key, None)

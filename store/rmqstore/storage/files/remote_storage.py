@@ -453,11 +453,10 @@ class RemoteStorage:
         if found is not None:
             return found
         is_below = key.startswith(self.key + "/")
-        if listing.is_whole and is_below:
-            return folders.get(key, {})
-        if len(folders) >= _FOLDERS_APART and is_below:
+        if is_below and not listing.is_whole and len(folders) >= _FOLDERS_APART:
             folders |= self._list_below(self.key, self._root)
             listing.is_whole = True
+        if is_below and listing.is_whole:
             return folders.get(key, {})
         # Where a folder above is listed, it shows whether what leads to this one is there.
         above = key

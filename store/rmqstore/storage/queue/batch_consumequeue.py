@@ -174,7 +174,6 @@ class BatchConsumeQueue:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-        self._forget()
 
     @property
     def is_present(self) -> bool:

@@ -70,7 +70,6 @@ class SparseConsumeQueue:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-        self._forget()
 
     @property
     def is_present(self) -> bool:

@@ -30,8 +30,6 @@ _BATCH_QUEUES_AT_ONCE = 64
 class _Opened:
     """The queues that were opened since the last refresh: plain ones, and others by their kind."""
 
-    __slots__ = ("batch_topics", "batches", "exts", "plain")
-
     def __init__(self) -> None:
         self.plain: Recent[QueueKey, Queue] = Recent(_QUEUES_AT_ONCE)
         self.batches: Recent[QueueKey, Queue] = Recent(_BATCH_QUEUES_AT_ONCE)  # which keep units
@@ -45,7 +43,7 @@ class Queues:
     They are the source of what the log of the store has of the queues.
 
     The listings of queues that were opened are kept until :meth:`refresh`; few of their files stay
-    open. A thread that reads a queue meanwhile goes on with the listing that it has.
+    open. A thread that reads a queue meanwhile keeps the listing that it has.
 
     Args:
         paths: paths of the store.

@@ -68,9 +68,6 @@ class RecordsAfter(NamedTuple):
     n_bytes: int
 
 
-_NONE_AFTER = RecordsAfter(0, 0)
-
-
 class PlannedEnds(NamedTuple):
     """The ends of a store as planned, for the process that reads the plan.
 
@@ -112,11 +109,12 @@ class StoreEnds:
         self._config = config
         self._log = log
         self.ignores_log_end = ignore_log_end
+        self.after_end = RecordsAfter(0, 0)  # once ``log_end`` was looked for
         self._found: dict[str, Any] = {}
         if planned is not None:
             self._found["recovered"] = planned.recovered
             if planned.is_log_end_known:
-                self._found["log_end"] = planned.log_end, _NONE_AFTER
+                self._found["log_end"] = planned.log_end
 
     @property
     def were_of_closed_store(self) -> bool:
@@ -137,30 +135,20 @@ class StoreEnds:
         found = self._found  # what another thread forgets meanwhile is not kept
         if name not in found:
             found[name] = find()
-        kept: T = found[name]
-        return kept
+        return found[name]  # type: ignore[no-any-return]
 
     def replace_log_end(self, log_end: LogEnd) -> None:
         """Set the end that a later walk of the log has shown."""
-        self._found["log_end"] = log_end, self.after_end
+        self._found["log_end"] = log_end
 
     @property
     def log_end(self) -> LogEnd | None:
         """The end of the log of a store with an ``abort`` file; None if the store was closed."""
-        return self._log_end_and_after()[0]
-
-    @property
-    def after_end(self) -> RecordsAfter:
-        """What a starting broker drops after that end."""
-        return self._log_end_and_after()[1]
-
-    def _log_end_and_after(self) -> tuple[LogEnd | None, RecordsAfter]:
         return self._once("log_end", lambda: retry(self._find_log_end, Deletions(self)))
 
-    def _find_log_end(self) -> tuple[LogEnd | None, RecordsAfter]:
-        after_end = _NONE_AFTER
+    def _find_log_end(self) -> LogEnd | None:
         if self.ignores_log_end or not self._paths.has_abort:
-            return None, after_end
+            return None
         append_start = read_intent(self._paths)
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
         # Records after the end are not lost if a running broker wrote them, or an append of ours
@@ -173,13 +161,13 @@ class StoreEnds:
         end = before_blank_of(self._log, scanned)
         if not is_running and append_start != end.physical_offset:
             # Stale records may stand in a blank.
-            after_end = RecordsAfter(*count_after(self._log, scanned))
-        if after_end.n_records:
+            self.after_end = RecordsAfter(*count_after(self._log, scanned))
+        if self.after_end.n_records:
             logger.warning(
                 "%s: %s; its log ends at physical offset %d: %s. "
                 "%d records of %d bytes follow, which a broker that starts drops; %s",
                 end.path, of_state, end.physical_offset, end.reason or "nothing was written there",
-                *after_end, rendered(READS_AFTER_END),
+                *self.after_end, rendered(READS_AFTER_END),
             )  # fmt: skip
         elif end.reason:
             logger.warning(
@@ -187,7 +175,7 @@ class StoreEnds:
                 "the %d bytes after it are not messages: %s",
                 end.path, of_state, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
-        return end, after_end
+        return end
 
     def _after_refused(self, end: LogEnd) -> LogEnd:
         """Return the end of a running broker's log, which continues after a refused record.
