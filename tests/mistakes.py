@@ -474,3 +474,5 @@ MISTAKES: Final = (
         "        if segments is not None:\n",
         "files that a refresh has found are not read: another thread had listed them before",
         "storage/files/test_mapped_file_queue.py",
+    ),
+)
