@@ -119,5 +119,5 @@ def test_units_behind_the_offsets_in_their_records(
         assert {*found} == {"named"}
         assert found["named"].startswith("4 records are in no queue, the first at physical offset")
     else:
-        assert {*found} == {"fewer", "named", "unit"}
+        assert {*found} == {"fewer", "named", "tags"}
         assert "would not have 4 messages that a broker serves now" in found["fewer"]

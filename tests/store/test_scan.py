@@ -254,8 +254,8 @@ def test_a_missing_library_is_named_with_what_installs_it(
 @pytest.mark.parametrize(
     ("bounds", "complaint"),
     [
-        ({"starting_physical_offset": -1}, "starting_physical_offset -1: must not be negative"),
-        ({"ending_physical_offset": -1}, "ending_physical_offset -1: must not be negative"),
+        ({"starting_physical_offset": -1}, "starting_physical_offset -1: it must be an integer"),
+        ({"ending_physical_offset": -1}, "ending_physical_offset -1: it must be an integer"),
         (
             {"starting_physical_offset": 900, "ending_physical_offset": 100},
             "starting_physical_offset 900: lies after the end 100",
