@@ -49,6 +49,15 @@ def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     assert state.link.agreed_low is None
 
 
+def test_an_answer_about_the_end_is_old_once_more_has_come() -> None:
+    for position, is_idle in ((100, True), (0, False)):
+        state, _ = after(streaming(), 1.0, TICK, events.Received(0, 100), events.Written(100, 0))
+        state = asking(state, Question.END)
+        reported = events.BoundsReported(LogBounds(0, position), position)
+        state, _ = decide(state, 2.0, reported, Question.END)
+        assert state.link.is_idle is is_idle
+
+
 def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         run = Following(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path / "copy")

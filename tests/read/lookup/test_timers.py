@@ -203,6 +203,9 @@ def test_a_unit_that_no_slot_covers_is_entered_again_only_if_the_log_is_young(
     root = timers.write(tmp_path / "s")
     # Of four files the broker reads the last two again.
     assert keys(root) == [f"k{number:02d}" for number in range(2, 35)]
+    with (root / "timerwheel").open("r+b") as file:  # no slot is believed in another's place
+        file.write(struct.pack(">3q2i", (NOW + 5000) // 1000, 0, 0, 1, 0))
+    assert keys(root)[0] == "k02"
 
 
 def test_the_newest_snapshot_is_the_wheel(tmp_path: Path) -> None:
