@@ -159,9 +159,6 @@ def test_keys_that_cannot_be_found_are_counted(root: Path) -> None:
     texts = [one.text for one in findings(root)]
     assert any("1 keys are not in an index file" in text for text in texts)
     assert any("1 items do not belong to a key" in text for text in texts)
-    files[2].unlink()
-    (found,) = findings(root)
-    assert "keys are not in an index file" in found.text
 
 
 @pytest.mark.parametrize("n_gone", [1, 7])
@@ -261,6 +258,8 @@ def test_the_length_of_an_index_file_without_items_does_not_matter(root: Path, l
     newest = max((root / "index").iterdir())
     (root / "index" / str(int(newest.name) + 1)).write_bytes(bytes(length))
     assert findings(root) == []
+    change(root / "index" / str(int(newest.name) + 1), 0, (bytes(39) + b"\1")[:length])
+    assert findings(root) == []  # brokers count an item more than there are
 
 
 def test_a_part_of_the_header_of_an_index_file_is_named(root: Path) -> None:
