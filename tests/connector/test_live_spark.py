@@ -299,6 +299,7 @@ def test_the_newest_record_of_another_log_is_looked_for_in_all_queues() -> None:
         serve(fake.brokers["a"], numbered(other, ("A", 0), 0, 3))
         tail.take(brokers.spans(selection)[0])
         assert tail.last_record == LastRecord(other.places[-1], build.T0 + 3)
+        assert not tail.discovered
 
 
 @pytest.mark.parametrize("n_new", [1, 10, 20, 30])

@@ -78,6 +78,9 @@ def test_a_mirror_keeps_a_file_of_which_the_broker_has_a_part(tmp_path: Path) ->
             assert new_begin(log, mirror, limit=limit, source_begin=begin) is None
         for begin in (FILE_BYTES, FILE_BYTES + 1):
             assert new_begin(log, mirror, limit=limit, source_begin=begin) == FILE_BYTES
+        (tmp_path / "s" / "commitlog" / f"{FILE_BYTES:020d}").unlink()
+        log.refresh()  # what lies before a gap is left alone
+        assert new_begin(log, mirror, limit=limit, source_begin=FILE_BYTES) is None
 
 
 def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) -> None:
