@@ -15,6 +15,7 @@ import rmqstore
 import store_builder as build
 from broken_stores import Case, findings
 from goldens import Golden
+from read.lookup.test_pending import DELAY, on_its_way
 from rmqstore.errors import Finding
 from rmqstore.format.layout import TIMER_SLOT, TIMER_SLOTS
 from rmqstore.format.topics import TIMER_TOPIC
@@ -123,3 +124,14 @@ def test_delayed_messages_that_a_broker_takes_for_delivered_are_named(
     assert len(found) == (14 if more else 0)  # levels 5 to 18
     assert all("never delivers" in one.text for one in found)
     assert ("delivers 19 delayed messages again" in caplog.text) == (more is None)
+
+
+@pytest.mark.parametrize(("offset", "n_findings"), [(1, 0), (2, 1)])
+def test_an_offset_at_the_end_of_its_level_is_that_of_a_broker_that_has_delivered_all(
+    tmp_path: Path, offset: int, n_findings: int
+) -> None:
+    root = build.filled([on_its_way("A", DELAY, DELAY="1")]).write(tmp_path / "s")
+    (root / "config").mkdir()
+    (root / "config/delayOffset.json").write_text(f'{{"offsetTable":{{1:{offset}}}}}')
+    with rmqstore.open(root) as store:
+        assert len([one for one in verify(store) if one.kind == "delay"]) == n_findings

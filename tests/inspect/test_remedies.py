@@ -53,3 +53,12 @@ def test_commands_name_the_parts_that_lie_elsewhere(copied: Golden, tmp_path: Pa
     with rmqstore.open(root, conf=conf) as store:
         checked = CheckedStore.of(store.paths, "/s")
     assert f"rmqstore rebuild /s -c {conf} --commitlog '{log}'\n" in advised(checked)
+
+
+def test_nothing_is_built_from_a_log_before_it_is_cut() -> None:
+    found = [*FOUND, Finding("end", "place", "text", "end")]
+    lines = [
+        line for _, remedy, _ in by_kind(found) for line in remedy.lines(CheckedStore("/s", ""))
+    ]
+    builds = {line.partition("rmqstore rebuild ")[2] for line in lines} - {""}
+    assert builds == {"/s --truncate", "/s --dry-run"}

@@ -157,12 +157,15 @@ def test_each_queue_offset_that_damage_hides_is_a_row_of_its_own(tmp_path: Path)
     assert {row["commitLogOffset"] for row in corrupt} == {hurt[0].physical_offset}
 
 
-def test_tags_do_not_hide_what_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [{"tags": "x"}, {"where": "topic = 'B'"}], ids=str)
+def test_what_is_asked_for_does_not_hide_what_is_lost(
+    tmp_path: Path, asked: dict[str, str]
+) -> None:
     store = made()
-    zero(store, store.placed[10])
+    zero(store, store.placed[10])  # of topic A
     keep_units(store, 0)
     with rmqstore.open(store.write(tmp_path / "s")) as opened, pytest.raises(CorruptRecordError):
-        read(opened, tags="x")
+        read(opened, **asked)
 
 
 @pytest.mark.parametrize("kept", [0, 1])
