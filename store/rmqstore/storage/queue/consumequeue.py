@@ -24,6 +24,7 @@ from rmqstore.storage.files.mapped_file_queue import (
 )
 from rmqstore.storage.files.storage import AnyPath, Storage
 from rmqstore.storage.queue.queue import (
+    UnitFiles,
     Units,
     count_existing,
     cut_at,
@@ -76,7 +77,7 @@ def _list_aligned(folders: Sequence[str], storage: Storage) -> list[Segment]:
     return [segment for segment in segments if not segment.start % _UNIT]
 
 
-class ConsumeQueue:
+class ConsumeQueue(UnitFiles):
     """The files of one queue of one topic. Source: ConsumeQueue.java.
 
     The unit with queue offset n stands at byte 20 n of the address space that the file names give.
@@ -90,9 +91,6 @@ class ConsumeQueue:
 
     __slots__ = ("_files", "_folder", "_is_preallocated")
 
-    is_batch = False
-    is_recovered = False
-
     def __init__(
         self, folder: AnyPath, files: OpenFiles | None = None, lister: Lister | None = None
     ) -> None:
@@ -105,20 +103,6 @@ class ConsumeQueue:
         """The folder of the files."""
         return Path(self._folder)
 
-    def refresh(self) -> None:
-        """List the files again."""
-        self._files.refresh()
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The files, by byte offset."""
-        return self._files.segments
-
-    @property
-    def is_present(self) -> bool:
-        """Whether there is a file."""
-        return bool(self.segments)
-
     def position(self, queue_offset: int) -> int:
         """Return where a unit stands in the address space of the files."""
         return queue_offset * _UNIT
@@ -128,11 +112,6 @@ class ConsumeQueue:
         """The first and the last file."""
         segments = self.segments
         return (segments[0].file, segments[-1].file) if segments else None
-
-    @property
-    def n_full_bytes(self) -> int:
-        """The length in bytes of all files but the last."""
-        return sum(segment.size for segment in self.segments[:-1])
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of one unit; zeros if no file has it."""
@@ -249,10 +228,6 @@ class ConsumeQueue:
     cut = cut_at
     weights = weights_of
     count_units = count_existing
-
-    def close(self) -> None:
-        """Close the files."""
-        self._files.close()
 
 
 class ExtUnits(NamedTuple):
