@@ -275,20 +275,9 @@ def assign(
 @options("topics", "include_system_topics", "columns")
 @ends_clearly
 @gives_rows()
-def routes(
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    topics: tuple[str, ...],
-    include_system_topics: bool,
-    columns: str | None,
-    output: Output,
-) -> None:
+def routes(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments of _show
     """Show what a name server answers for each topic, as far as its brokers' stores show it.
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """
-    named = topics_of_views(topics, include_system_topics=include_system_topics)
-    named["include_system_topics"] = include_system_topics
-    with open_stores(paths, brokers) as stores:
-        rows = StoreCluster(stores).view("routes", columns=columns, **named)
-        output.write(rows.schema, rows)
+    _show("routes", output, **chosen)
