@@ -23,7 +23,7 @@ from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, 
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.queue.consumequeue import RECOVERED_FILES
-from rmqstore.storage.queue.queue import UnitFiles, Units, find_first
+from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 
@@ -146,13 +146,14 @@ class _Known(NamedTuple):
     lost_tail: bool  # newer files hold units, but none of them fits
 
 
-class BatchConsumeQueue(UnitFiles):
+class BatchConsumeQueue:
     """The files of one queue of a topic with ``queue.type=BatchCQ``.
 
     Source: BatchConsumeQueue.java.
     """
 
     is_batch = True
+    is_recovered = False
     end_files = None  # which show where the queue begins and ends
 
     def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
@@ -167,8 +168,22 @@ class BatchConsumeQueue(UnitFiles):
 
     def refresh(self) -> None:
         """List the files again."""
-        super().refresh()
+        self._files.refresh()
         self._forget()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is a file."""
+        return bool(self._files.segments)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files, by byte offset."""
+        return self._files.segments
 
     def position(self, queue_offset: int) -> int:
         """Return where the unit of a message stands, or should, in the address space of files."""
@@ -180,6 +195,11 @@ class BatchConsumeQueue(UnitFiles):
         if row < 0:
             return segment.start
         return (int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])) * _UNIT
+
+    @property
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last."""
+        return sum(segment.size for segment in self._files.segments[:-1])
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of a message's unit; zeros without one."""

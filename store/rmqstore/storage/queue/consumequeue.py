@@ -24,7 +24,6 @@ from rmqstore.storage.files.mapped_file_queue import (
 )
 from rmqstore.storage.files.storage import AnyPath, Storage
 from rmqstore.storage.queue.queue import (
-    UnitFiles,
     Units,
     count_existing,
     cut_at,
@@ -77,7 +76,7 @@ def _list_aligned(folders: Sequence[str], storage: Storage) -> list[Segment]:
     return [segment for segment in segments if not segment.start % _UNIT]
 
 
-class ConsumeQueue(UnitFiles):
+class ConsumeQueue:
     """The files of one queue of one topic. Source: ConsumeQueue.java.
 
     The unit with queue offset n stands at byte 20 n of the address space that the file names give.
@@ -91,6 +90,9 @@ class ConsumeQueue(UnitFiles):
 
     __slots__ = ("_files", "_folder", "_is_preallocated")
 
+    is_batch = False
+    is_recovered = False
+
     def __init__(
         self, folder: AnyPath, files: OpenFiles | None = None, lister: Lister | None = None
     ) -> None:
@@ -103,6 +105,20 @@ class ConsumeQueue(UnitFiles):
         """The folder of the files."""
         return Path(self._folder)
 
+    def refresh(self) -> None:
+        """List the files again."""
+        self._files.refresh()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files, by byte offset."""
+        return self._files.segments
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is a file."""
+        return bool(self.segments)
+
     def position(self, queue_offset: int) -> int:
         """Return where a unit stands in the address space of the files."""
         return queue_offset * _UNIT
@@ -112,6 +128,11 @@ class ConsumeQueue(UnitFiles):
         """The first and the last file."""
         segments = self.segments
         return (segments[0].file, segments[-1].file) if segments else None
+
+    @property
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last."""
+        return sum(segment.size for segment in self.segments[:-1])
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of one unit; zeros if no file has it."""
@@ -228,6 +249,10 @@ class ConsumeQueue(UnitFiles):
     cut = cut_at
     weights = weights_of
     count_units = count_existing
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
 
 
 class ExtUnits(NamedTuple):

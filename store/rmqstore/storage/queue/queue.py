@@ -23,7 +23,6 @@ from rmqstore.format.layout import (
     QUEUE_UNIT,
     Mask,
 )
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 
 _UNITS_AT_ONCE = 1 << 19
 _SHORT_RANGE = 1024  # units
@@ -379,36 +378,3 @@ class Queue(Protocol):
 
     def close(self) -> None:
         """Close the files."""
-
-
-class UnitFiles:
-    """The files of a queue, of whichever kind its units are."""
-
-    __slots__ = ()
-
-    _files: MappedFileQueue
-    is_batch = False
-    is_recovered = False
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The files, by byte offset."""
-        return self._files.segments
-
-    @property
-    def is_present(self) -> bool:
-        """Whether there is a file."""
-        return bool(self.segments)
-
-    @property
-    def n_full_bytes(self) -> int:
-        """The length in bytes of all files but the last."""
-        return sum(segment.size for segment in self.segments[:-1])
-
-    def refresh(self) -> None:
-        """List the files again."""
-        self._files.refresh()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._files.close()

@@ -21,14 +21,7 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles,
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.queue.queue import (
-    NO_UNITS,
-    UnitFiles,
-    Units,
-    cut_at,
-    find_first,
-    weights_of,
-)
+from rmqstore.storage.queue.queue import NO_UNITS, Units, cut_at, find_first, weights_of
 
 _UNIT: Final = BATCH_UNIT.itemsize
 _WIDEST_GAP: Final = 1 << 10  # queue offsets; a wider gap ends a run
@@ -49,12 +42,14 @@ class _File(NamedTuple):
 _NO_FILE: Final = _File(np.empty(0, np.int64), np.empty(0, np.int64), NO_UNITS)
 
 
-class SparseConsumeQueue(UnitFiles):
+class SparseConsumeQueue:
     """The units of one queue of a topic with ``cleanup.policy=COMPACTION``.
 
     Source: SparseConsumeQueue.java.
     """
 
+    is_batch = False
+    is_recovered = False
     end_files = None  # which show where the queue begins and ends
 
     def __init__(self, folder: Path, files: OpenFiles) -> None:
@@ -68,13 +63,27 @@ class SparseConsumeQueue(UnitFiles):
 
     def refresh(self) -> None:
         """List the files again: a compaction replaces them."""
-        self.close()
-        super().refresh()
+        self._files.close()
+        self._files.refresh()
         self._forget()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is a file."""
+        return bool(self._files.segments)
 
     def files(self) -> dict[str, str]:
         """Return the paths of the files by their names, which are those of the log's files."""
-        return {segment.path.name: segment.file for segment in self.segments}
+        return {segment.path.name: segment.file for segment in self._files.segments}
+
+    @property
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last."""
+        return sum(segment.size for segment in self._files.segments[:-1])
 
     @property
     def begin(self) -> int:
