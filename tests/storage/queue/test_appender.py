@@ -11,7 +11,7 @@ import pytest
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.spans import Span
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.queue.appender import FoundQueue, QueueAppender
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.placing import begins_again_at, place_records
 
@@ -35,9 +35,7 @@ def test_a_record_keeps_its_queue_offset_where_the_log_lost_those_before(
     tmp_path: Path, before: list[int], *, is_lost: bool
 ) -> None:
     disk, n_gap = Disk(), (5 - len(before)) * is_lost
-    appender = QueueAppender(
-        disk, tmp_path / "0", 400, records_start=-1, end=0, records_end=0, is_new=True
-    )
+    appender = QueueAppender(disk, tmp_path / "0", 400, FoundQueue(records_end=0))
     append(appender, before, 0)
     append(appender, [5, 6, 7, 8], 1000, [Span(700, 900)] if is_lost else [])
     append(appender, [9, 10], 1400)

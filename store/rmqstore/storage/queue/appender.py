@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,25 @@ _MAX_GAP = 1 << 20  # queue offsets without a record that are filled: 20 MiB of 
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
 
 
+class FoundQueue(NamedTuple):
+    """What the files of a queue hold before something is appended; by default there are none.
+
+    Attributes:
+        records_start: physical offset of the record of the first unit, if other files may have been
+            before the first one; -1 if not.
+        end: queue offset of the next message.
+        records_end: physical offset after the record of the last unit, -1 for an empty queue.
+        n_units: number of the next unit, counted from the first one ever written.
+        is_new: there is no file of a ConsumeQueue yet, or no unit of a BatchConsumeQueue.
+    """
+
+    records_start: int = -1
+    end: int = 0
+    records_end: int = -1
+    n_units: int = 0
+    is_new: bool = True
+
+
 class QueueAppender:
     """The end of one queue. Source: ConsumeQueue.java#putMessagePositionInfo.
 
@@ -45,35 +65,19 @@ class QueueAppender:
 
     Records may show that the topic was deleted and made again. The units of the earlier one are
     removed then, as the broker removes them.
-
-    Args:
-        records_start: physical offset of the record of the first unit, if other files may have been
-            before the first one; -1 if not.
-        end: queue offset of the next unit.
-        records_end: physical offset after the record of the last unit, -1 for an empty queue.
-        is_new: there is no file yet.
     """
 
     unit_type = QUEUE_UNIT
 
-    def __init__(
-        self,
-        disk: Disk,
-        folder: Path,
-        file_size: int,
-        *,
-        records_start: int,
-        end: int,
-        records_end: int,
-        is_new: bool,
-    ) -> None:
+    def __init__(self, disk: Disk, folder: Path, file_size: int, found: FoundQueue) -> None:
         self._disk = disk
         self._folder = folder
         self._file_size = file_size
-        self._records_start = records_start
-        self.end = end
-        self.records_end = records_end
-        self.is_new = is_new
+        self._records_start = found.records_start
+        self._n_units = found.n_units
+        self.end = found.end
+        self.records_end = found.records_end
+        self.is_new = found.is_new
         self.misplaced: list[str] = []  # records without a unit, and filled gaps
         self.touched: dict[Path, None] = {}  # files to flush
 
@@ -143,6 +147,7 @@ class QueueAppender:
         self.touched.clear()
         self.is_new = True
         self._records_start = -1
+        self._n_units = 0
         self.end = 0
 
     def _pass_over(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
@@ -232,40 +237,9 @@ class BatchQueueAppender(QueueAppender):
     It is given a row for each message, as readers are: those of one record follow one another, and
     become one unit. Queue offsets that no record has need no unit, because each unit says which
     ones its record has.
-
-    Args:
-        records_start: physical offset of the record of the first unit, if other files may have been
-            before the first one; -1 if not.
-        end: queue offset of the next message.
-        records_end: physical offset after the record of the last unit, -1 for an empty queue.
-        n_units: number of the next unit, counted from the first one ever written.
-        is_new: there is no unit yet.
     """
 
     unit_type = BATCH_UNIT
-
-    def __init__(
-        self,
-        disk: Disk,
-        folder: Path,
-        file_size: int,
-        *,
-        records_start: int,
-        end: int,
-        records_end: int,
-        n_units: int,
-        is_new: bool,
-    ) -> None:
-        super().__init__(
-            disk,
-            folder,
-            file_size,
-            records_start=records_start,
-            end=end,
-            records_end=records_end,
-            is_new=is_new,
-        )
-        self._n_units = n_units
 
     def stored(self, units: QueueUnits, rows: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the units of some messages, BATCH_UNIT (n,)."""
@@ -278,10 +252,6 @@ class BatchQueueAppender(QueueAppender):
         stored["batch_size"] = 1
         stored["compacted"] = NOT_COMPACTED
         return stored
-
-    def _begin_again(self, physical_offset: int) -> None:
-        super()._begin_again(physical_offset)
-        self._n_units = 0
 
     def _keeps_gap(self, lost: Sequence[Span], stop: int, n_missing: int) -> bool:  # noqa: ARG002
         return True
