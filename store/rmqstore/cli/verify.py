@@ -15,6 +15,7 @@ from rmqstore.cli.output import Output, gives_findings, gives_rows, show_finding
 from rmqstore.cli.stores import given_options, open_store, store_path
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
+from rmqstore.inspect.broker_start import misplaced_files
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.remedies import CheckedStore, by_kind
@@ -71,7 +72,9 @@ def verify(path: Path, output: Output) -> None:
             compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
-        checked = CheckedStore.of(store.paths, str(path), None if tiered is None else str(tiered))
+        if findings:
+            named = None if tiered is None else str(tiered)
+            checked = CheckedStore.of(store.paths, str(path), named)
         for kind, remedy, of_kind in by_kind(findings):
             click.echo(f"{kind} ({remedy.severity}, {len(of_kind)}):", err=True)
             for line in remedy.lines(checked):
@@ -130,6 +133,7 @@ def rebuild(
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:
+        findings += misplaced_files(built.paths)
         has_records = n_written(built.parts.log, [built.parts.log_slice()]) > 0
         n_queues = len({file.parent for file in files_of_queues(built.paths)})
     text = "nothing was built, as the CommitLog has no record"

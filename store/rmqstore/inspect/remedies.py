@@ -11,10 +11,11 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
 
-from rmqstore.errors import Finding, UnsupportedFeatureError
+from rmqstore.errors import Finding, RmqStoreError, StoreLockedError
+from rmqstore.inspect.changes import plan_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.write.existing_store import require_local, require_writable
+from rmqstore.write.existing_store import may_have_old_broker
 
 Severity: TypeAlias = Literal["high", "medium", "low"]
 
@@ -26,11 +27,15 @@ class CheckedStore(NamedTuple):
         path: its path and the options that name its parts elsewhere, as a shell takes them.
         source: the same, with its tiered storage.
         why_not_rebuilt: why its queues and index cannot be built again, "" if they can.
+        before_rebuild: what to see to before they are built again, "" for nothing.
+        rebuild_options: the options that the command for it needs, each after a space.
     """
 
     path: str
     source: str
     why_not_rebuilt: str = ""
+    before_rebuild: str = ""
+    rebuild_options: str = ""
 
     @classmethod
     def of(cls, paths: StorePaths, path: str, tiered: str | None = None) -> CheckedStore:
@@ -47,10 +52,14 @@ class CheckedStore(NamedTuple):
         named = join(words)
         source = named if tiered is None else f"{named} --tiered {quote(tiered)}"
         try:
-            require_local(paths)
-            require_writable(paths)
-        except UnsupportedFeatureError as err:
+            # Where a log has to be cut first, the remedies say so.
+            plan_of(paths, truncate=True, broker_stopped=True)
+        except StoreLockedError:
+            return cls(named, source, before_rebuild=_STOP)
+        except RmqStoreError as err:
             return cls(named, source, str(err))
+        if may_have_old_broker(paths):
+            return cls(named, source, "", _NO_LOCK, " --broker-stopped")
         return cls(named, source)
 
 
@@ -71,10 +80,14 @@ class Remedy(NamedTuple):
         names = {"PATH": checked.path, "SOURCE": checked.source}
         steps = []
         for text, command in ((self.advice, self.command), (self.then, self.last_command)):
-            if command.startswith("rmqstore rebuild") and checked.why_not_rebuilt:
+            typed = re.sub("PATH|SOURCE", lambda found: names[found[0]], command)
+            is_rebuild = command.startswith("rmqstore rebuild")
+            if is_rebuild and checked.why_not_rebuilt:
                 steps.append((_NOT_REBUILT.format(checked.why_not_rebuilt), ""))
+            elif is_rebuild:
+                said = f"{checked.before_rebuild} {text}".strip()
+                steps.append((said, typed + checked.rebuild_options))
             elif text:
-                typed = re.sub("PATH|SOURCE", lambda found: names[found[0]], command)
                 steps.append((text, typed))
         return steps
 
@@ -87,8 +100,17 @@ class Remedy(NamedTuple):
 _REBUILD = "rmqstore rebuild PATH"
 _WOULD_LEAVE_OUT = "Building the queues again would mend this, and leave out messages: see above."
 _NOT_REBUILT = (
-    "rmqstore does not build this store again: {}. A replica of the broker or a backup may have "
-    "what is missing."
+    "rmqstore does not build this store again as it is: {}. A replica of the broker or a backup "
+    "may have what is missing."
+)
+_STOP = "A broker or a writer has the store: stop it first."
+_NO_LOCK = (
+    "The store was not closed and has no lock file, and brokers before 4.2 make none: look first "
+    "that no broker runs on it, which --broker-stopped affirms."
+)
+_IS_BUILT = (
+    "Nothing brings their bytes back but a replica or a backup. Queues and index do not differ "
+    "from what is left, so building them again would change nothing."
 )
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
@@ -131,9 +153,18 @@ _REMEDIES = {
         "Move a folder away. Do not delete a file, which loses what it holds. Get it from a backup "
         "or from a replica of this broker, or give it back its name, and check again:",
         "rmqstore verify PATH",
-        "If there is no other copy, this pads files of the log that are too short, cuts zeros from "
-        "those that are too long, and builds the queues again; it says first what it will do:",
+        "If there is no other copy, move files away whose names are no offsets. This pads files of "
+        "the log that are too short, cuts zeros from those that are too long, and builds the "
+        "queues again; it says first what it will do:",
         "rmqstore rebuild PATH --dry-run",
+    ),
+    "foreign": Remedy(
+        "high",
+        "A broker does not start on this store: a file that is none of the store's lies among "
+        "those of its log or of a queue.",
+        "Move the file out of the store, and keep it until you know what it is. Building queues "
+        "again leaves it there. Check again:",
+        "rmqstore verify PATH",
     ),
     "database": Remedy(
         "high",
@@ -223,6 +254,13 @@ _REMEDIES = {
         "Nothing brings them back but a replica or a backup. Without one, this builds the queues "
         "from what is left:",
         _REBUILD,
+    ),
+    "kept": Remedy(
+        "high",
+        "All messages of a queue that the queue leads to are gone from the log. A broker serves "
+        "what lies there now, such as zeros, or passes over it.",
+        "Nothing brings them back but a replica or a backup. Building queues again leaves this one "
+        "as it is, because only its files show its next queue offset.",
     ),
     "unbuilt": Remedy(
         "high",
@@ -355,6 +393,10 @@ def kind_of(finding: Finding) -> str:
     return finding.kind or finding.part
 
 
+def _builds_again(remedy: Remedy) -> bool:
+    return _REBUILD in (remedy.command, remedy.last_command)
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings in the order in which they have to be dealt with.
 
@@ -362,7 +404,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """
     found = sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
     remedies = [_REMEDIES[kind_of(finding)] for finding in found]
-    if any(_REBUILD in (remedy.command, remedy.last_command) for remedy in remedies):
+    if any(map(_builds_again, remedies)):
         return found
     return [finding for finding in found if kind_of(finding) != "fewer"]
 
@@ -376,9 +418,12 @@ def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding
     for finding in in_order(findings):
         kinds.setdefault(kind_of(finding), []).append(finding)
     end = _REMEDIES["end"] if "end" in kinds else None
+    is_built = not any(_builds_again(_REMEDIES[kind]) for kind in kinds if kind != "log")
     found = []
     for kind, of_kind in kinds.items():
         remedy = _REMEDIES[kind]
+        if kind == "log" and is_built:
+            remedy = remedy._replace(advice=_IS_BUILT, command="")
         if "fewer" in kinds and remedy.command == _REBUILD:
             remedy = remedy._replace(advice=_WOULD_LEAVE_OUT, command="")
         elif "fewer" in kinds and remedy.last_command == _REBUILD:

@@ -40,7 +40,6 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index_files import (
     IndexFile,
     IndexSizes,
-    find_sizes,
     find_sizes_in_any,
     index_files,
     was_ended,
@@ -116,23 +115,28 @@ def require_local(paths: StorePaths) -> None:
         )
 
 
-def require_no_old_broker(paths: StorePaths) -> None:
-    """Refuse a store that is open, or was not closed, and has no lock file of a broker.
+def may_have_old_broker(paths: StorePaths) -> bool:
+    """Return whether a store is open, or was not closed, and has no lock file of a broker.
 
     Brokers before 4.2 make no lock, so one of them may be running on the store.
-
-    Raises:
-        StoreStateError: it is such a store.
 
     Source: DefaultMessageStore.java#start.
     """
     if not paths.has_abort or paths.has_our_abort:
-        return
+        return False
     try:
-        start = LOCAL.read_bytes(paths.lock, len(_BROKERS_LOCK))
+        return LOCAL.read_bytes(paths.lock, len(_BROKERS_LOCK)) != _BROKERS_LOCK
     except FileNotFoundError:
-        start = b""
-    if start != _BROKERS_LOCK:
+        return True
+
+
+def require_no_old_broker(paths: StorePaths) -> None:
+    """Refuse a store of which :func:`may_have_old_broker` says so.
+
+    Raises:
+        StoreStateError: it is such a store.
+    """
+    if may_have_old_broker(paths):
         raise StoreStateError(
             f"{paths.abort} says that a broker has the store open or died with it open, and "
             "no broker has made a lock file beside it. Brokers before 4.2 make none, so "
@@ -243,7 +247,7 @@ def existing_config(
             changes[name] = size
     ended = [path for path in index_files(paths.index) if was_ended(path)]
     if ended:
-        sizes = find_sizes(ended[0], IndexSizes.of(config))
+        sizes = find_sizes_in_any(ended, IndexSizes.of(config))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
     if config.delay_levels == DELAY_LEVELS_MS and not find_delay_levels(paths, log).are_known:
         changes["delay_levels"] = None
