@@ -120,11 +120,11 @@ def rebuild(
         raise OptionError("--tiered: rebuild is for the local store; leave it out")
     if given.storage_options and not is_uri(path):  # opening the latter says more
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
+    with err_console.status(f"looking for the end of the log of {path}"):
+        lines = planned_rebuild(
+            path, truncate=truncate, broker_stopped=broker_stopped, **given.folders
+        )
     if dry_run or must_ask(yes=yes):
-        with err_console.status(f"looking for the end of the log of {path}"):
-            lines = planned_rebuild(
-                path, truncate=truncate, broker_stopped=broker_stopped, **given.folders
-            )
         confirm(lines, "Rebuild?", dry_run=dry_run)
     with err_console.status(f"looking for the end of the log of {path}"):
         store = open_for(

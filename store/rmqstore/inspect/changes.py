@@ -28,6 +28,7 @@ from rmqstore.store.opening import is_store, new_root, open_for
 from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
+    require_known_sizes,
     require_local,
     require_no_old_broker,
     require_writable,
@@ -71,19 +72,23 @@ def plan_of(paths: StorePaths, *, truncate: bool, broker_stopped: bool) -> Rebui
     Raises:
         RmqStoreError: the rebuild would be refused, as :func:`planned_rebuild` says.
     """
-    sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped)
+    sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped, with_index=True)
     sizes.require_delay_levels()
     return plan_rebuild(paths, sizes, truncate=truncate)
 
 
-def _sizes_of_writable(paths: StorePaths, *, broker_stopped: bool) -> StoreConfig:
+def _sizes_of_writable(
+    paths: StorePaths, *, broker_stopped: bool, with_index: bool = False
+) -> StoreConfig:
     """Return the sizes of the files of a store that a writer may open."""
     require_local(paths)
     if not broker_stopped:
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        return existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
+        config = existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
+        require_known_sizes(paths, log, config, with_index=with_index)
+        return config
 
 
 def planned_append(

@@ -109,8 +109,8 @@ _NO_LOCK = (
     "that no broker runs on it, which --broker-stopped affirms."
 )
 _IS_BUILT = (
-    "Nothing brings their bytes back but a replica or a backup. Queues and index do not differ "
-    "from what is left, so building them again would change nothing."
+    "Nothing brings their bytes back but a replica or a backup. Building queues and index again "
+    "would change nothing."
 )
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
