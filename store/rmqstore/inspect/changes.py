@@ -14,7 +14,7 @@ from typing import Final, Unpack
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, number_of
+from rmqstore.errors import RmqStoreError, StoreStateError, number_of
 from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.query.arguments import FolderArguments
@@ -28,10 +28,10 @@ from rmqstore.store.opening import is_store, new_root, open_for
 from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
-    require_known_sizes,
     require_local,
     require_no_old_broker,
     require_writable,
+    why_sizes_unknown,
 )
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repairer import RebuildPlan, plan_rebuild
@@ -54,7 +54,8 @@ def planned_rebuild(
         UnsupportedFeatureError: the store is of a kind that cannot be written.
         StoreLockedError: a broker or a writer has the store.
         CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
-        StoreStateError: times of delivery follow a table of levels that nothing shows.
+        StoreStateError: times of delivery follow a table of levels that nothing shows, or files
+            are missing whose sizes nothing shows.
     """
     paths = find_store(path, **folders)
     plan = plan_of(paths, truncate=truncate, broker_stopped=broker_stopped)
@@ -72,23 +73,23 @@ def plan_of(paths: StorePaths, *, truncate: bool, broker_stopped: bool) -> Rebui
     Raises:
         RmqStoreError: the rebuild would be refused, as :func:`planned_rebuild` says.
     """
-    sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped, with_index=True)
+    sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped)
     sizes.require_delay_levels()
+    with closing(CommitLog(paths.commitlogs)) as log:
+        why = why_sizes_unknown(paths, log, sizes)
+    if why:
+        raise StoreStateError(why)
     return plan_rebuild(paths, sizes, truncate=truncate)
 
 
-def _sizes_of_writable(
-    paths: StorePaths, *, broker_stopped: bool, with_index: bool = False
-) -> StoreConfig:
+def _sizes_of_writable(paths: StorePaths, *, broker_stopped: bool) -> StoreConfig:
     """Return the sizes of the files of a store that a writer may open."""
     require_local(paths)
     if not broker_stopped:
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        config = existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
-        require_known_sizes(paths, log, config, with_index=with_index)
-        return config
+        return existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
 
 
 def planned_append(

@@ -270,44 +270,38 @@ def _index_sizes(paths: StorePaths, files: list[Path], config: StoreConfig) -> I
         return None
 
 
-def require_known_sizes(
-    paths: StorePaths, log: CommitLog, config: StoreConfig, *, with_index: bool = False
-) -> None:
-    """Refuse to build files in default sizes for a broker whose log shows that it has others.
+def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) -> str:
+    """Return why a broker may have other sizes than those in which files are built; "" if not.
 
     Args:
         paths: the files of the store.
         log: its log.
         config: the sizes that :func:`existing_config` found.
-        with_index: whether the index is built too.
-
-    Raises:
-        StoreStateError: neither settings nor a file show the sizes of what is built.
     """
     usual = StoreConfig()
     size = config.mapped_file_size_commit_log
     first = log.segments[:1]
     is_written = any(log.file_of(segment).written_end(segment.size) for segment in first)
     if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
-        return
+        return ""
     # What was killed in the middle is completed: a first append, or a rebuild.
     if read_intent(paths) is not None or LOCAL.exists(paths.own.replaced_queues):
-        return
-    unknown = []
+        return ""
     folders = (paths.queue_folders, paths.batch_folders)
     has_queues = any(kind.files(topic) for kind in folders for topic in kind.topics())
-    usual_queues = usual.mapped_file_size_consume_queue
-    if config.mapped_file_size_consume_queue == usual_queues and not has_queues:
-        unknown.append("queue")
-    has_index = not with_index or any(map(was_ended, index_files(paths.index)))
+    has_index = any(map(was_ended, index_files(paths.index)))
+    unknown = []
+    if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
+        unknown += [] if has_queues else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
         unknown += [] if has_index else ["index"]
-    if unknown:
-        raise StoreStateError(
-            f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files "
-            f"are, and files of the log of {size:,} bytes show that its broker does not use "
-            "RocketMQ's defaults: name the broker's file (`conf=`)"
-        )
+    if not unknown:
+        return ""
+    return (
+        f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files are, "
+        f"and files of the log of {size:,} bytes show that its broker does not use RocketMQ's "
+        "defaults: name the broker's file (`conf=`)"
+    )
 
 
 def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:

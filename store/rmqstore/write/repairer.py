@@ -436,10 +436,8 @@ class RebuildPlan(NamedTuple):
             f"{self.root}: the log reaches from {self.log_start:,} to {self.log_end:,}{reason}",
             *map(str, self.log_changes or ("no byte of the log changes",)),
             built,
-            (
-                "records that can have no unit show in the rebuild itself, which then exits with 1; it "
-                "names topics that were deleted and have queues again"
-            ),
+            "records that can have no unit show in the rebuild itself, which then exits with 1",
+            "it names topics that were deleted and have queues again",
         ]
 
 

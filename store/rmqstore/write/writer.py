@@ -46,7 +46,6 @@ from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
-    require_known_sizes,
     require_local,
     require_no_old_broker,
     require_writable,
@@ -217,7 +216,6 @@ class StoreWriter(OpenedInTurns):
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
-        require_known_sizes(self.paths, self._log, self.config)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(
