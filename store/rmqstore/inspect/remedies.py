@@ -177,7 +177,8 @@ _REMEDIES = {
         "Without a backup, copy all messages out, and then move all files of the database away, "
         "but no folder: a broker that starts fills a new one with what it reads of the log, which "
         "may be the newest files only.",
-        "rmqstore export PATH messages.parquet --scan commitlog --all",
+        "rmqstore export PATH messages.parquet --scan commitlog --all --mode DROPMALFORMED "
+        "--ignore-data-loss",
     ),
     "type": Remedy(
         "high",
@@ -221,7 +222,7 @@ _REMEDIES = {
         "A broker that starts on this store ends the log there and loses these records.",
         "Before it starts, copy all messages out, these included:",
         "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
-        "--mode DROPMALFORMED",
+        "--mode DROPMALFORMED --ignore-data-loss",
         "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
         "rmqstore rebuild PATH --truncate",
     ),
@@ -238,14 +239,14 @@ _REMEDIES = {
         "and RocketMQ's client leaves out those whose body does not inflate.",
         "Building queues again does not change that. Reads give the other parts, with the reason "
         "beside them, in this mode:",
-        "rmqstore dump PATH --all --mode PERMISSIVE",
+        "rmqstore dump PATH --all --mode PERMISSIVE --ignore-data-loss",
     ),
     "fewer": Remedy(
         "medium",
         "The queue serves messages whose records name queue offsets of others, as old brokers and "
         "crashes leave them. A queue that is built from the log has no unit for them.",
         "Before the queues are built again, copy all messages out:",
-        "rmqstore export PATH messages.parquet --all --mode DROPMALFORMED",
+        "rmqstore export PATH messages.parquet --all --mode DROPMALFORMED --ignore-data-loss",
     ),
     "gone": Remedy(
         "high",
