@@ -11,11 +11,11 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
 
-from rmqstore.errors import Finding, RmqStoreError, StoreLockedError
+from rmqstore.errors import Finding, RmqStoreError, StoreLockedError, StoreStateError
 from rmqstore.inspect.changes import plan_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.write.existing_store import may_have_old_broker
+from rmqstore.write.existing_store import require_no_old_broker
 
 Severity: TypeAlias = Literal["high", "medium", "low"]
 
@@ -58,7 +58,9 @@ class CheckedStore(NamedTuple):
             return cls(named, source, before_rebuild=_STOP)
         except RmqStoreError as err:
             return cls(named, source, str(err))
-        if may_have_old_broker(paths):
+        try:
+            require_no_old_broker(paths)
+        except StoreStateError:
             return cls(named, source, "", _NO_LOCK, " --broker-stopped")
         return cls(named, source)
 

@@ -46,7 +46,7 @@ from rmqstore.storage.index_files import (
 )
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_back, walk_forward
-from rmqstore.storage.log.writer_notes import read_commits, read_intent
+from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.write.truncation import RESIZED, LogChange
 
@@ -115,28 +115,23 @@ def require_local(paths: StorePaths) -> None:
         )
 
 
-def may_have_old_broker(paths: StorePaths) -> bool:
-    """Return whether a store is open, or was not closed, and has no lock file of a broker.
+def require_no_old_broker(paths: StorePaths) -> None:
+    """Refuse a store that is open, or was not closed, and has no lock file of a broker.
 
     Brokers before 4.2 make no lock, so one of them may be running on the store.
+
+    Raises:
+        StoreStateError: it is such a store.
 
     Source: DefaultMessageStore.java#start.
     """
     if not paths.has_abort or paths.has_our_abort:
-        return False
+        return
     try:
-        return LOCAL.read_bytes(paths.lock, len(_BROKERS_LOCK)) != _BROKERS_LOCK
+        start = LOCAL.read_bytes(paths.lock, len(_BROKERS_LOCK))
     except FileNotFoundError:
-        return True
-
-
-def require_no_old_broker(paths: StorePaths) -> None:
-    """Refuse a store of which :func:`may_have_old_broker` says so.
-
-    Raises:
-        StoreStateError: it is such a store.
-    """
-    if may_have_old_broker(paths):
+        start = b""
+    if start != _BROKERS_LOCK:
         raise StoreStateError(
             f"{paths.abort} says that a broker has the store open or died with it open, and "
             "no broker has made a lock file beside it. Brokers before 4.2 make none, so "
@@ -283,9 +278,6 @@ def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) ->
     first = log.segments[:1]
     is_written = any(log.file_of(segment).written_end(segment.size) for segment in first)
     if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
-        return ""
-    # What was killed in the middle is completed: a first append, or a rebuild.
-    if read_intent(paths) is not None or LOCAL.exists(paths.own.replaced_queues):
         return ""
     folders = (paths.queue_folders, paths.batch_folders)
     has_queues = any(kind.files(topic) for kind in folders for topic in kind.topics())
