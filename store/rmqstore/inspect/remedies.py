@@ -157,7 +157,8 @@ _REMEDIES = {
         "rmqstore verify PATH",
         "If there is no other copy, move files away whose names are no offsets. This pads files of "
         "the log that are too short, cuts zeros from those that are too long, and builds the "
-        "queues again; it says first what it will do:",
+        "queues again, without extensions: move consumequeue_ext away after that. It says first "
+        "what it will do:",
         "rmqstore rebuild PATH --dry-run",
     ),
     "foreign": Remedy(
