@@ -100,30 +100,3 @@ def test_of_a_crashed_store_it_says_which_units_a_broker_does_not_build(
     assert "does not serve queue offsets 0 to 89, which the log has" in unbuilt.text
     assert {one.place for one in found if kind_of(one) == "queue"} == {"CrashA-0", "CrashB-1"}
     assert "keys" in {kind_of(one) for one in found}
-
-
-@pytest.mark.parametrize("state", broken_stores.STATES)
-@pytest.mark.parametrize("damage", ["page", "cut", "long", "empty"])
-def test_a_rebuild_leaves_a_store_of_which_verify_blames_no_unit(
-    live: Path, tmp_path: Path, state: str, damage: str
-) -> None:
-    case = Case("live", state, "commitlog", "middle", damage)
-    root = tmp_path / "s"
-    broken_stores.make(live, case, root)
-    lost = {kind_of(one) for one in findings(live, case, tmp_path / "t")}
-    assert "start" in lost or damage == "page"
-    with rmqstore.open(root, mode="a", truncate=True) as writer:
-        writer.rebuild()
-    columns = ["topic", "queueId", "commitLogOffset"]
-    with rmqstore.open(root) as store:
-        left = list(verify(store))
-        scan = store.scan(
-            include_system_topics=True, columns=columns, mode="DROPMALFORMED",
-            fail_on_data_loss=False,
-        )  # fmt: skip
-        read = [tuple(row.values()) for row in scan.read_all().to_pylist()]
-    assert {kind_of(one) for one in left} <= {"log", "gone", "delay"}
-    # A queue of which the log has no record stays as it was: only it shows its next queue offset.
-    assert not {one.place for one in left} & {f"{topic}-{queue_id}" for topic, queue_id, _ in read}
-    assert len(set(read)) == len(read)
-    assert len({path.stat().st_size for path in (root / "commitlog").iterdir()}) == 1

@@ -114,7 +114,7 @@ def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
     Source: TimerLog.java#load; BrokerController.java#recoverAndInitService.
     """
     for finding in _refused("timer", paths, [paths.timer_log]):
-        yield finding._replace(kind="timer")
+        yield finding if finding.kind == "foreign" else finding._replace(kind="timer")
 
 
 class _File(NamedTuple):
@@ -163,9 +163,11 @@ def _refused(
         if start is None:
             text = "the name of the file is not an offset of 20 digits: a broker does not start"
             stem = path.name.partition(".")[0]
+            kind = "foreign"
             if name_to_offset(stem) is not None and not paths.storage.exists(path.parent / stem):
                 text += f"; there is no file {stem}, so it may be this one"
-            yield Finding(part, str(path), text, "start")
+                kind = "start"
+            yield Finding(part, str(path), text, kind)
             continue
         if expected and start % expected:
             text = (

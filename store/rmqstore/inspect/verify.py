@@ -380,6 +380,7 @@ class _Tally:
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
+        self._n_records = 0  # of the queue, which the log has
         self._first_missing = -1
         self._wrong_offsets: list[int] = []  # the first of those that are wrong
         self.n_given_again = 0  # lost messages whose queue offsets a broker gives out again
@@ -405,7 +406,7 @@ class _Tally:
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
-            kind = "lost" if self.n_given_again else "gone"
+            kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
             yield Finding("queue", queue_name, text + again, kind)
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
@@ -513,6 +514,7 @@ class _Tally:
             rows = rows[~is_earlier]
             if not len(rows):
                 return
+        self._n_records += len(rows)
         offsets, expected = units.queue_offsets[rows], units.units[rows]
         places = self._places.find(offsets, expected)
         has_place = places >= 0
