@@ -31,10 +31,20 @@ DAMAGES = (
 )  # fmt: skip
 SECOND_LOG = "commitlog-2"  # the folder of a second disk
 TIER = Path("tieredstore/212d6b50_DefaultCluster/oracle")
-_QUEUES = {"live": "LivePlain/1", "basic": "TopicA/2", "crash": "CrashB/0"}
+_QUEUES = {
+    "live": "LivePlain/1", "basic": "TopicA/2", "crash": "CrashB/0",
+    "batch-cq": "Plain/0", "lmq": "%LMQ%sub_1/0", "cq-ext": "ExtA/1",
+}  # fmt: skip
+BATCHES, EXTENSIONS = "batchconsumequeue", "consumequeue_ext"
 # a queue of which the local store has what the newest segments hold, and one of which it has not
 _TIERED_QUEUE, _EXPIRED_QUEUE, _TIERED_INDEX = "TierA/2", "TierB/0", "rmq_sys_INDEX/0"
-_PARTS = {"timers": TIMER_PARTS, "tiered": TIER_PARTS}
+_PARTS = {
+    "timers": TIMER_PARTS,
+    "tiered": TIER_PARTS,
+    "batch-cq": ("commitlog", "consumequeue", BATCHES),
+    "lmq": ("consumequeue",),
+    "cq-ext": (EXTENSIONS,),
+}
 _WITH_TWINS = ("commitlog", *TIER_PARTS)
 _OFFSET_DIGITS = 20
 _PAGE = 4096
@@ -115,7 +125,9 @@ def file_of(case: Case, root: Path) -> Path:
     folder = root / case.part
     if case.part == "timerwheel":
         return folder
-    if case.part == "consumequeue":
+    if case.part == BATCHES:
+        folder /= "BatchA/0"
+    elif case.part in ("consumequeue", EXTENSIONS):
         folder /= _QUEUES[case.store]
     elif case.part in TIER_PARTS:
         queue = _EXPIRED_QUEUE if case.place == ALONE else _TIERED_QUEUE

@@ -37,6 +37,20 @@ MISTAKES: Final = (
         "storage/queue/test_rocksdb_queues.py",
     ),
     Mistake(
+        "store/rmqstore/storage/queue/placing.py",
+        "        n_passed = min(max(place - first, 0), high - start)",
+        "        n_passed = 0",
+        "a rebuild puts messages into queues twice, whose offsets a broker gave out twice",
+        "storage/queue/test_appender.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/queue/placing.py",
+        "compared = queue_offsets * _UNIT // _UNIT",
+        "compared = queue_offsets",
+        "one impossible queue offset shifts a rebuilt queue against that of a broker",
+        "storage/queue/test_appender.py",
+    ),
+    Mistake(
         "store/rmqstore/query/conditions.py",
         """topic_prefixes=tuple(
                 prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes
@@ -126,6 +140,13 @@ MISTAKES: Final = (
         "done += n_of_last_record",
         "keys of the last record that a crash kept from the index are never found again",
         "storage/index/test_index_files.py",
+    ),
+    Mistake(
+        "store/rmqstore/inspect/broker_start.py",
+        "(*paths.queue_folders.queues(), *paths.batch_folders.queues())",
+        "paths.queue_folders.queues()",
+        "verify says that a broker builds units of records before the end of a batch queue",
+        "inspect/test_broken_stores.py",
     ),
     Mistake(
         "store/rmqstore/read/pending.py",
@@ -242,6 +263,93 @@ MISTAKES: Final = (
         "kafkalog/test_offset_order.py",
     ),
     Mistake(
+        "store/rmqstore/inspect/verify.py",
+        "self._n_matched += n_records(physical_offsets[exists])",
+        "self._n_matched += n_records(physical_offsets)",
+        "verify passes over units that lead nowhere where as many records have none",
+        "inspect/test_verify.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/timer.py",
+        """is_own = seconds % TIMER_SLOTS == np.arange(number, number + count)
+                is_own &= (seconds > 0) & (stored["first"] >= 0)""",
+        'is_own = (seconds > 0) & (stored["first"] >= 0)',
+        "a slot that lies in a foreign place of the timer wheel brings back messages",
+        "read/lookup/test_timers.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/plan.py",
+        "if restarts.run.is_open and store.ends.were_of_closed_store:",
+        "if restarts.run.is_open and store.ends.ignores_log_end:",
+        "a store that a broker opened since it was read first lacks the newest messages",
+        "store/test_scan.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/plan.py",
+        "lost = find_lost(store, slices, spec)",
+        "lost = find_lost(store, slices, spec) if slices else []",
+        "a read with a condition says nothing of the records that the log lost",
+        "read/test_lost_stretches.py",
+    ),
+    Mistake(
+        "store/rmqstore/query/where.py",
+        "condition &= physical_offset < end",
+        "condition &= physical_offset <= end",
+        "a range of the log by an expression of Arrow has the record at its end, too",
+        "store/test_scan.py",
+    ),
+    Mistake(
+        "store/rmqstore/exchange/bodies.py",
+        'if "\\n" in text or "\\r" in text:',
+        'if "\\n" in text:',
+        "a JSON body with carriage returns is no row of JSON Lines any more",
+        "cli/test_messages.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/tail.py",
+        "return min(by_time, self._first_at(key, last_record.physical_offset, span))",
+        "return by_time",
+        "a stream misses what replaced a cut record if the clock was set back meanwhile",
+        "read/test_tail.py",
+    ),
+    Mistake(
+        "connector/pyspark_rmqstore/live/stream.py",
+        "known = {} if last_record is None else self.ends",
+        "known = self.ends",
+        "a stream of a broker whose log is another one marks no record, or an older one",
+        "connector/test_live_spark.py",
+    ),
+    Mistake(
+        "store/rmqstore/inspect/broker_start.py",
+        "return None if first_size == second_size else common_size",
+        "return None",
+        "of two files of a name the shorter one is called a copy, and the longer one moved away",
+        "inspect/test_broker_start.py",
+    ),
+    Mistake(
+        "store/rmqstore/replica/retention.py",
+        "for path in index_files(paths.index)[:-1]:",
+        "for path in index_files(paths.index):",
+        "a mirror without an index file, where a broker keeps one",
+        "following/test_retention.py",
+    ),
+    Mistake(
+        "store/rmqstore/replica/heartbeats.py",
+        """    if link.position != position:  # more has come since
+        return state, []
+""",
+        "",
+        "a follower takes an old answer for the end of the log, and copies no more",
+        "following/test_maintenance.py",
+    ),
+    Mistake(
+        "store/rmqstore/inspect/remedies.py",
+        'if end is not None and kind != "end" and remedy.command == _REBUILD:',
+        "if False:",
+        "a rebuild is advised that is refused until the log is cut",
+        "inspect/test_remedies.py",
+    ),
+    Mistake(
         "store/rmqstore/exchange/files.py",
         "n_rows += len(batch)",
         "n_rows = len(batch)",
@@ -308,8 +416,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/inspect/counts.py",
-        "stop = round((midnight + timedelta(days=1)).timestamp()) * 1000",
-        "stop = start + length",
+        "stop = midnight + timedelta(days=1)",
+        "stop = datetime.fromtimestamp(midnight.timestamp() + 86400, current_zone())",
         "the day on which clocks are put forward has an hour of the next day",
         "inspect/test_counts.py",
     ),
@@ -427,6 +535,13 @@ MISTAKES: Final = (
         "previous = None",
         "a write that was done is done again after one that was begun and not committed",
         "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/stored_times.py",
+        "is_early = are_right & (times < timestamp)",
+        "is_early = are_right",
+        "where the clock was set back, a range by time begins at any message of that age",
+        "read/plan/test_time_search.py",
     ),
     Mistake(
         "store/rmqstore/storage/files/mapped_file_queue.py",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rmqstore.errors import install
-
 try:
     from pyspark.sql.datasource import DataSource
 except ModuleNotFoundError as err:  # pragma: no cover - the message is the point
+    from rmqstore.errors import install
+
     needed = f"PySpark is not installed: {install('spark')}"
     raise ModuleNotFoundError(needed, name=err.name) from err
 

@@ -319,15 +319,14 @@ class LogDirs(Closing):
         """
         require_positive("last", last)
         every = pa.schema([*KEY_FIELDS, *RECORD])
-        spec, names = parse_scan(
-            columns,
-            every.names,
+        given = ScanSpec(
             isolation_level=isolation_level,
             mode=mode,
             corrupt_column=column_name_of_corrupt_record,
-            check_crc=check_crc,
+            check_crcs=check_crc,
             fail_on_data_loss=fail_on_data_loss,
         )
+        spec, names = parse_scan(columns, every.names, given)
         selection = parse_selection(
             subscribe=subscribe,
             subscribe_pattern=subscribe_pattern,

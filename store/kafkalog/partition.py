@@ -419,15 +419,14 @@ class Partition:
         """
         self._lifetime.require()
         require_positive("last", last)
-        spec, names = parse_scan(
-            columns,
-            RECORD.names,
+        given = ScanSpec(
             isolation_level=isolation_level,
             mode=mode,
             corrupt_column=column_name_of_corrupt_record,
-            check_crc=check_crc,
+            check_crcs=check_crc,
             fail_on_data_loss=fail_on_data_loss,
         )
+        spec, names = parse_scan(columns, RECORD.names, given)
         start_ms = optional_millis("starting_timestamp", starting_timestamp)
         end_ms = optional_millis("ending_timestamp", ending_timestamp)
 

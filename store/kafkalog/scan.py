@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -122,35 +122,26 @@ class ScanSpec:
 
 
 def parse_scan(
-    columns: str | Iterable[str] | None,
-    known: Sequence[str],
-    *,
-    isolation_level: str,
-    mode: str,
-    corrupt_column: str,
-    check_crc: bool,
-    fail_on_data_loss: bool,
+    columns: str | Iterable[str] | None, known: Sequence[str], spec: ScanSpec
 ) -> tuple[ScanSpec, tuple[str, ...]]:
     """Return how records are read, and the names of the columns of a scan, in order.
 
     Args:
         columns: as a list or joined by commas; None for all.
         known: the columns that there are, those of a record and others.
-        isolation_level: one of ISOLATION_LEVELS.
-        mode: one of MODES.
-        corrupt_column: of the reason, which stands last in the mode PERMISSIVE unless it is named.
-        check_crc: whether a batch counts as damaged if its CRC is wrong.
-        fail_on_data_loss: whether records that are gone are an error.
+        spec: what is chosen besides columns. In the mode PERMISSIVE the column of the reason stands
+            last unless it is named.
 
     Raises:
-        OptionError: a column, the mode or the isolation level is unknown.
+        OptionError: a column is unknown.
     """
     if columns is None:
         names = tuple(known)
     else:
         given = columns.split(",") if isinstance(columns, str) else columns
         names = tuple(name.strip() for name in given)
-    if mode == PERMISSIVE:
+    if spec.is_permissive:
+        corrupt_column = spec.corrupt_column
         if corrupt_column in known:
             raise OptionError(
                 f"`column_name_of_corrupt_record` {corrupt_column!r}: a column of records "
@@ -165,15 +156,7 @@ def parse_scan(
     if len(set(names)) < len(names):
         raise OptionError("`columns`: a column is named twice")
     of_records = tuple(name for name in names if name in RECORD.names)
-    spec = ScanSpec(
-        of_records or ("offset",),
-        isolation_level,
-        mode,
-        corrupt_column,
-        check_crc,
-        fail_on_data_loss,
-    )
-    return spec, names
+    return replace(spec, columns=of_records or ("offset",)), names
 
 
 def counted(

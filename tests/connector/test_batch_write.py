@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,19 +128,6 @@ def test_order_of_a_partition_is_the_order_in_a_queue(engine: Engine, tmp_path: 
         assert [row["queueOffset"] for row in rows if row["queueId"] == queue_id] == list(
             range(len(numbers))
         )
-
-
-def test_hash_keeps_a_sharding_key_in_one_queue(engine: Engine, tmp_path: Path) -> None:
-    table = rows(400)
-    keys = [f"s{zlib.crc32(body.encode()) % 17}" for body in table["body"].to_pylist()]
-    frame = Engine.frame(with_column(table, "shardingKey", keys), 2)
-    write(frame, tmp_path / "s", queueSelector="hash", queueNums="6", **SMALL)
-    queues: dict[str, set[int]] = {}
-    for row in read(engine, tmp_path / "s", brokerName="b"):
-        queues.setdefault(row["properties"]["__SHARDINGKEY"], set()).add(row["queueId"])
-    assert len(queues) == 17
-    assert all(len(ids) == 1 for ids in queues.values())
-    assert len(set.union(*queues.values())) > 1
 
 
 BORN = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)

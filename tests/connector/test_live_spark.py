@@ -22,10 +22,14 @@ from connector.test_stream_read import EARLIEST, end_offset, failure, rows
 from fake_server import Reply, Request
 from live.fake_cluster import FakeBroker, FakeCluster, fill, pairs, put_behind_proxy
 from live.test_lost_messages import batch_queue
+from pyspark_rmqstore.live.stream import LiveTail
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.live import patience, pulls
+from rmqstore.live.cluster import LiveBrokers
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.last_record import LastRecord
 
 COLUMNS = ("topic", "queueId", "queueOffset", "brokerName", "body", "tags", "properties")
 
@@ -281,6 +285,21 @@ def test_a_log_that_fell_back_and_grew_past_the_end_stops_a_stream(
         serve(fake.brokers["a"], other)
         text = failure(lambda: drain(engine, fake.uri, tmp_path, **EARLIEST))
         assert "failOnDataLoss" in text
+
+
+def test_the_newest_record_of_another_log_is_looked_for_in_all_queues() -> None:
+    """Also in a queue that ends where it did before."""
+    store = numbered(numbered(build.Store(), ("A", 0), 0, 3), ("B", 0), 0, 1)
+    with FakeCluster({"a": store}) as fake, LiveBrokers(fake.location) as brokers:
+        selection = parse_selection()
+        (found,) = brokers.spans(selection)
+        tail = LiveTail(found.broker, selection)
+        tail.take(found)
+        other = build.filled([build.Record(topic="B", body=b"another")])
+        serve(fake.brokers["a"], numbered(other, ("A", 0), 0, 3))
+        tail.take(brokers.spans(selection)[0])
+        assert tail.last_record == LastRecord(other.places[-1], build.T0 + 3)
+        assert not tail.discovered
 
 
 @pytest.mark.parametrize("n_new", [1, 10, 20, 30])

@@ -21,7 +21,7 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.queue.appender import FoundQueue, QueueAppender
 from rmqstore.storage.recovery import log_end
 from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
 
@@ -129,11 +129,8 @@ def test_a_queue_that_does_not_begin_at_0_has_its_filler_and_unit_from_the_start
     for at in range(20):
         folder, disk = tmp_path / f"{at}", FaultyDisk(at)
         with suppress(Cut):
-            queue = QueueAppender(
-                disk, folder, file_size, start=0, end=0, records_end=-1, is_new=True
-            )
+            queue = QueueAppender(disk, folder, file_size, FoundQueue())
             queue.append(np.array([first]), unit)
-            queue.finish()
         for path in folder.glob("*"):
             stored = np.fromfile(path, QUEUE_UNIT)
             assert (stored["size"][: first % 20] == PRE_BLANK_SIZE).all(), disk.done

@@ -45,7 +45,7 @@ def tagged(root: Path, scan: str) -> int:
         return store.scan(columns="body", tags="Refund", scan=scan).read_all().num_rows
 
 
-@pytest.mark.parametrize("of_each", tiers.sampled(3, 1000))
+@pytest.mark.parametrize("of_each", tiers.sampled(3, 50))
 @pytest.mark.parametrize(
     ("name", "act", "page"),
     [

@@ -15,7 +15,8 @@ import tiers
 from json_reference import jsonable
 from rmqstore import IllegalMessageError
 from rmqstore.exchange import json_input as written
-from rmqstore.exchange.json_rows import json_lines, write_json_lines
+from rmqstore.exchange.json_rows import json_lines, json_values, write_json_lines
+from rmqstore.query.times import time_zone
 
 SCHEMA = pa.schema(
     [
@@ -160,3 +161,9 @@ def test_a_long_batch_is_written_whole() -> None:
     write_json_lines(sink, SCHEMA, table.to_batches())
     found = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert found == [jsonable(row) for row in table.to_pylist()]
+
+
+def test_a_clock_stays_in_the_calendar() -> None:
+    last = pa.array([253_402_300_799_000], pa.timestamp("ms", "UTC"))
+    with time_zone("+08:00"):
+        assert json_values(last) == ["9999-12-31T23:59:59.000+00:00"]

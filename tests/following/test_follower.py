@@ -31,12 +31,12 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.columns import dispatch_requests
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.settings import FollowSettings, settings_of
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.files.disk import Disk
-from rmqstore.write import dispatch
 from store_builder import Record, Store, properties
 
 
@@ -298,7 +298,7 @@ def test_records_that_hold_many_messages_are_dispatched_in_groups(
         offset += count
     copies = []
     for number, most in enumerate((1 << 17, 7)):
-        monkeypatch.setattr(dispatch, "_MOST_MESSAGES", most)
+        monkeypatch.setattr(dispatch_requests, "_MOST_MESSAGES", most)
         with FakeMaster(log) as master:
             master.tables[21] = BATCH_TOPIC
             follow_once(master, tmp_path / str(number))

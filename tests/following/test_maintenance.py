@@ -19,14 +19,20 @@ from following.fake_master import BATCH_TOPIC, FakeMaster, log_of
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.replicas import TICK, after, asking, decide, streaming
 from ports import free_ports
-from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError, install
+from rmqstore.errors import (
+    CorruptRecordError,
+    OptionError,
+    StoreStateError,
+    UnsupportedFeatureError,
+    install,
+)
 from rmqstore.remoting import Address
 from rmqstore.replica import events
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
 from rmqstore.replica.events import Question, Ticked
-from rmqstore.replica.live_state import wait_of
+from rmqstore.replica.live_state import Phase, wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record
@@ -47,6 +53,26 @@ def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     answered = events.Answered(facts, state.link.source)
     state, _ = decide(state, 100.0, answered, Question.FACTS)
     assert state.link.agreed_low is None
+
+
+def test_an_answer_about_the_end_is_old_once_more_has_come() -> None:
+    for position, is_idle in ((100, True), (0, False)):
+        state, _ = after(streaming(), 1.0, TICK, events.Received(0, 100), events.Written(100, 0))
+        state = asking(state, Question.END)
+        low = position // 2  # retention goes on meanwhile
+        reported = events.BoundsReported(LogBounds(low, position), position)
+        state, _ = decide(state, 2.0, reported, Question.END)
+        assert (state.link.is_idle, state.link.served.low) == (is_idle, low)
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_a_damaged_record_ends_a_copy_unless_the_log_begins_after_it(low: int) -> None:
+    """A broker whose log is new sends its first file to who asks for 0."""
+    damage = CorruptRecordError("the log", 0, "it is no record")
+    state = asking(streaming(now=1.0).with_link(pending=damage), Question.END)
+    reported = events.BoundsReported(LogBounds(low, 100), 0)
+    state, _ = decide(state, 2.0, reported, Question.END)
+    assert (state.phase is Phase.PAUSING) == (low > 0)
 
 
 def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:

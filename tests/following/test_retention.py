@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import goldens
 import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
 from following.followers import (
@@ -27,12 +28,14 @@ from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.replica.retention import (
     OldFiles,
     Retention,
+    delete_built_files,
     first_needed,
     new_begin,
     parse_retention,
 )
 from rmqstore.replica.state import copy_paths, follow_cluster_status, follow_status
 from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.log.commitlog import CommitLog
 from store_builder import Record, Store
 from written import require_valid
@@ -75,6 +78,9 @@ def test_a_mirror_keeps_a_file_of_which_the_broker_has_a_part(tmp_path: Path) ->
             assert new_begin(log, mirror, limit=limit, source_begin=begin) is None
         for begin in (FILE_BYTES, FILE_BYTES + 1):
             assert new_begin(log, mirror, limit=limit, source_begin=begin) == FILE_BYTES
+        (tmp_path / "s" / "commitlog" / f"{FILE_BYTES:020d}").unlink()
+        log.refresh()  # what lies before a gap is left alone
+        assert new_begin(log, mirror, limit=limit, source_begin=FILE_BYTES) is None
 
 
 def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) -> None:
@@ -98,6 +104,20 @@ def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) 
         more(log, 100)
         follow_once(master, target)
     require_exact(target, log, begin)
+
+
+def test_the_newest_file_of_queues_and_index_stays(
+    golden_store: goldens.Golden, tmp_path: Path
+) -> None:
+    """A starting broker goes on from them: a queue without a file would begin at 0 again."""
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    folders = [root / "index", *(root / "consumequeue").glob("*/*")]
+    newest = {folder: max(folder.iterdir()) for folder in folders}
+    assert len(list((root / "index").iterdir())) > 1
+    delete_built_files(Disk(), find_store(root), 1 << 40)
+    assert {folder: [*folder.iterdir()] for folder in folders} == {
+        folder: [path] for folder, path in newest.items()
+    }
 
 
 def test_files_go_by_age_when_all_of_their_messages_are_old(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from broken_stores import Case, findings, lost_of, unserved
 from goldens import Golden
 from rmqstore.inspect.remedies import CheckedStore, by_kind, kind_of
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.config_files import table_of
 from written import require_valid
 
 TRUTH = broken_stores.truth("tiered")
@@ -66,6 +68,35 @@ def test_the_worst_is_that_a_broker_deletes_what_nothing_else_has(
     assert remedy.lines(CheckedStore("/s", "/s --tiered /t"))[1].endswith(
         "rmqstore export /s --tiered /t messages.parquet --mode DROPMALFORMED --ignore-data-loss"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("commitLogFileSegmentTable", {"TierB-1": "44 to 62"}),
+        ("consumeQueueFileSegmentTable", {"TierB-1": "0 to 62"}),  # and deletes its segments
+        (None, {"TierA-0": "0 to 73", "TierA-2": "0 to 90", "TierB-1": "0 to 62"}),
+    ],
+)
+def test_what_the_notes_of_the_broker_lack_is_not_served(
+    copied: Golden, kind: str | None, expected: dict[str, str]
+) -> None:
+    """RocketMQ 5.3.3 was tried with each; without any notes, it makes new ones."""
+    root = copied("tiered")
+    path = root / "config/tieredStoreMetadata.json"
+    notes = table_of(path.read_bytes())
+    if kind is not None:
+        queue = next(name for name in notes[kind] if name.endswith("TierB/1"))
+        del notes[kind][queue][max(notes[kind][queue], key=int)]
+    for name in (path, path.with_name(f"{path.name}.bak")):
+        name.write_text(json.dumps(notes) if kind is not None else "")
+    with rmqstore.open(root, tiered=root / "tieredstore") as store:
+        found = list(verify(store))
+    said = {one.place: one.text for one in found if "does not serve" in one.text}
+    for queue, offsets in expected.items():
+        assert f"does not serve queue offsets {offsets}" in said[queue]
+    assert {kind_of(one) for one in found} <= {"unnoted", "deletes", "tierkeys", "stray"}
+    assert not [one for one in found if kind_of(one) == "stray" and "TierB/1" in one.place]
 
 
 def test_what_the_local_store_still_has_is_named_too(golden_store: Golden, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,11 +15,13 @@ import rmqstore
 import store_builder as build
 from broken_stores import Case, findings
 from goldens import Golden
+from read.lookup.test_pending import DELAY, on_its_way
 from rmqstore.errors import Finding
 from rmqstore.format.layout import TIMER_SLOT, TIMER_SLOTS
 from rmqstore.format.topics import TIMER_TOPIC
 from rmqstore.inspect.remedies import by_kind
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.config_files import table_of
 
 TRUTH = broken_stores.truth("timers")
 UNDELIVERED = re.compile(r"never delivers queue offsets? ([\d, to]+)$")
@@ -103,3 +106,32 @@ def test_a_message_that_was_delivered_at_once_needs_no_slot(
     with rmqstore.open(root) as store:
         found = [one for one in verify(store) if one.part == "timer"]
     assert undelivered(found) == [[0, 7], [8, 100]]
+
+
+@pytest.mark.parametrize("more", [500, None])
+def test_delayed_messages_that_a_broker_takes_for_delivered_are_named(
+    copied: Golden, caplog: pytest.LogCaptureFixture, more: int | None
+) -> None:
+    """RocketMQ 5.3.3 was tried: without the table it delivers all of them, some a second time."""
+    root = copied("live")
+    path = root / "config/delayOffset.json"
+    levels = table_of(path.read_bytes())["offsetTable"]
+    text = json.dumps({"offsetTable": {level: levels[level] + (more or 0) for level in levels}})
+    for name in (path, path.with_name(f"{path.name}.bak")):
+        name.write_text(text if more else "")
+    with rmqstore.open(root) as store:
+        found = [one for one in verify(store) if one.part == "timer"]
+    assert len(found) == (14 if more else 0)  # levels 5 to 18
+    assert all("never delivers" in one.text for one in found)
+    assert ("delivers 19 delayed messages again" in caplog.text) == (more is None)
+
+
+@pytest.mark.parametrize(("offset", "n_findings"), [(1, 0), (2, 1)])
+def test_an_offset_at_the_end_of_its_level_is_that_of_a_broker_that_has_delivered_all(
+    tmp_path: Path, offset: int, n_findings: int
+) -> None:
+    root = build.filled([on_its_way("A", DELAY, DELAY="1")]).write(tmp_path / "s")
+    (root / "config").mkdir()
+    (root / "config/delayOffset.json").write_text(f'{{"offsetTable":{{1:{offset}}}}}')
+    with rmqstore.open(root) as store:
+        assert len([one for one in verify(store) if one.kind == "delay"]) == n_findings

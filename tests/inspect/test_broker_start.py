@@ -11,6 +11,7 @@ import pytest
 
 import rmqstore
 from goldens import Golden
+from rmqstore.inspect.broker_start import misplaced_files
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
 
@@ -165,3 +166,17 @@ def test_a_full_file_of_the_log_is_not_padded(copied: Golden, tmp_path: Path) ->
     with rmqstore.open(root, "a", conf=tmp_path / "broker.conf", truncate=True):
         pass
     assert (root / "commitlog" / ZERO).stat().st_size == 98_304
+
+
+def test_a_file_that_ends_where_its_twin_goes_on_has_other_bytes(
+    copied: Golden, tmp_path: Path
+) -> None:
+    root, second = copied("live"), tmp_path / "log"
+    second.mkdir()
+    whole = (root / "commitlog" / ZERO).read_bytes()
+    for data, kind in ((whole, "twin"), (whole[:50_000], "twins")):
+        (second / ZERO).write_bytes(data)
+        with rmqstore.open(root, commitlogs=[root / "commitlog", second]) as store:
+            found = {one.kind: one.text for one in misplaced_files(store.paths)}
+        assert found.keys() & {"twin", "twins"} == {kind}
+    assert "other bytes from position 50000 on" in found["twins"]

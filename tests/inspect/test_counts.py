@@ -18,6 +18,7 @@ from rmqstore.query.times import time_zone
 
 HOUR_MS = 3_600_000
 TIMES = [0, 1, HOUR_MS - 1, HOUR_MS, 5 * HOUR_MS, 30 * HOUR_MS, 30 * HOUR_MS, 31 * HOUR_MS]
+TIMES += [5 * HOUR_MS + 1]  # the clock is set back
 
 
 @pytest.fixture

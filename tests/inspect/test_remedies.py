@@ -2,18 +2,142 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import broken_stores
 import rmqstore
+import tiers
+from broken_stores import Case
+from command_line import run, success
 from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.inspect.remedies import _REMEDIES, CheckedStore, by_kind
 
-# Behind kind `end` all advice is to cut the log.
-FOUND = [Finding("log", "place", "text", kind) for kind in _REMEDIES if kind != "end"]
+# Behind kind `end` all advice is to cut the log, and with `fewer` none is to build queues.
+FOUND = [
+    Finding("log", "place", "text", kind) for kind in _REMEDIES if kind not in ("end", "fewer")
+]
+
+STORES = ("live", "crash", "batch-cq", "cq-ext", "lmq")
+# Of batch queues that are built over a hole in the log, verify says that units are missing.
+IN_BATCHES = ("batch-cq", "commitlog")
+BROKEN = [
+    case
+    for name in STORES
+    for case in broken_stores.cases(name)
+    if (case.store, case.part) != IN_BATCHES
+]
+ADVICE = re.compile(r"^  .*?(rmqstore (\w+) .*)$", re.MULTILINE)
+
+
+def commands(*store: object) -> dict[str, str]:
+    """Return the commands that verify prints of a store, with their verbs."""
+    return dict(ADVICE.findall(run("verify", *store).stderr))
+
+
+def follow(root: Path, *options: str) -> list[str]:
+    """Type on copies what verify prints; return the outputs of rebuilds.
+
+    None is refused, and after a rebuild no rebuild is advised.
+    """
+    said, whole = [], root.with_name("whole")
+    for command, verb in commands(root, *options).items():
+        shutil.copytree(root, whole)
+        done = run(*shlex.split(command)[1:], *(["--overwrite"] if verb == "export" else []))
+        assert done.exit_code in (0, 1), (command, done.output)
+        assert "error:" not in done.stderr, (command, done.stderr)
+        if verb == "rebuild":
+            said.append(done.output)
+            if "--dry-run" not in command:
+                again = [after for after in commands(root, *options) if " rebuild " in after]
+                assert all(after.endswith("--dry-run") for after in again), (command, again)
+        shutil.rmtree(root)
+        whole.rename(root)
+    return said
+
+
+@pytest.mark.parametrize("case", tiers.split(BROKEN[::41] + BROKEN, len(BROKEN[::41])), ids=str)
+def test_what_is_advised_of_a_broken_store_is_done_and_not_advised_again(
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "s"
+    broken_stores.make(golden_store(case.store), case, root)
+    folders = broken_stores.folders(case, root)
+    options = [word for folder in folders[1:] and folders for word in ("--commitlog", folder)]
+    follow(root, *options)
+
+
+def test_a_store_without_a_lock_is_built_again_once_no_broker_runs(
+    copied: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = copied("crash")
+    monkeypatch.chdir(root.parent)
+    (root / "lock").unlink()
+    assert "that no broker runs on it" in run("verify", root).stderr
+    assert follow(root)
+
+
+@pytest.mark.parametrize("place", ["commitlog", "consumequeue/LivePlain/1", "timerlog"])
+@pytest.mark.parametrize("name", [".DS_Store", "notes.txt", "00000000000000000000.bak"])
+def test_a_file_that_is_none_of_the_stores_is_moved_away(
+    copied: Golden, place: str, name: str
+) -> None:
+    root = copied("live")
+    foreign = root / place / name
+    foreign.write_bytes(bytes(6148))
+    said = run("verify", root)
+    assert "foreign (high, 1):\n" in said.stderr
+    assert str(foreign) in said.stdout
+    assert [*commands(root).values()] == ["verify"]
+    if place == "commitlog":
+        assert str(foreign) in run("rebuild", root).stdout
+    foreign.rename(root.with_name(name))
+    success("verify", root)
+
+
+@pytest.mark.parametrize("parts", [["consumequeue"], ["index"], ["consumequeue", "index"]])
+def test_nothing_is_built_in_sizes_that_the_log_contradicts(
+    tmp_path: Path, parts: list[str]
+) -> None:
+    root, conf = tmp_path / "s", tmp_path / "b.conf"
+    conf.write_text(
+        "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
+        "maxHashSlotNum=100\nmaxIndexNum=400\n"
+    )
+    with rmqstore.create(root, conf=conf) as writer:
+        writer.append(pa.table({"topic": ["T"], "body": [b"x"], "keys": ["k"]}))
+    sizes = {file: file.stat().st_size for file in (root / "consumequeue").glob("*/*/*")}
+    for part in parts:
+        shutil.rmtree(root / part)
+    refused = run("rebuild", root)
+    assert refused.exit_code == 2
+    assert "name the broker's file (-c/--conf)" in refused.stderr
+    assert not any((root / part).exists() for part in parts)
+    if parts != ["index"]:
+        assert "-c/--conf" in run("verify", root).stderr
+    success("rebuild", root, "-c", conf)
+    assert {file: file.stat().st_size for file in sizes} == sizes
+    success("verify", root)
+
+
+def test_a_rebuild_names_topics_that_were_deleted_and_come_back(
+    copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copied("live")
+    topics = root / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace('"LivePlain"', '"Other"'))
+    shutil.rmtree(root / "consumequeue" / "LivePlain")
+    assert "topics that were deleted (LivePlain)" in run("verify", root).stderr + caplog.text
+    caplog.clear()
+    said = run("rebuild", root)
+    assert "have queues again from what the log has of them: LivePlain" in said.stderr + caplog.text
 
 
 def advised(checked: CheckedStore) -> str:
@@ -51,3 +175,12 @@ def test_commands_name_the_parts_that_lie_elsewhere(copied: Golden, tmp_path: Pa
     with rmqstore.open(root, conf=conf) as store:
         checked = CheckedStore.of(store.paths, "/s")
     assert f"rmqstore rebuild /s -c {conf} --commitlog '{log}'\n" in advised(checked)
+
+
+def test_nothing_is_built_from_a_log_before_it_is_cut() -> None:
+    found = [*FOUND, Finding("end", "place", "text", "end")]
+    lines = [
+        line for _, remedy, _ in by_kind(found) for line in remedy.lines(CheckedStore("/s", ""))
+    ]
+    builds = {line.partition("rmqstore rebuild ")[2] for line in lines} - {""}
+    assert builds == {"/s --truncate", "/s --dry-run"}

@@ -265,14 +265,6 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     }
 
 
-def test_each_part_that_verify_names_has_a_remedy(golden_store: Golden) -> None:
-    facts = facts_of(golden_store("one"))
-    parts = ("log", "end", "queue", "index", "config")
-    facts.findings = [Finding(part, "place", "text") for part in parts]
-    page = render([facts], MADE_AT)
-    assert all(remedies._REMEDIES[part].effect in page for part in parts)
-
-
 def test_a_page_of_large_stores_is_small(live: Path) -> None:
     facts = facts_of(live, with_verify=False)
     facts.queues *= 400

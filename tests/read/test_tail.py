@@ -278,6 +278,18 @@ def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path:
         assert tail.ends["B", 0] == 15
 
 
+@pytest.mark.parametrize(("number", "time"), [(5, 100), (40, 5)], ids=["by place", "by time"])
+def test_what_replaced_a_cut_record_lies_behind_it_or_was_stored_later(
+    tmp_path: Path, number: int, time: int
+) -> None:
+    """The clock may be set back while the broker is down, and the new log may be shorter."""
+    store = build.filled(build.Record(store_timestamp=build.T0 + at) for at in range(10))
+    tail = follow(store.write(tmp_path / "s"))
+    tail.poll()
+    cut = LastRecord(store.places[1] * number, build.T0 + time - 1)
+    assert tail.first_after(("T", 0), cut) == 5
+
+
 def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
     times = [build.T0 + number for number in range(60)]
     store = build.filled(build.Record(topic="T", store_timestamp=time) for time in times)

@@ -50,26 +50,6 @@ def units(root: Path, topic: str, queue_id: int) -> np.ndarray[Any, Any]:
     return stored[stored["size"] > 0]
 
 
-def test_a_plain_topic_beside_batch_topics_is_appended_to(root: Path) -> None:
-    before, queues = rows_of(root), files_of(root, "batchconsumequeue")
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        writer.append(messages(10, "Plain", "New"))
-    after = rows_of(root)
-    assert len(after) == len(before) + 10
-    assert [row for row in after if not row["body"].startswith(b"new")] == before
-    assert files_of(root, "batchconsumequeue") == queues
-    require_valid(root)
-
-
-def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
-    before, queues = rows_of(root), files_of(root, "batchconsumequeue")
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        assert not writer.rebuild()
-    assert files_of(root, "batchconsumequeue") == queues
-    assert rows_of(root) == before
-    require_valid(root)
-
-
 @pytest.mark.parametrize("is_ordinary", [False, True], ids=["gone", "of the other kind"])
 def test_a_rebuild_makes_batch_queues_of_topics_whose_records_show_it(
     root: Path, is_ordinary: bool

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+import store_builder as build
 from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.format.text import parse_properties
@@ -126,6 +127,30 @@ def test_round_robin_goes_on_over_batches() -> None:
     maker = MessageMaker(WriteSpec(queue_nums={"T": 3}), turn=1)
     rows = batch(*[{"topic": "T", "body": b"x"}] * 4)
     assert [maker.make(rows).queue_ids.tolist() for _ in range(2)] == [[1, 2, 0, 1], [2, 0, 1, 2]]
+
+
+def test_a_sharding_key_chooses_the_queue_as_javas_remainder_does() -> None:
+    spec = WriteSpec(queue_nums={"T": 6}, queue_selector="hash")
+    keys = ["a", "order-1", "order-17", "polygenelubricants"]
+    hashes = [build.java_hash(key) for key in keys]
+    assert min(hashes) < 0
+    rows = [{"topic": "T", "body": b"x", "shardingKey": key} for key in keys]
+    chosen = MessageMaker(spec).make(batch(*rows)).queue_ids.tolist()
+    assert chosen == [abs(number) % 6 for number in hashes]
+
+
+def test_bodies_from_a_length_on_are_compressed() -> None:
+    spec = WriteSpec(topic="T", compression="zlib", compress_over=100)
+    rows = [{"body": b"x" * length} for length in (99, 100)]
+    assert (MessageMaker(spec).make(batch(*rows)).sys_flags > 0).tolist() == [False, True]
+
+
+def test_what_was_delayed_once_keeps_where_it_came_from() -> None:
+    given = [("REAL_TOPIC", "A"), ("REAL_QID", "3")]
+    rows = [{"properties": given, "delayTimeLevel": level} for level in (0, 1)]
+    kept, delayed = properties(KEEP, *rows)
+    assert (kept["REAL_TOPIC"], kept["REAL_QID"]) == ("A", "3")
+    assert (delayed["REAL_TOPIC"], delayed["REAL_QID"]) == ("T", "1")
 
 
 def test_random_queues_are_those_of_the_topic_and_a_given_one_wins() -> None:

@@ -209,7 +209,6 @@ def decode_chunks(
     *,
     columns: Sequence[str],
     start_offset: int | None = None,
-    end_offset: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of batches, without control records, a chunk at a time.
 
@@ -221,14 +220,13 @@ def decode_chunks(
         batch_headers: some of its headers.
         columns: names of columns of ``schema.RECORD``.
         start_offset: first offset.
-        end_offset: offset after the last one.
 
     Raises:
         MalformedBytesError: a batch contradicts the format. The position is that of the batch in
             the segment. Checksums of batches are not compared, and headers are checked only if they
             are among the columns.
     """
-    for _, chunk in counted_chunks(data, batch_headers, columns, start_offset, end_offset):
+    for _, chunk in counted_chunks(data, batch_headers, columns, start_offset, None):
         yield chunk
 
 

@@ -151,6 +151,7 @@ FLAGS: Final[dict[str, Flag]] = {
     "brokers": Flag(
         "--brokers", more="a .json or .toml file, or a JSON object", metavar="FILE",
         is_eager=True,  # an id may be the first word then
+        expose_value=False, callback=keep,
     ),
     "commitlogs": Flag("--commitlog", more=REPEATED, multiple=True, **_FOLDER),
     "consumequeue": Flag("--consumequeue", **_FOLDER),

@@ -68,7 +68,6 @@ _OFFSETS = pa.schema(
 @some_bodies
 def query(
     paths: tuple[Path, ...],
-    brokers: str | None,
     topics: tuple[str, ...],
     timestamp: str | None,
     columns: str | None,
@@ -85,7 +84,7 @@ def query(
     named = [name for name in ("msg_key", "msg_id", "msg_tags") if lookup[name]]
     if len(named) + (timestamp is not None) != 1:
         raise click.UsageError("give one of -k, -m, --tags and --time")
-    with open_as_one(paths, brokers) as store:
+    with open_as_one(paths) as store:
         if timestamp is not None:
             others = ("starting_timestamp", "ending_timestamp", "index_only", "queue_ids")
             if columns or bodies or any(lookup[name] for name in others):
@@ -217,7 +216,6 @@ def _messages(
 @some_bodies
 def get(
     paths: tuple[Path, ...],
-    brokers: str | None,
     ids: tuple[str, ...],
     topics: tuple[str, ...],
     columns: str | None,
@@ -233,7 +231,7 @@ def get(
     """
     names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
-    with open_as_one(paths, brokers) as opened, progress_bar("searching", stays=False) as progress:
+    with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
         chosen = topic_arguments(opened, topics, (), include_system_topics=True, by_log=False)
         results = [find_messages(store, ids, chosen, progress) for store in each_store(opened)]
     found = pa.concat_tables([result.table(schema) for result in results])
@@ -255,7 +253,6 @@ def get(
 @gives_rows()
 def trace_message(
     paths: tuple[Path, ...],
-    brokers: str | None,
     message_id: str,
     columns: str | None,
     output: Output,
@@ -266,7 +263,7 @@ def trace_message(
     retries and dead letters. There is a row for each record and each group that consumes its topic.
     PATH may be several stores, because a retry may lie at another broker than its origin.
     """
-    with open_as_one(paths, brokers) as opened, progress_bar("searching", stays=False) as progress:
+    with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
         stores = each_store(opened)
         tables = []
         not_found: MessageNotFoundError | None = None

@@ -21,9 +21,7 @@ from rmqstore.inspect.report import gather, render, require_libraries
 @store_paths
 @options("page", "with_verify", "overwrite", "quiet")
 @ends_clearly
-def report(
-    paths: tuple[Path, ...], brokers: str | None, page: Path, with_verify: bool, overwrite: bool
-) -> None:
+def report(paths: tuple[Path, ...], page: Path, with_verify: bool, overwrite: bool) -> None:
     """Write a page about stores: topics, rates, queues, groups, files and findings of verify.
 
     The page is one HTML file that needs no network. The exit code is 1 if there are findings.
@@ -34,7 +32,7 @@ def report(
     if len({*map(str, paths)}) < len(paths):
         raise OptionError("a store is named twice")
     require_new(page, overwrite=overwrite)
-    with open_stores(paths, brokers) as stores:
+    with open_stores(paths) as stores:
         for store in stores:
             root = store.paths.root
             if isinstance(root, Path) and page.resolve().is_relative_to(root.resolve()):

@@ -61,7 +61,6 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"  # of a tab
 @gives_rows()
 def stat(
     paths: tuple[Path, ...],
-    brokers: str | None,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     include_system_topics: bool,
@@ -76,7 +75,7 @@ def stat(
     in controller mode the epochs of its log follow. The exit code is 1 if a queue is damaged.
     PATH may be several stores, of which one of each broker is shown.
     """
-    with open_as_one(paths, brokers) as store:
+    with open_as_one(paths) as store:
         stores = each_store(store)
         chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=False)
         if per is not None:
@@ -158,7 +157,6 @@ def _show_kinds(stores: Sequence[MessageStore]) -> None:
 @some_bodies
 def dump(
     paths: tuple[Path, ...],
-    brokers: str | None,
     ignore_log_end: bool,
     columns: str | None,
     follow: bool,
@@ -174,7 +172,7 @@ def dump(
     damaged = _DamagedRows()
     if follow:
         output.require_live()
-    opened = open_any(paths, brokers, ignore_log_end=ignore_log_end)
+    opened = open_any(paths, ignore_log_end=ignore_log_end)
     with opened as store, ExitStack() as stack:
         if columns is None and output.is_table:
             columns = columns_of_tables(store, _COLUMNS)
@@ -272,7 +270,6 @@ def _with_progress(
 @some_bodies
 def export_messages(
     paths: tuple[Path, ...],
-    brokers: str | None,
     target: Path,
     file_format: str | None,
     verbatim: bool,
@@ -297,7 +294,7 @@ def export_messages(
     output = Output.checked(file_format, target, overwrite=overwrite)
     output = output._replace(fails_if_empty=fail_if_empty)
     with (
-        open_any(paths, brokers, ignore_log_end=ignore_log_end) as store,
+        open_any(paths, ignore_log_end=ignore_log_end) as store,
         progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan"]]) as progress,
     ):
         columns = columns_to_read(columns, bodies)

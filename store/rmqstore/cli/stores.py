@@ -29,8 +29,9 @@ from rmqstore.store.scan import Messages
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """The options that locate a store, beside its path."""
+    """The options that locate a store, or the stores of a cluster, beside their paths."""
 
+    brokers: str | None  # a table of the stores of several brokers
     confs: tuple[BrokerSettings, ...]  # the brokers' properties files, one for one store
     commitlogs: tuple[str, ...]  # what lies outside of the root
     consumequeue: str | None
@@ -102,7 +103,7 @@ def _paths_and_ids(
 ) -> tuple[str, ...]:
     if context.resilient_parsing:
         return words
-    is_named = context.meta.get(CONFS) or context.params.get("brokers")
+    is_named = context.meta.get(CONFS) or context.meta.get(f"{KEPT}brokers")
     paths = tuple(takewhile(lambda word: is_uri(word) or LOCAL.exists(word), words))
     if not paths and not is_named:
         if not words:
@@ -197,23 +198,21 @@ def _with_stores(command: Command, confs: str) -> Command:
 
 @contextmanager
 def open_as_one(
-    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
+    paths: Sequence[Path], *, ignore_log_end: bool = False
 ) -> Iterator[MessageStore | StoreCluster]:
     """Open the only store that the arguments of a command name, or several as one."""
-    with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:
+    with open_stores(paths, ignore_log_end=ignore_log_end) as stores:
         yield stores[0] if len(stores) == 1 else StoreCluster(stores)
 
 
 @contextmanager
-def open_any(
-    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool
-) -> Iterator[Messages]:
+def open_any(paths: Sequence[Path], *, ignore_log_end: bool) -> Iterator[Messages]:
     """Do the same for a command that also reads running brokers."""
-    if len(paths) != 1 or brokers is not None or not is_live(paths[0]):
-        with open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store:
+    given = given_options()
+    if len(paths) != 1 or given.brokers is not None or not is_live(paths[0]):
+        with open_as_one(paths, ignore_log_end=ignore_log_end) as store:
             yield store
         return
-    given = given_options()
     if ignore_log_end or given.confs or given.for_one_store:
         raise OptionError(f"{paths[0]}: options of stores have no meaning with running brokers")
     with open_for(str(paths[0]), storage_options=given.storage_options) as cluster:
@@ -227,12 +226,12 @@ def each_store(opened: MessageStore | StoreCluster) -> list[MessageStore]:
 
 @contextmanager
 def open_stores(
-    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
+    paths: Sequence[Path], *, ignore_log_end: bool = False
 ) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
     given = given_options()
     paths = [*map(path_of, dict.fromkeys(expanded(paths, given.storage_options)))]
-    by_broker = {} if brokers is None else read_brokers(brokers)
+    by_broker = {} if given.brokers is None else read_brokers(given.brokers)
     names = names_by_path(
         {name: expanded(folders, given.storage_options) for name, folders in by_broker.items()}
     )
@@ -243,7 +242,7 @@ def open_stores(
         to_open = [(path, None, None) for path in paths]
         to_open += [(path_of(path), name, None) for path, name in names.items()]
         to_open += [(None, None, conf) for conf in given.confs]
-    elif not paths and brokers is None and not given.confs:
+    elif not paths and given.brokers is None and not given.confs:
         context = click.get_current_context()
         argument = next(param for param in context.command.params if param.name == "paths")
         hint = "Name stores by PATH..., or by --brokers, or by --conf."

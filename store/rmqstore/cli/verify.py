@@ -15,6 +15,7 @@ from rmqstore.cli.output import Output, gives_findings, gives_rows, show_finding
 from rmqstore.cli.stores import given_options, open_store, store_path
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
+from rmqstore.inspect.broker_start import misplaced_files
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.remedies import CheckedStore, by_kind
@@ -71,7 +72,9 @@ def verify(path: Path, output: Output) -> None:
             compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
         elif not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
-        checked = CheckedStore.of(store.paths, str(path), None if tiered is None else str(tiered))
+        if findings:
+            named = None if tiered is None else str(tiered)
+            checked = CheckedStore.of(store.paths, str(path), named)
         for kind, remedy, of_kind in by_kind(findings):
             click.echo(f"{kind} ({remedy.severity}, {len(of_kind)}):", err=True)
             for line in remedy.lines(checked):
@@ -117,11 +120,11 @@ def rebuild(
         raise OptionError("--tiered: rebuild is for the local store; leave it out")
     if given.storage_options and not is_uri(path):  # opening the latter says more
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
+    with err_console.status(f"looking for the end of the log of {path}"):
+        lines = planned_rebuild(
+            path, truncate=truncate, broker_stopped=broker_stopped, **given.folders
+        )
     if dry_run or must_ask(yes=yes):
-        with err_console.status(f"looking for the end of the log of {path}"):
-            lines = planned_rebuild(
-                path, truncate=truncate, broker_stopped=broker_stopped, **given.folders
-            )
         confirm(lines, "Rebuild?", dry_run=dry_run)
     with err_console.status(f"looking for the end of the log of {path}"):
         store = open_for(
@@ -130,6 +133,7 @@ def rebuild(
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:
+        findings += misplaced_files(built.paths)
         has_records = n_written(built.parts.log, [built.parts.log_slice()]) > 0
         n_queues = len({file.parent for file in files_of_queues(built.paths)})
     text = "nothing was built, as the CommitLog has no record"

@@ -130,7 +130,6 @@ def show_topics(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - argume
 @gives_rows()
 def groups(
     paths: tuple[Path, ...],
-    brokers: str | None,
     consumer_group: str | None,
     where: str | None,
     output: Output,
@@ -139,7 +138,7 @@ def groups(
     """Show what consumer groups have consumed of each queue, and their lag."""
     if consumer_group is not None:
         known: set[str] = set()
-        with open_stores(paths, brokers) as stores:
+        with open_stores(paths) as stores:
             for store in stores:
                 rows = store.view("groups", columns="consumerGroup").read_all()
                 known.update(rows.column("consumerGroup").to_pylist())
@@ -148,7 +147,7 @@ def groups(
             raise OptionError(f"`consumer_group` {consumer_group}: no store knows it; {nearest}")
         of_group = _equals("consumerGroup", consumer_group)
         where = of_group if where is None else f"{of_group} AND ({where})"
-    _show("groups", output, paths=paths, brokers=brokers, where=where, **chosen)
+    _show("groups", output, paths=paths, where=where, **chosen)
 
 
 @main.command("brokers")
@@ -166,15 +165,13 @@ def show_brokers(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - argum
 @options("columns")
 @ends_clearly
 @gives_rows()
-def describe_stores(
-    paths: tuple[Path, ...], brokers: str | None, columns: str | None, output: Output
-) -> None:
+def describe_stores(paths: tuple[Path, ...], columns: str | None, output: Output) -> None:
     """Show what a store is: kind, broker, state, sizes of files, where its log begins and ends.
 
     A table has a line for each of these and a column for each store, the other formats a row for
     each store.
     """
-    with open_stores(paths, brokers) as stores:
+    with open_stores(paths) as stores:
         rows = describe(stores)
     if columns is not None:
         rows = rows.select(select_described(columns))
@@ -209,7 +206,6 @@ def _show(
     output: Output,
     *,
     paths: tuple[Path, ...],
-    brokers: str | None,
     columns: str | None,
     topics: tuple[str, ...] = (),
     include_system_topics: bool = False,
@@ -227,7 +223,7 @@ def _show(
     chosen = cast("ViewArguments", {**given, **named})
     if include_system_topics:
         chosen["include_system_topics"] = True
-    with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:
+    with open_stores(paths, ignore_log_end=ignore_log_end) as stores:
         source: MessageStore | StoreCluster = stores[0]
         if len(stores) > 1:
             source = StoreCluster(stores)
@@ -242,7 +238,6 @@ def _show(
 @gives_rows()
 def assign(
     paths: tuple[Path, ...],
-    brokers: str | None,
     group_of_clients: str,
     clients: tuple[str, ...],
     topics: tuple[str, ...],
@@ -264,7 +259,7 @@ def assign(
         "rooms": rooms or None,
     }
     named = topics_of_views(topics, include_system_topics=False)
-    with open_stores(paths, brokers) as stores:
+    with open_stores(paths) as stores:
         arguments = cast("ViewArguments", chosen | named)
         rows = StoreCluster(stores).view("assignments", columns=columns, **arguments)
         output.write(rows.schema, rows)
@@ -275,20 +270,9 @@ def assign(
 @options("topics", "include_system_topics", "columns")
 @ends_clearly
 @gives_rows()
-def routes(
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    topics: tuple[str, ...],
-    include_system_topics: bool,
-    columns: str | None,
-    output: Output,
-) -> None:
+def routes(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments of _show
     """Show what a name server answers for each topic, as far as its brokers' stores show it.
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """
-    named = topics_of_views(topics, include_system_topics=include_system_topics)
-    named["include_system_topics"] = include_system_topics
-    with open_stores(paths, brokers) as stores:
-        rows = StoreCluster(stores).view("routes", columns=columns, **named)
-        output.write(rows.schema, rows)
+    _show("routes", output, **chosen)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,15 @@ class FrameNumbers(NamedTuple):
     term: int  # never falls
 
 
-class Framing(Protocol):
-    """One way to frame records.
+def stop_before_end(buf: Bytes, position: int) -> Stop:
+    """Return the kind of bytes that are too few for a blank."""
+    kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
+    left = len(buf) - position
+    return Stop(kind, f"{left} bytes are left, too few for a record or a blank")
+
+
+class RecordFraming:
+    """The framing of a CommitLog: a record is its own frame.
 
     The first eight bytes of a frame, and of the blank that closes a file, are two integers of four
     bytes: a size and a magic.
@@ -76,73 +83,9 @@ class Framing(Protocol):
         keeps_torn_records: whether a recovery keeps a record whose body is torn. The frame is
             valid, and the record is in no queue.
         clears_blanks: whether all bytes of a blank are written, so that no old record is in them.
+
+    Source: CommitLog.java.
     """
-
-    head_bytes: int
-    size_word: int
-    raw_magics: tuple[np.int32, ...]
-    blank_magic: int
-    min_bytes: int
-    keeps_torn_records: bool
-    clears_blanks: bool
-
-    def follow(
-        self, buf: Bytes, start: int, end: int, base: int, after: FrameNumbers | None
-    ) -> tuple[Positions, int]:
-        """Walk frame by frame, as the reference for all faster walks.
-
-        Args:
-            buf: uint8 (nbytes,), one file.
-            start: where a frame begins.
-            end: frames that begin before this position are walked.
-            base: physical offset of the buffer's first byte.
-            after: the numbers of the frame before the first one, None if they are not known.
-
-        Returns:
-            The starts of the frames, int64 (n,), and the position where the walk ended.
-        """
-
-    def follow_by_size(self, buf: Bytes, start: int, end: int) -> tuple[Positions, int]:
-        """Walk as :meth:`follow` does, but look only at the magic and the size of each frame."""
-
-    def refused_rows(
-        self,
-        buf: Bytes,
-        frames: Positions,
-        physical_base: int | Positions,
-        firsts: Positions,
-        after: FrameNumbers | None = None,
-    ) -> Positions:
-        """Return the rows of the frames that :meth:`follow` would refuse, rising.
-
-        Args:
-            buf: uint8 (nbytes,).
-            frames: int64 (n,), starts of frames as :meth:`follow_by_size` finds them.
-            physical_base: physical offset of the buffer's first byte; (n,) if it is another for
-                each frame.
-            firsts: the rows, rising, that are the first ones of a chain.
-            after: the numbers of the frame before the first row, None if they are not known.
-        """
-
-    def numbers(self, buf: Bytes, frame: int) -> FrameNumbers | None:
-        """Return the numbers of a frame, None if frames of this kind have none."""
-
-    def stop(self, buf: Bytes, position: int, base: int, after: FrameNumbers | None) -> Stop:
-        """Return the kind of bytes at a position without a frame."""
-
-    def is_blank(self, magic: int, size: int, left: int) -> bool:
-        """Return whether a blank has this magic and size where this many bytes are left."""
-
-
-def stop_before_end(buf: Bytes, position: int) -> Stop:
-    """Return the kind of bytes that are too few for a blank."""
-    kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
-    left = len(buf) - position
-    return Stop(kind, f"{left} bytes are left, too few for a record or a blank")
-
-
-class RecordFraming:
-    """The framing of a CommitLog: a record is its own frame. Source: CommitLog.java."""
 
     head_bytes = 0
     size_word = 0
@@ -155,11 +98,27 @@ class RecordFraming:
     def follow(
         self, buf: Bytes, start: int, end: int, _base: int, _after: FrameNumbers | None
     ) -> tuple[Positions, int]:
-        """Walk record by record: magic and size are all that a record is refused for."""
+        """Walk frame by frame, as the reference for all faster walks.
+
+        Magic and size are all that a record is refused for.
+
+        Args:
+            buf: uint8 (nbytes,), one file.
+            start: where a frame begins.
+            end: frames that begin before this position are walked.
+            _base: physical offset of the buffer's first byte.
+            _after: the numbers of the frame before the first one, None if they are not known.
+
+        Returns:
+            The starts of the frames, int64 (n,), and the position where the walk ended.
+        """
         return self.follow_by_size(buf, start, end)
 
     def follow_by_size(self, buf: Bytes, start: int, end: int) -> tuple[Positions, int]:
-        """Walk record by record. Source: CommitLog.java#recoverNormally."""
+        """Walk as :meth:`follow` does, but look only at the magic and the size of each frame.
+
+        Source: CommitLog.java#recoverNormally.
+        """
         view = buf.data
         starts = []
         position = start
@@ -182,15 +141,27 @@ class RecordFraming:
         _firsts: Positions,
         _after: FrameNumbers | None = None,
     ) -> Positions:
-        """Return no rows; see :meth:`follow`."""
+        """Return the rows of the frames that :meth:`follow` would refuse, rising: none here.
+
+        Args:
+            _buf: uint8 (nbytes,).
+            _frames: int64 (n,), starts of frames as :meth:`follow_by_size` finds them.
+            _physical_base: physical offset of the buffer's first byte; (n,) if it is another for
+                each frame.
+            _firsts: the rows, rising, that are the first ones of a chain.
+            _after: the numbers of the frame before the first row, None if they are not known.
+        """
         return np.empty(0, np.int64)
 
     def numbers(self, _buf: Bytes, _frame: int) -> FrameNumbers | None:
-        """Return None."""
+        """Return the numbers of a frame: a record has none."""
         return None
 
     def stop(self, buf: Bytes, position: int, _base: int, _after: FrameNumbers | None) -> Stop:
-        """Return what stands at a position. Source: CommitLog.java#checkMessageAndReturnSize."""
+        """Return the kind of bytes at a position without a frame.
+
+        Source: CommitLog.java#checkMessageAndReturnSize.
+        """
         left = len(buf) - position
         if left < FRAME_HEAD.itemsize:
             return stop_before_end(buf, position)
@@ -215,7 +186,7 @@ class RecordFraming:
         return magic == BLANK_MAGIC and size <= left
 
 
-RECORDS: Framing = RecordFraming()
+RECORDS: Final = RecordFraming()
 
 
 class _Entry(NamedTuple):
@@ -234,6 +205,8 @@ class _Entry(NamedTuple):
 
 class EntryFraming:
     """The framing of a DLedger log.
+
+    :class:`RecordFraming` describes the attributes and the methods.
 
     The rules are those by which DLedger finds the end of its log. It looks at headers of
     entries alone, so a torn body is damage of one record.
@@ -385,4 +358,6 @@ def _refuse(entry: _Entry, offset: int, left: int, after: FrameNumbers | None) -
     return ""
 
 
-ENTRIES: Framing = EntryFraming()
+ENTRIES: Final = EntryFraming()
+
+Framing: TypeAlias = RecordFraming | EntryFraming

@@ -129,7 +129,7 @@ def check_record(
         check_crc: whether to compare the body CRC, and the record CRC if the properties hold one.
         check_record_crc: whether the record CRC is among these.
         expected: what the queue unit that points to the record says. The place of the unit is the
-            message's queue offset; that of the record may be higher, not lower.
+            message's queue offset, whatever the record names.
 
     Raises:
         MalformedBytesError: the record is damaged; the error names the first fault.
@@ -148,9 +148,6 @@ def check_record(
     if expected is not None:
         require(int(fixed["total_size"]), expected.size, "total size")
         require(int(fixed["queue_id"]), expected.queue_id, "queue id")
-        if int(fixed["queue_offset"]) < expected.queue_offset:
-            text = f"queue offset is {int(fixed['queue_offset'])}, not {expected.queue_offset}"
-            raise MalformedBytesError(position, text)
         require(parts.topic, expected.topic.encode(), "topic")
     if check_crc:
         require(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")

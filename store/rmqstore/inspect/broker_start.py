@@ -42,10 +42,8 @@ from rmqstore.storage.files.paths import (
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import kept_end
-from rmqstore.storage.queue.queue import records_end
-from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.recovery.log_end import find_log_end
+from rmqstore.storage.queue.queue_set import built_end, open_files
+from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -57,34 +55,38 @@ _MESSAGE = '"length not matched message store config value"'
 class BrokerStart(NamedTuple):
     """Where a starting broker ends the log, and from where on it builds units and items.
 
-    Both are physical offsets. Of records before ``built_from`` it builds nothing: a unit that is
-    missing stays missing.
+    Of records before ``built_from`` it builds nothing: a unit that is missing stays missing.
     """
 
-    log_end: int
-    built_from: int
+    log_end: LogEnd
+    built_from: int  # physical offset
     keys_until: int  # store time, ms; it deletes index files with later records
     cuts_queues: bool = False  # whether it looks for units that lead behind the end of the log
 
 
 def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart | None:
-    """Return what a starting broker would do; None for queues or a log of another kind."""
-    if log.entry_segments or paths.rocksdb_queues is not None:
+    """Return what a starting broker would do; None for a log or queues that are not read.
+
+    It takes the log for built up to the last record that any queue has, of whichever kind.
+    """
+    if log.entry_segments or ends.why_unread is not None:
         return None
     end = ends.log_end
     if end is not None:
         keys_until = read_checkpoint(paths).index_msg_timestamp
-        return BrokerStart(end.physical_offset, end.scanned_from, keys_until)
-    units_end = -1
-    for key in paths.queue_folders.queues():
+        return BrokerStart(end, end.scanned_from, keys_until)
+    in_rocksdb = ends.in_rocksdb
+    units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
+    for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
         with closing(open_files(paths, *key)) as queue:
-            units_end = max(units_end, records_end(queue, kept_end(queue, FOREVER)))
+            units_end = max(units_end, built_end(queue))
     start = log.min_offset
     for segment in log.segments:
         if segment.start <= max(units_end, 0):
             start = segment.start
-    log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
-    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues=units_end >= log_end)
+    log_end = find_log_end(log, Checkpoint.all_safe(), start)
+    cuts_queues = units_end >= log_end.physical_offset
+    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues)
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
@@ -112,7 +114,7 @@ def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
     Source: TimerLog.java#load; BrokerController.java#recoverAndInitService.
     """
     for finding in _refused("timer", paths, [paths.timer_log]):
-        yield finding._replace(kind="timer")
+        yield finding if finding.kind == "foreign" else finding._replace(kind="timer")
 
 
 class _File(NamedTuple):
@@ -161,9 +163,11 @@ def _refused(
         if start is None:
             text = "the name of the file is not an offset of 20 digits: a broker does not start"
             stem = path.name.partition(".")[0]
+            kind = "foreign"
             if name_to_offset(stem) is not None and not paths.storage.exists(path.parent / stem):
                 text += f"; there is no file {stem}, so it may be this one"
-            yield Finding(part, str(path), text, "start")
+                kind = "start"
+            yield Finding(part, str(path), text, kind)
             continue
         if expected and start % expected:
             text = (

@@ -14,7 +14,7 @@ from typing import Final, Unpack
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, number_of
+from rmqstore.errors import RmqStoreError, StoreStateError, number_of
 from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.query.arguments import FolderArguments
@@ -31,9 +31,10 @@ from rmqstore.write.existing_store import (
     require_local,
     require_no_old_broker,
     require_writable,
+    why_sizes_unknown,
 )
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.repairer import plan_rebuild
+from rmqstore.write.repairer import RebuildPlan, plan_rebuild
 from rmqstore.write.verbatim import verbatim_columns
 
 _FEW: Final = 8  # topics, and queues of a topic, of which more are not listed
@@ -53,11 +54,11 @@ def planned_rebuild(
         UnsupportedFeatureError: the store is of a kind that cannot be written.
         StoreLockedError: a broker or a writer has the store.
         CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
-        StoreStateError: times of delivery follow a table of levels that nothing shows.
+        StoreStateError: times of delivery follow a table of levels that nothing shows, or files
+            are missing whose sizes nothing shows.
     """
-    paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
-    sizes.require_delay_levels()
-    plan = plan_rebuild(paths, sizes, truncate=truncate)
+    paths = find_store(path, **folders)
+    plan = plan_of(paths, truncate=truncate, broker_stopped=broker_stopped)
     # Queues that only records of the log name count too. Damage hides how many there will be. The
     # plan says where the log ends, so the reader need not look for it, and warn of it, once more.
     with suppress(RmqStoreError), open_for(path, ignore_log_end=True, **folders) as store:
@@ -66,17 +67,29 @@ def planned_rebuild(
     return plan.lines()
 
 
-def _writable(
-    path: str | os.PathLike[str], folders: FolderArguments, *, broker_stopped: bool
-) -> tuple[StorePaths, StoreConfig]:
-    """Return a store that a writer may open, and the sizes of its files."""
-    paths = find_store(path, **folders)
+def plan_of(paths: StorePaths, *, truncate: bool, broker_stopped: bool) -> RebuildPlan:
+    """Return what a rebuild of a store would change.
+
+    Raises:
+        RmqStoreError: the rebuild would be refused, as :func:`planned_rebuild` says.
+    """
+    sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped)
+    sizes.require_delay_levels()
+    with closing(CommitLog(paths.commitlogs)) as log:
+        why = why_sizes_unknown(paths, log, sizes)
+    if why:
+        raise StoreStateError(why)
+    return plan_rebuild(paths, sizes, truncate=truncate)
+
+
+def _sizes_of_writable(paths: StorePaths, *, broker_stopped: bool) -> StoreConfig:
+    """Return the sizes of the files of a store that a writer may open."""
     require_local(paths)
     if not broker_stopped:
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        return paths, existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
+        return existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
 
 
 def planned_append(
@@ -110,7 +123,8 @@ def planned_append(
     nums: dict[str, int] = {}
     release: BrokerRelease | None = None
     if is_store(path, **folders):
-        paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
+        paths = find_store(path, **folders)
+        sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped)
         release = BrokerRelease(paths, CommitLog(paths.commitlogs), spec.broker_version)
         plan = plan_rebuild(paths, sizes)
         nums = queue_nums(paths)

@@ -6,15 +6,16 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import current_zone
+from rmqstore.read.stored_times import UNREADABLE, runs_by_class
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -64,34 +65,58 @@ def _counts(
 ) -> Iterable[tuple[int | None, int]]:
     """Yield the start of each hour or day of a queue, ms, and the number of its messages.
 
-    None stands for the start where the store time of a message cannot be read.
+    None stands for the start where the store time of a message cannot be read. Where a clock was
+    set back, an hour comes again.
     """
-    parts = store.parts
-    length = _LENGTHS[unit]
-    at, end = store.queue_range(topic, queue_id)
-    while at < end:
-        try:
-            stored = parts.store_queues.stored_at(topic, queue_id, at)
-        except (CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError):
-            yield None, 1
-            at += 1
-            continue
+    queues, periods = store.parts.store_queues, _Periods(unit)
+    runs = store.parts.retry(
+        lambda: [
+            run
+            for part in queues.parts(topic, queue_id)
+            for run in runs_by_class(part, periods.numbers)
+        ]
+    )
+    for start, end, number in runs:
+        begin = None if number == UNREADABLE else periods.starts[number]
+        yield begin, queues.n_messages(topic, queue_id, start, end)
+
+
+class _Periods:
+    """The hours or days of the current time zone that times lie in, numbered as they are met.
+
+    Attributes:
+        starts: when each begins, ms.
+    """
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self.starts: list[int] = []
+        self._numbers: dict[int, int] = {}  # by start
+
+    def numbers(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the hour or day of each time, (n,)."""
+        numbers = np.full(len(times), -1, np.int64)
+        while len(left := np.flatnonzero(numbers < 0)):
+            start, stop = self._around(int(times[left[0]]))
+            if start not in self._numbers:
+                self._numbers[start] = len(self.starts)
+                self.starts.append(start)
+            inside = left[(times[left] >= start) & (times[left] < stop)]
+            numbers[inside] = numbers[left[0]] = self._numbers[start]
+        return numbers
+
+    def _around(self, stored: int) -> tuple[int, int]:
+        """Return when the hour or day of a time begins and when the next one does."""
         # A day need not have 24 hours: it ends where the next date begins.
         try:
             moment = datetime.fromtimestamp(stored / 1000, current_zone())
             first = moment.replace(minute=0, second=0, microsecond=0)
-            if unit == HOUR:
+            if self._unit == HOUR:
                 start = round(first.timestamp()) * 1000
-                stop = start + length
-            else:
-                midnight = first.replace(hour=0, fold=0)
-                start = round(midnight.timestamp()) * 1000
-                stop = round((midnight + timedelta(days=1)).timestamp()) * 1000
+                return start, start + _LENGTHS[HOUR]
+            midnight = first.replace(hour=0, fold=0)
+            stop = midnight + timedelta(days=1)
+            return round(midnight.timestamp()) * 1000, round(stop.timestamp()) * 1000
         except (OverflowError, ValueError, OSError):  # at the edge of the calendar
-            start = stored - stored % length
-            stop = start + length
-        queues = parts.store_queues
-        search = partial(queues.at_time, topic, queue_id, stop, (at + 1, end), tolerant=True)
-        following = parts.retry(search)
-        yield start, queues.n_messages(topic, queue_id, at, following)
-        at = following
+            start = stored - stored % _LENGTHS[self._unit]
+            return start, start + _LENGTHS[self._unit]

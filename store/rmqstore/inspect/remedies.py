@@ -11,10 +11,11 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
 
-from rmqstore.errors import Finding, UnsupportedFeatureError
+from rmqstore.errors import Finding, RmqStoreError, StoreLockedError, StoreStateError
+from rmqstore.inspect.changes import plan_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.write.existing_store import require_local, require_writable
+from rmqstore.write.existing_store import require_no_old_broker
 
 Severity: TypeAlias = Literal["high", "medium", "low"]
 
@@ -26,11 +27,15 @@ class CheckedStore(NamedTuple):
         path: its path and the options that name its parts elsewhere, as a shell takes them.
         source: the same, with its tiered storage.
         why_not_rebuilt: why its queues and index cannot be built again, "" if they can.
+        before_rebuild: what to see to before they are built again, "" for nothing.
+        rebuild_options: the options that the command for it needs, each after a space.
     """
 
     path: str
     source: str
     why_not_rebuilt: str = ""
+    before_rebuild: str = ""
+    rebuild_options: str = ""
 
     @classmethod
     def of(cls, paths: StorePaths, path: str, tiered: str | None = None) -> CheckedStore:
@@ -47,10 +52,16 @@ class CheckedStore(NamedTuple):
         named = join(words)
         source = named if tiered is None else f"{named} --tiered {quote(tiered)}"
         try:
-            require_local(paths)
-            require_writable(paths)
-        except UnsupportedFeatureError as err:
+            # Where a log has to be cut first, the remedies say so.
+            plan_of(paths, truncate=True, broker_stopped=True)
+        except StoreLockedError:
+            return cls(named, source, before_rebuild=_STOP)
+        except RmqStoreError as err:
             return cls(named, source, str(err))
+        try:
+            require_no_old_broker(paths)
+        except StoreStateError:
+            return cls(named, source, "", _NO_LOCK, " --broker-stopped")
         return cls(named, source)
 
 
@@ -71,10 +82,14 @@ class Remedy(NamedTuple):
         names = {"PATH": checked.path, "SOURCE": checked.source}
         steps = []
         for text, command in ((self.advice, self.command), (self.then, self.last_command)):
-            if command.startswith("rmqstore rebuild") and checked.why_not_rebuilt:
+            typed = re.sub("PATH|SOURCE", lambda found: names[found[0]], command)
+            is_rebuild = command.startswith("rmqstore rebuild")
+            if is_rebuild and checked.why_not_rebuilt:
                 steps.append((_NOT_REBUILT.format(checked.why_not_rebuilt), ""))
+            elif is_rebuild:
+                said = f"{checked.before_rebuild} {text}".strip()
+                steps.append((said, typed + checked.rebuild_options))
             elif text:
-                typed = re.sub("PATH|SOURCE", lambda found: names[found[0]], command)
                 steps.append((text, typed))
         return steps
 
@@ -85,9 +100,19 @@ class Remedy(NamedTuple):
 
 
 _REBUILD = "rmqstore rebuild PATH"
+_WOULD_LEAVE_OUT = "Building the queues again would mend this, and leave out messages: see above."
 _NOT_REBUILT = (
-    "rmqstore does not build this store again: {}. A replica of the broker or a backup may have "
-    "what is missing."
+    "rmqstore does not build this store again as it is: {}. A replica of the broker or a backup "
+    "may have what is missing."
+)
+_STOP = "A broker or a writer has the store: stop it first."
+_NO_LOCK = (
+    "The store was not closed and has no lock file, and brokers before 4.2 make none: look first "
+    "that no broker runs on it, which --broker-stopped affirms."
+)
+_IS_BUILT = (
+    "Nothing brings their bytes back but a replica or a backup. Building queues and index again "
+    "would change nothing."
 )
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
@@ -101,6 +126,16 @@ _REMEDIES = {
         "Get the newest segment of its CONSUME_QUEUE from a backup, put it in its place, and check "
         "again:",
         "rmqstore verify SOURCE",
+    ),
+    "unnoted": Remedy(
+        "high",
+        "The notes of a broker lack segments in tiered storage. It reads none of them, and may "
+        "write on where they begin, so they are worth more than what it makes of them.",
+        "Do not start the broker, and leave them in their place. Get tieredStoreMetadata.json from "
+        "a backup that is as new as they are, put it in the place of both files, and check again:",
+        "rmqstore verify SOURCE",
+        "Without one, copy the messages out:",
+        "rmqstore export SOURCE messages.parquet --mode DROPMALFORMED --ignore-data-loss",
     ),
     "lost": Remedy(
         "high",
@@ -120,9 +155,19 @@ _REMEDIES = {
         "Move a folder away. Do not delete a file, which loses what it holds. Get it from a backup "
         "or from a replica of this broker, or give it back its name, and check again:",
         "rmqstore verify PATH",
-        "If there is no other copy, this pads files of the log that are too short, cuts zeros from "
-        "those that are too long, and builds the queues again; it says first what it will do:",
+        "If there is no other copy, move files away whose names are no offsets. This pads files of "
+        "the log that are too short, cuts zeros from those that are too long, and builds the "
+        "queues again, without extensions: move consumequeue_ext away after that. It says first "
+        "what it will do:",
         "rmqstore rebuild PATH --dry-run",
+    ),
+    "foreign": Remedy(
+        "high",
+        "A broker does not start on this store: a file that is none of the store's lies among "
+        "those of its log or of a queue.",
+        "Move the file out of the store, and keep it until you know what it is. Building queues "
+        "again leaves it there. Check again:",
+        "rmqstore verify PATH",
     ),
     "database": Remedy(
         "high",
@@ -135,7 +180,8 @@ _REMEDIES = {
         "Without a backup, copy all messages out, and then move all files of the database away, "
         "but no folder: a broker that starts fills a new one with what it reads of the log, which "
         "may be the newest files only.",
-        "rmqstore export PATH messages.parquet --scan commitlog --all",
+        "rmqstore export PATH messages.parquet --scan commitlog --all --mode DROPMALFORMED "
+        "--ignore-data-loss",
     ),
     "type": Remedy(
         "high",
@@ -179,7 +225,7 @@ _REMEDIES = {
         "A broker that starts on this store ends the log there and loses these records.",
         "Before it starts, copy all messages out, these included:",
         "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
-        "--mode DROPMALFORMED",
+        "--mode DROPMALFORMED --ignore-data-loss",
         "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
         "rmqstore rebuild PATH --truncate",
     ),
@@ -196,7 +242,14 @@ _REMEDIES = {
         "and RocketMQ's client leaves out those whose body does not inflate.",
         "Building queues again does not change that. Reads give the other parts, with the reason "
         "beside them, in this mode:",
-        "rmqstore dump PATH --all --mode PERMISSIVE",
+        "rmqstore dump PATH --all --mode PERMISSIVE --ignore-data-loss",
+    ),
+    "fewer": Remedy(
+        "medium",
+        "The queue serves messages whose records name queue offsets of others, as old brokers and "
+        "crashes leave them. A queue that is built from the log has no unit for them.",
+        "Before the queues are built again, copy all messages out:",
+        "rmqstore export PATH messages.parquet --all --mode DROPMALFORMED --ignore-data-loss",
     ),
     "gone": Remedy(
         "high",
@@ -205,6 +258,13 @@ _REMEDIES = {
         "Nothing brings them back but a replica or a backup. Without one, this builds the queues "
         "from what is left:",
         _REBUILD,
+    ),
+    "kept": Remedy(
+        "high",
+        "All messages of a queue that the queue leads to are gone from the log. A broker serves "
+        "what lies there now, such as zeros, or passes over it.",
+        "Nothing brings them back but a replica or a backup. Building queues again leaves this one "
+        "as it is, because only its files show its next queue offset.",
     ),
     "unbuilt": Remedy(
         "high",
@@ -235,11 +295,30 @@ _REMEDIES = {
         "Check again:",
         "rmqstore verify PATH",
     ),
+    "delay": Remedy(
+        "high",
+        "Delayed messages wait, and delayOffset.json, which is of a later day than the log, says "
+        "that they were delivered: a broker never delivers them.",
+        "Do not start the broker yet. Get a delayOffset.json that is as old as the log, put it in "
+        "the place of both files, and check again:",
+        "rmqstore verify PATH",
+        "Without one, move both files away: a broker that starts delivers all delayed messages of "
+        "the log then, also those that were delivered before.",
+    ),
     "unit": Remedy(
         "medium",
         "Consumers, and reads by queue, come upon wrong messages.",
         "A broker that starts does not mend this. This builds the queues from the log while no "
         "broker runs on the store:",
+        _REBUILD,
+    ),
+    "tags": Remedy(
+        "medium",
+        "Consumers of all messages get the right ones. By the tags codes of units, or of an "
+        "extension, a broker passes over messages for those that ask for tags, and delivers those "
+        "of SCHEDULE_TOPIC_XXXX. Without an extension it passes over none, until it writes to a "
+        "new one: these units then lead to those of other messages, and requests fail.",
+        "Before a broker starts, this builds the queues from the log, without extensions:",
         _REBUILD,
     ),
     "queue": Remedy(
@@ -271,12 +350,18 @@ _REMEDIES = {
         "Repair the named files, and check again:",
         "rmqstore verify PATH",
     ),
+    "named": Remedy(
+        "low",
+        "Records name queue offsets that cannot be theirs, as after a crash in which a broker gave "
+        "some out twice. Consumers get what the queue leads to, and nothing else.",
+        "Building the queues again does not change that. Reads by log have all of these messages.",
+    ),
     "stray": Remedy(
         "low",
         "The notes of the broker do not have a file in tiered storage, or its last bytes, so it "
         "does not read them.",
         "If a segment is missing, this may be it: give it back its whole name, the digits before "
-        "the offset included. Otherwise move it away.",
+        "the offset included. Otherwise move it away, and keep it if no other copy has its bytes.",
     ),
     "tierkeys": Remedy(
         "low",
@@ -312,9 +397,20 @@ def kind_of(finding: Finding) -> str:
     return finding.kind or finding.part
 
 
+def _builds_again(remedy: Remedy) -> bool:
+    return _REBUILD in (remedy.command, remedy.last_command)
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings in the order in which they have to be dealt with."""
-    return sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
+    """Return findings in the order in which they have to be dealt with.
+
+    What a rebuild would leave out is no matter where none is advised.
+    """
+    found = sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
+    remedies = [_REMEDIES[kind_of(finding)] for finding in found]
+    if any(map(_builds_again, remedies)):
+        return found
+    return [finding for finding in found if kind_of(finding) != "fewer"]
 
 
 def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding]]]:
@@ -326,9 +422,16 @@ def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding
     for finding in in_order(findings):
         kinds.setdefault(kind_of(finding), []).append(finding)
     end = _REMEDIES["end"] if "end" in kinds else None
+    is_built = not any(_builds_again(_REMEDIES[kind]) for kind in kinds if kind != "log")
     found = []
     for kind, of_kind in kinds.items():
         remedy = _REMEDIES[kind]
+        if kind == "log" and is_built:
+            remedy = remedy._replace(advice=_IS_BUILT, command="")
+        if "fewer" in kinds and remedy.command == _REBUILD:
+            remedy = remedy._replace(advice=_WOULD_LEAVE_OUT, command="")
+        elif "fewer" in kinds and remedy.last_command == _REBUILD:
+            remedy = remedy._replace(then=_WOULD_LEAVE_OUT, last_command="")
         if end is not None and kind != "end" and remedy.command == _REBUILD:
             remedy = remedy._replace(
                 advice="Once the records after the end of the log were copied out, this cuts the "

@@ -81,7 +81,7 @@ def gather(
     path = str(store.paths.storage.full_path(store.paths.root))
     facts = StoreFacts(
         path=path,
-        checked=CheckedStore.of(store.paths, path),
+        checked=CheckedStore.of(store.paths, path) if with_verify else CheckedStore(path, path),
         broker_name=store.parts.view_broker_name,
         topics=_topics(queues),
         queues=queues,

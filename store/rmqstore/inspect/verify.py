@@ -9,8 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache
-from itertools import islice
 
 import numpy as np
 import pyarrow.compute as pc
@@ -28,15 +26,15 @@ from rmqstore.errors import (
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (
-    DispatchRequests,
     DispatchRules,
     QueueUnits,
     UnitBuffer,
     have_units,
+    read_queue_units,
     read_requests,
     topic_names,
 )
-from rmqstore.format.columns.inner_batch import is_inner_batch
+from rmqstore.format.columns.inner_batch import count_messages, is_inner_batch
 from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.walk import cut_batches
@@ -44,7 +42,6 @@ from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     DELIVERY_TOLERANCE_MS,
-    MAX_EXT_ADDRESS,
     SCHEDULE_TOPIC,
     Bytes,
     Mask,
@@ -56,25 +53,33 @@ from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tier import tier_findings
-from rmqstore.inspect.verify_timers import timer_findings
-from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
+from rmqstore.inspect.verify_timers import delay_findings, timer_findings
+from rmqstore.inspect.verify_units import (
+    MAX_LED_ASTRAY,
+    TagsCodes,
+    UnitPlaces,
+    damaged_messages,
+    led_astray,
+    n_records,
+    named_offsets,
+)
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import FOREVER, QueueKey, Span
-from rmqstore.storage.broker.broker_run import OPEN, Checkpoint, state_of
+from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
-from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
-from rmqstore.storage.queue.queue import Queue, chunks, shift_of
-from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
+from rmqstore.storage.queue.queue import Queue, chunks
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end, n_written
-from rmqstore.storage.recovery.unit_checks import are_confirmed
+from rmqstore.storage.recovery.log_end import count_after, damage_met, n_written
+from rmqstore.storage.recovery.unit_checks import confirm
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -82,8 +87,6 @@ logger = logging.getLogger(__name__)
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
 _NONE = np.empty(0, np.int64)
-_RECOVERED_FILES = 3  # that a broker reads when it starts a store that was closed
-_MAX_SHIFTS = 8  # times that a broker starts or stops continuing at another place in a queue
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
@@ -143,8 +146,9 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
-    yield from _after_end(store)
     log = store.parts.log
+    broker = foresee(store.paths, log, store.parts.ends)
+    yield from _after_end(store, broker)
     log_slice = store.parts.log_slice()
     for start, stop, segment in log.segment_spans(log_slice.start, log_slice.end):
         if segment is None:
@@ -152,22 +156,25 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    yield from _wrong_units_and_keys(store, n_bytes, progress)
+    if store.paths.rocksdb_queues is not None:  # what is built in these was not tried
+        broker = None
+    yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
     yield from timer_findings(store)
+    yield from delay_findings(store)
 
 
 def _wrong_units_and_keys(
-    store: MessageStore, n_bytes: int, progress: Progress
+    store: MessageStore, broker: BrokerStart | None, n_bytes: int, progress: Progress
 ) -> Iterator[Finding]:
     """Yield the differences of queues and index from the records of the log.
 
     Args:
+        broker: what a starting broker would do.
         n_bytes: the size of the log, which one pass has read.
         progress: called with the progress of both passes.
     """
     end = store.parts.log_slice().end
     log = store.parts.log
-    broker = foresee(store.paths, log, store.parts.ends)
     # What a running broker has written since its log was looked at is not compared.
     is_running = state_of(store.paths) == OPEN
     known_until = end if is_running else FOREVER
@@ -185,36 +192,19 @@ def _wrong_units_and_keys(
     for data, all_headers in _record_headers(store, end, gaps, second_pass):
         headers = queues.without_torn(data, all_headers) if has_entries else all_headers
         requests = read_requests(data, headers, rules)
-        queues.compare(requests)
+        for units in requests.units_of_messages(count_messages(data, headers), batch_topics):
+            queues.compare(units)
         in_batches |= requests.units.topics_of(is_inner_batch(headers))
         with_units = headers.take(have_units(headers.column("sys_flag")))
-        queues.compare(read_requests(data, lmq_headers(data, with_units, batch_topics), rules))
+        queues.compare(read_queue_units(data, lmq_headers(data, with_units, batch_topics), rules))
         keys.add(requests, read_tag_keys(data, headers), headers.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     gaps = [gap for gap in gaps if gap.start < known_until]
     if not store.parts.ends.are_queues_unread:
         yield from queues.findings(gaps, in_batches)
         if batch_topics:
-            yield from _damaged_messages(store, batch_topics)
+            yield from damaged_messages(store, batch_topics)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
-
-
-def _damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Finding]:
-    """Yield the messages of batch topics that reads refuse.
-
-    Units and records may disagree although all of them are valid.
-    """
-    batches = store.scan(
-        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
-    )
-    corrupt = (
-        text
-        for batch in batches
-        for text in batch.column("_corrupt_record").drop_null().to_pylist()
-    )
-    for text in islice(corrupt, _MAX_FINDINGS):
-        location, _, reason = text.partition(": ")
-        yield Finding("queue", location, reason)
 
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
@@ -233,25 +223,20 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
     return levels.delays
 
 
-def _after_end(store: MessageStore) -> Iterator[Finding]:
+def _after_end(store: MessageStore, broker: BrokerStart | None) -> Iterator[Finding]:
     """Yield findings of records that a starting broker drops, after one that its recovery refuses.
 
     A store that was closed is looked at if its queues lead beyond where a broker ends the log.
-
-    Source: CommitLog.java#recoverNormally, which reads the last three files.
     """
     end = store.log_end
     n_records, n_bytes = store.parts.ends.after_end
     if end is None:
-        log = store.parts.log
-        segments = log.segments[-_RECOVERED_FILES:]
-        if not segments or log.entry_segments:
+        if broker is None or not broker.log_end.reason:
             return
-        first = segments[0].start
-        end = find_log_end(log, Checkpoint.all_safe(), first)
-        if not end.reason or store.parts.store_queues.proved_end() <= end.physical_offset:
+        end = broker.log_end
+        if broker.built_from <= end.physical_offset + 1:
             return
-        n_records, n_bytes = count_after(log, end)
+        n_records, n_bytes = count_after(store.parts.log, end)
     if n_records and not end.is_stale_after:  # entries that were cut off are no messages
         text = (
             f"{n_records} records of {n_bytes} bytes follow the end of the log; "
@@ -369,11 +354,11 @@ class _Tally:
         log_end: int,
         *,
         is_schedule: bool,
+        has_keys: bool,
     ) -> None:
         self.queue = queue
-        self._ext = cache(open_ext)
         # Units of delayed messages have times of delivery.
-        self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
+        self._codes = TagsCodes(open_ext, DELIVERY_TOLERANCE_MS if is_schedule else 0)
         # physical offset of the record with queue offset 0, -1 if it is not there
         self._first_physical_offset = first_physical_offset
         self.n_earlier = 0  # records before it, of an earlier topic of this name
@@ -383,17 +368,20 @@ class _Tally:
         self._end = queue.end()
         if log_end < FOREVER:
             self._end = queue.cut(self._begin, self._end, log_end)
+        self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
         # queue offset after the last unit that a broker which starts keeps, and the queue offsets
         # of the records for which it builds units after that
         self._kept = self._end
         if start is not None:
-            self._kept = kept_end(queue, start.log_end, is_cut=start.cuts_queues)
+            kept_until = start.log_end.physical_offset
+            self._kept = kept_end(queue, kept_until, is_cut=start.cuts_queues)
         self._built: list[NDArray[np.int64]] = []
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
-        self._n_matched = self._n_wrong = self._n_shifted = 0
-        self._first_missing = self._first_shifted = -1
+        self._n_matched = self._n_wrong = self.n_shifted = 0
+        self._n_records = 0  # of the queue, which the log has
+        self._first_missing = -1
         self._wrong_offsets: list[int] = []  # the first of those that are wrong
         self.n_given_again = 0  # lost messages whose queue offsets a broker gives out again
         # those of records for which it builds none, and which it cuts off with the end of the log
@@ -418,7 +406,7 @@ class _Tally:
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
-            kind = "lost" if self.n_given_again else "gone"
+            kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
             yield Finding("queue", queue_name, text + again, kind)
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
@@ -434,11 +422,21 @@ class _Tally:
         if len(unserved):
             named = named_offsets(unserved)
             text = f"a broker that starts does not serve {named}, which the log has"
+            if self.queue.is_batch and unserved[0] < self._kept:
+                text += "; consumers may get earlier ones there without an end, or miss more"
             texts.append(text + again)
             kind = "unbuilt"
         if texts:
             yield Finding("queue", queue_name, "; ".join(texts), kind)
+        yield from self._places.findings(queue_name)
         for text in self._wrong_units(key, log):
+            yield Finding("queue", queue_name, text, "unit")
+        yield from self._codes.findings(queue_name)
+
+    def of_wrong_kind(self, queue_name: str, *, has_batches: bool) -> Iterator[Finding]:
+        """Yield that a queue of records with inner batches has ordinary units."""
+        if has_batches and not self.queue.is_batch:
+            text = "its records hold several messages each (INNER_BATCH), its units one"
             yield Finding("queue", queue_name, text, "unit")
 
     def _wrong_units(self, key: QueueKey, log: CommitLog) -> Iterator[str]:
@@ -447,19 +445,11 @@ class _Tally:
         for n_astray, text in led_astray(self.queue, key, self._wrong_offsets, log):
             n_wrong -= n_astray
             yield text
-        if n_wrong:
+        if n_wrong > 0:
             count = number_of(
                 n_wrong, "unit differs from its record", "units differ from their record"
             )
             yield f"{count}, the first at queue offset {self._wrong_offsets[0]}"
-        if self._n_shifted:
-            count = number_of(
-                self._n_shifted,
-                "unit stands at another queue offset than its record names",
-                "units stand at another queue offset than their record names",
-            )
-            first = self._first_shifted
-            yield f"{count}, the first at queue offset {first}; a broker serves them there"
 
     def _without_record(
         self, key: QueueKey, log: CommitLog, gaps: Sequence[Span]
@@ -483,7 +473,7 @@ class _Tally:
             is_lost &= physical_offsets < ends[gap]
             rows = np.flatnonzero(is_lost)
             if len(rows):
-                confirmed = are_confirmed(log, self.queue, key, offsets[rows], FOREVER)
+                confirmed = confirm(log, self.queue, key, offsets[rows], FOREVER).mask
                 lost.append(offsets[rows[~confirmed]])
                 # Records after the end of the log, which are still there.
                 self._cut.append(offsets[rows[confirmed]])
@@ -504,6 +494,9 @@ class _Tally:
         )
         # It appends units to those that are there, whatever their queue offsets; only in a queue
         # without a file it fills the queue offsets before the first one.
+        # A unit of a batch queue holds its queue offset.
+        if self.queue.is_batch:
+            return int(built[-1]) + 1 if len(built) else self._kept, unbuilt, cut
         start = int(built[0]) if len(built) and not self.queue.is_present else self._kept
         moved = built[built != np.arange(start, start + len(built))]
         return start + len(built), np.union1d(unbuilt, moved), cut
@@ -521,71 +514,61 @@ class _Tally:
             rows = rows[~is_earlier]
             if not len(rows):
                 return
-        offsets = units.queue_offsets[rows]
-        exists, same = self._compare_at(offsets, units.units[rows])
-        unit_offsets = offsets.copy()
-        for _ in range(0 if self.queue.is_batch else _MAX_SHIFTS):
-            if same.all():
-                break
-            first = int(np.argmin(same))
-            physical_offset = int(units.units["physical_offset"][rows[first]])
-            moved = unit_offsets.copy()
-            moved[first:] = offsets[first:]
-            moved[first:] -= shift_of(self.queue, int(offsets[first]), physical_offset)
-            exists_there, same_there = self._compare_at(moved, units.units[rows])
-            if not same_there[first]:
-                break
-            unit_offsets = moved
-            exists = exists_there
-            same = same_there
+        self._n_records += len(rows)
+        offsets, expected = units.queue_offsets[rows], units.units[rows]
+        places = self._places.find(offsets, expected)
+        has_place = places >= 0
+        if not has_place.all():
+            offsets, expected, places = offsets[has_place], expected[has_place], places[has_place]
+            if not len(places):
+                return
+        exists, same, codes = self._compare_at(places, expected)
+        physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            self._foresee(self._broker, offsets, unit_offsets, exists, units.units[rows])
+            self._foresee(self._broker, places, exists, expected)
+        self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
-        shifted = np.flatnonzero(same & (unit_offsets != offsets))
-        if len(shifted) and not self._n_shifted:
-            self._first_shifted = int(unit_offsets[shifted[0]])
-        self._n_shifted += len(shifted)
+        self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
         # Records whose units are flushed late need not be in the queue yet.
-        may_lack = units.units["physical_offset"][rows] >= self._flushed_until
-        missing = np.flatnonzero(~exists & ~may_lack)
+        missing = np.flatnonzero(~exists & (physical_offsets < self._flushed_until))
         if len(missing) and not self.n_missing:
-            self._first_missing = int(offsets[missing[0]])
+            self._first_missing = int(places[missing[0]])
         rest = MAX_LED_ASTRAY - len(self._wrong_offsets)
-        self._wrong_offsets += offsets[wrong][:rest].tolist()
-        self.n_missing += len(missing)
-        self._n_wrong += int(wrong.sum())
-        self._n_matched += int(exists.sum())
+        self._wrong_offsets += places[wrong][:rest].tolist()
+        self.n_missing += n_records(physical_offsets[missing])
+        self._n_wrong += n_records(physical_offsets[wrong])
+        self._n_matched += n_records(physical_offsets[exists])
 
     def _foresee(
         self,
         broker: BrokerStart,
-        offsets: NDArray[np.int64],
-        unit_offsets: NDArray[np.int64],
+        places: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
-        # A consumer knows a message by the offset of its unit. A broker builds by the record.
-        served = np.where(exists, unit_offsets, offsets)
-        self._last = max(self._last, int(served.max()))
-        dropped = np.flatnonzero(~exists | (unit_offsets >= self._kept))
+        self._last = max(self._last, int(places.max()))
+        dropped = np.flatnonzero(~exists | (places >= self._kept))
         if not len(dropped):
             return
-        offsets = offsets[dropped]
         physical_offsets = expected["physical_offset"][dropped]
-        served = served[dropped]
-        is_cut = physical_offsets >= broker.log_end
-        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (offsets >= self._kept)
-        self._built.append(offsets[is_built])
+        served = places[dropped]
+        is_cut = physical_offsets >= broker.log_end.physical_offset
+        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (served >= self._kept)
+        self._built.append(served[is_built])
         self._cut.append(served[is_cut])
         self._unbuilt.append(served[~is_cut & ~is_built])
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
-    ) -> tuple[Mask, Mask]:
-        """Return masks (n,) of the queue offsets with a unit, and with the expected unit."""
+    ) -> tuple[Mask, Mask, NDArray[np.int64]]:
+        """Return masks (n,) of the queue offsets with a unit, and with one of the expected record.
+
+        The third column has the tags codes of the units.
+        """
         exists = np.zeros(len(unit_offsets), np.bool_)
         is_same = np.zeros(len(unit_offsets), np.bool_)
+        codes = np.zeros(len(unit_offsets), np.int64)
         low = max(int(unit_offsets.min()), self._begin)
         high = min(int(unit_offsets.max()) + 1, self._end)
         for start, stop in self.queue.runs(low, high) if low < high else ():
@@ -595,20 +578,10 @@ class _Tally:
             sizes = stored.sizes[rows]
             same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
             same &= sizes == expected["size"][inside]
-            # A unit holds the tags code of its record, or an address in the extension of the
-            # queue, which holds the code then.
-            codes = stored.tags_codes[rows]
-            of_records = expected["tags_code"][inside].astype(np.int64)
-            has_code = codes >= of_records - self._tolerance
-            has_code &= codes <= of_records + self._tolerance
-            in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
-            if len(in_ext):
-                ext_units = self._ext().units(codes[in_ext])
-                has_code[in_ext] = ext_units.valid & (ext_units.tags_codes == of_records[in_ext])
-            same &= has_code
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
-        return exists, is_same
+            codes[inside] = stored.tags_codes[rows]
+        return exists, is_same, codes
 
 
 class _Queues:
@@ -658,12 +631,13 @@ class _Queues:
             self._start,
             self._log_end,
             is_schedule=topic == SCHEDULE_TOPIC,
+            has_keys=not is_in_files,
         )
         return self._tallies[key]
 
-    def compare(self, requests: DispatchRequests) -> None:
+    def compare(self, units: QueueUnits) -> None:
         """Compare the expected units of records with those that exist, now or later."""
-        self._waiting.add(requests.units.take(requests.has_unit))
+        self._waiting.add(units)
         if self._waiting.is_full:
             self._compare_waiting()
 
@@ -719,13 +693,20 @@ class _Queues:
             if may_be_deleted and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
-            if topic in in_batches and not tally.queue.is_batch and topic not in self._known_topics:
-                text = "its records hold several messages each (INNER_BATCH), its units one"
-                yield Finding("queue", f"{topic}-{queue_id}", text, "unit")
+            has_batches = topic in in_batches and topic not in self._known_topics
+            yield from tally.of_wrong_kind(f"{topic}-{queue_id}", has_batches=has_batches)
             yield from tally.findings((topic, queue_id), self._log, ordered)
             if tally.n_given_again:
                 given_again.append(tally.n_given_again)
         self._files.close()
+        n_shifted = sum(tally.n_shifted for tally in self._tallies.values())
+        if n_shifted:
+            logger.warning(
+                "%s: %s at another queue offset than the record names; a broker serves the message "
+                "there, and so do reads",
+                self._paths.root,
+                number_of(n_shifted, "unit stands", "units stand"),
+            )
         if given_again:
             text = (
                 f"{sum(given_again)} messages of {len(given_again)} queues are lost with the end "

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptConfigError, Finding
-from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.errors import CorruptConfigError, Finding, NotPermittedError
+from rmqstore.format.layout import QUEUE_UNIT, Mask
 from rmqstore.inspect.verify_units import named_offsets
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey
@@ -68,6 +68,13 @@ class _Segments(NamedTuple):
             return None
         return max(self.noted) + self.there.get(max(self.noted), 0)
 
+    def are_read(self, positions: NDArray[np.int64]) -> Mask:
+        """Return a mask (n,) of the positions in segments that a broker knows, and so reads."""
+        mask: Mask = np.zeros(len(positions), np.bool_)
+        for start in self.known:
+            mask |= (positions >= start) & (positions < start + self.there.get(start, 0))
+        return mask
+
 
 def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
     """Yield what is wrong with the segments of a broker in tiered storage.
@@ -86,9 +93,11 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
         for key in sorted(keys):
             kinds = (COMMIT_LOG, CONSUME_QUEUE)
             parts = {kind: _segments(tier, key, kind, noted) for kind in kinds}
+            of_messages = list(_of_messages(store, alone, key, parts))
+            is_needed = any(one.kind in ("unnoted", "deletes") for one in of_messages)
             for part in parts.values():
-                yield from _of_files(part, is_closed=is_closed)
-            yield from _of_messages(store, alone, key, parts)
+                yield from _of_files(part, is_closed=is_closed, is_needed=is_needed)
+            yield from of_messages
     index = _segments(tier, _INDEX_KEY, INDEX, noted)
     if index.there:
         logger.warning("%s: the content of the segments of the index is not checked", index.folder)
@@ -97,17 +106,23 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
 
 
 def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengths] | None:
-    """Return the segments in the broker's notes, by kind and queue; None if these are unknown.
+    """Return the segments in the broker's notes, by kind and queue; None without a local store.
 
-    Its notes lie in the local store.
+    Its notes lie there. Where neither they nor their copy can be read, a broker begins empty ones.
 
     Raises:
-        CorruptConfigError: neither the notes nor their copy can be read.
+        CorruptConfigError: they are not a table of segments, or may not be read by this user.
     """
-    path = store.paths.config / METADATA
-    table = load_table(store.paths.storage, path) if store.parts.has_store else {}
-    if not table:
+    if not store.parts.has_store:
         return None
+    path = store.paths.config / METADATA
+    try:
+        table = load_table(store.paths.storage, path)
+    except CorruptConfigError as err:
+        if isinstance(err.__cause__, NotPermittedError):
+            raise
+        logger.warning("%s: a broker that starts begins with empty notes", err)
+        return {}
     noted: dict[tuple[str, QueueKey], _Lengths] = {}
     for kind, name in _TABLES.items():
         for queue, segments in part_of(path, table, name).items():
@@ -142,8 +157,14 @@ def _segments(
     return _Segments(folder, there, None if noted is None else noted.get((kind, key), {}), others)
 
 
-def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
-    """Yield missing segments, those of another length, and stray files."""
+def _of_files(part: _Segments, *, is_closed: bool, is_needed: bool = False) -> Iterator[Finding]:
+    """Yield missing segments, those of another length, and stray files.
+
+    Args:
+        part: the segments.
+        is_closed: whether the notes of the broker are as new as the segments.
+        is_needed: whether segments that the notes lack may hold what nothing else has.
+    """
     for name in part.others:
         text = "no segment of tiered storage has this name: a broker does not read the file"
         yield Finding("tier", str(part.folder / name), text, "stray")
@@ -160,7 +181,7 @@ def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
         noted = part.noted.get(start)
         if noted is None:
             text = f"the broker has no note of this segment in {METADATA}, and does not read it"
-            yield Finding("tier", path, text, "stray")
+            yield Finding("tier", path, text, "unnoted" if is_needed else "stray")
         elif size is None:
             text = (
                 f"the segment of {noted:,} bytes is missing: a broker that starts makes an empty "
@@ -179,13 +200,13 @@ def _of_messages(
     """Yield the unreadable messages of a queue, and what a broker does with the queue."""
     queue_name = f"{key[0]}-{key[1]}"
     width = QUEUE_UNIT.itemsize
-    known = parts[CONSUME_QUEUE].known
-    logged = parts[COMMIT_LOG].known
-    if not known:
+    unit_segments = parts[CONSUME_QUEUE].there | parts[CONSUME_QUEUE].known
+    segments = parts[COMMIT_LOG].there | parts[COMMIT_LOG].known
+    if not unit_segments:
         return
-    begin = min(known) // width
-    end = (max(known) + known[max(known)]) // width
-    if logged and min(logged) > 0:  # retention deletes records and units each for itself
+    begin = min(unit_segments) // width
+    end = (max(unit_segments) + unit_segments[max(unit_segments)]) // width
+    if segments and min(segments) > 0:  # retention deletes records and units each for itself
         begin = max(begin, alone.parts.store_queues.range(*key)[0])
     local = store.parts.queues.part(*key) if store.parts.has_store else None
     local_start = local.start if local is not None and local.start < local.end else end
@@ -199,12 +220,17 @@ def _of_messages(
         )
         yield Finding("tier", queue_name, text, "deletes")
         return
-    lost = np.setdiff1d(np.arange(begin, end), _valid(alone, key))
-    only_here = lost[lost < local_start]
-    elsewhere = lost[lost >= local_start]
+    there, places = _valid(alone, key)
+    are_read = parts[CONSUME_QUEUE].are_read(there * width) & parts[COMMIT_LOG].are_read(places)
+    only_here = np.setdiff1d(np.arange(begin, min(local_start, end)), there[are_read])
+    elsewhere = np.setdiff1d(np.arange(max(begin, local_start), end), there)
     if len(only_here):
         text = f"a broker does not serve {named_offsets(only_here)}, which only the tier had"
-        yield Finding("tier", queue_name, text)
+        if np.isin(only_here, there).any():
+            text += f", in segments that its notes in {METADATA} lack"
+            yield Finding("tier", queue_name, text, "unnoted")
+        else:
+            yield Finding("tier", queue_name, text)
     if len(elsewhere):
         text = (
             f"the tier lacks {named_offsets(elsewhere)}; a broker serves them until retention "
@@ -213,14 +239,15 @@ def _of_messages(
         yield Finding("tier", queue_name, text)
 
 
-def _valid(alone: MessageStore, key: QueueKey) -> NDArray[np.int64]:
-    """Return the queue offsets of a queue whose messages can be read."""
-    found = [np.empty(0, np.int64)]
+def _valid(alone: MessageStore, key: QueueKey) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the queue offsets of a queue whose messages can be read, and those in its log."""
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     scan = alone.scan(
         assign={key[0]: [key[1]]},
-        columns=["queueOffset", "body"],
+        columns=["queueOffset", "commitLogOffset", "body"],
         mode="DROPMALFORMED",
         fail_on_data_loss=False,
     )
-    found += [batch.column("queueOffset").to_numpy() for batch in scan]
-    return np.concatenate(found)
+    found += [tuple(column.to_numpy() for column in batch.columns[:2]) for batch in scan]
+    queue_offsets, places = (np.concatenate(column) for column in zip(*found, strict=True))
+    return queue_offsets, places

@@ -9,39 +9,39 @@ Source: TimerMessageStore.java#load, #recover, #recoverAndRevise, #reviseQueueOf
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptConfigError, Finding, RmqStoreError, number_of
-from rmqstore.format.layout import TIMER_PRECISIONS_MS, TIMER_UNIT, Mask
+from rmqstore.format.layout import SCHEDULE_TOPIC, TIMER_PRECISIONS_MS, TIMER_UNIT, Mask
 from rmqstore.format.topics import TIMER_TOPIC
 from rmqstore.inspect.broker_start import misplaced_timers
 from rmqstore.inspect.verify_units import named_offsets
-from rmqstore.read.pending import have_copies, integers, read_waiting_at
+from rmqstore.read.pending import Waiting, delay_levels, have_copies, integers, read_waiting
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
 from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
 from rmqstore.store.message_store import MessageStore
 
+logger = logging.getLogger(__name__)
+
+_SPEC: Final = ReadSpec(
+    scan_schema("topic", include_pending=False), DROPMALFORMED, fail_on_data_loss=False
+)
 _PHYSICAL_OFFSET: Final = f"{TIMER_TOPIC}-0"
 _NONE: Final = np.empty(0, np.int64)
 _NO_RECORD: Final = (-1, -1)
 _NO_SLOTS: Final = PendingSlots(_NONE, _NONE, _NONE, TIMER_PRECISIONS_MS[-1])
-
-
-class _Messages(NamedTuple):
-    """Timed messages that are due at the read time of the broker or later, (n,) each, rising."""
-
-    queue_offsets: NDArray[np.int64]
-    physical_offsets: NDArray[np.int64]
-    due: NDArray[np.int64]  # ms
 
 
 class _Start(NamedTuple):
@@ -82,6 +82,37 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
         log = MappedFileQueue([paths.timer_log], files)
         start = _foresee(log, slots, flushed, progress)
     yield from _undelivered(store, start, slots.precision, progress)
+
+
+def delay_findings(store: MessageStore) -> Iterator[Finding]:
+    """Yield the delay levels whose messages wait, and which a broker takes for delivered.
+
+    A table that is older than the log is no finding: a broker delivers at least once.
+    """
+    try:
+        levels = delay_levels(store.parts)
+    except CorruptConfigError:  # a finding about tables names it
+        return
+    starts = {level - 1: offset for level, (offset, end) in levels.items() if offset <= end}
+    waiting = read_waiting(store.parts, SCHEDULE_TOPIC, starts, _SPEC)
+    if waiting is None:
+        return
+    are_copied = have_copies(store.parts, waiting, np.ones(waiting.table.num_rows, np.bool_), _SPEC)
+    own_levels = waiting.table.column("queueId").to_numpy() + 1
+    is_ahead = ~np.isin(own_levels - 1, list(starts)) & np.isin(own_levels, list(levels))
+    table = store.paths.config / "delayOffset.json"
+    for level, n_waiting in sorted(Counter(own_levels[is_ahead & ~are_copied].tolist()).items()):
+        text = (
+            "its offset {} lies after the end of its queue, {}: a broker that starts never "
+            "delivers {} of which the log has no delivered copy"
+        ).format(*levels[level], number_of(n_waiting, "message", "messages"))
+        yield Finding("timer", f"{table}, delay level {level}", text, "delay")
+    n_again = int(np.count_nonzero(are_copied & ~is_ahead))
+    if n_again:
+        logger.warning(
+            "%s is missing or older than the log: a broker that starts delivers %s again",
+            table, number_of(n_again, "delayed message", "delayed messages"),
+        )  # fmt: skip
 
 
 def _foresee(
@@ -151,6 +182,9 @@ def _undelivered(
     store: MessageStore, start: _Start, precision: int, progress: TimerProgress
 ) -> Iterator[Finding]:
     waiting = _waiting(store, progress)
+    if waiting is None:
+        return
+    queue_offsets = waiting.table.column("queueOffset").to_numpy()
     # After that of the last unit's record, or where the broker noted if there is no such record.
     following = progress.queue_offset
     physical_offset, size = start.last
@@ -159,9 +193,10 @@ def _undelivered(
             fixed = store.parts.log.parts(physical_offset).fixed
             if int(fixed["total_size"]) == size:
                 following = int(fixed["queue_offset"]) + 1
-    is_entered = waiting.queue_offsets < following
-    rows = np.flatnonzero(is_entered & ~np.isin(waiting.physical_offsets, start.delivered))
-    lost = waiting.queue_offsets[rows[~_have_copies(store, waiting.physical_offsets[rows])]]
+    is_entered = queue_offsets < following
+    is_lost = is_entered & ~np.isin(waiting.physical_offsets, start.delivered)
+    # One that is due when the broker comes to it is delivered at once, and gets no slot.
+    lost = queue_offsets[is_lost & ~have_copies(store.parts, waiting, is_lost, _SPEC)]
     if len(lost):
         count = number_of(len(lost), "timed message is", "timed messages are")
         text = (
@@ -169,53 +204,33 @@ def _undelivered(
             f"{named_offsets(lost)}"
         )
         yield Finding("timer", _PHYSICAL_OFFSET, text)
-    seconds = waiting.due[~is_entered] // precision
+    due = integers(waiting.property("TIMER_OUT_MS")).to_numpy()
+    seconds = due[~is_entered] // precision
     in_circle = seconds[np.isin(seconds, start.stale)]
     if len(in_circle):
         millis = int(in_circle.min()) * precision
-        due = f"{millis} ms after 1970"  # of a wheel that is damaged
+        first = f"{millis} ms after 1970"  # of a wheel that is damaged
         with suppress(ValueError, OverflowError, OSError):
-            due = f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            first = f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         text = (
-            f"a broker that starts before {due} reads the timer log in a "
+            f"a broker that starts before {first} reads the timer log in a "
             "circle from then on, until its memory is full, and delivers no timed message any more"
         )
         yield Finding("timer", _PHYSICAL_OFFSET, text)
 
 
-def _have_copies(store: MessageStore, physical_offsets: NDArray[np.int64]) -> Mask:
-    """Return which timed messages (n,) lie in their real topic already.
-
-    A message that is due when the broker comes to it is delivered at once, and gets no slot.
-
-    Source: TimerMessageStore.java#putMessageToTimerWheel.
-    """
-    mask: Mask = np.zeros(len(physical_offsets), np.bool_)
-    schema = scan_schema("topic", include_pending=False)
-    spec = ReadSpec(schema, DROPMALFORMED, fail_on_data_loss=False)
-    found = None
-    if len(physical_offsets):
-        found = read_waiting_at(store.parts, TIMER_TOPIC, np.sort(physical_offsets), spec)
-    if found is not None:
-        are_copied = have_copies(store.parts, found, np.ones(len(found.physical_offsets), np.bool_))
-        mask = np.isin(physical_offsets, found.physical_offsets[are_copied])
-    return mask
-
-
-def _waiting(store: MessageStore, progress: TimerProgress) -> _Messages:
+def _waiting(store: MessageStore, progress: TimerProgress) -> Waiting | None:
     """Return the messages of the timer topic that are not due yet, by the broker's read time."""
-    parts = [_Messages(_NONE, _NONE, _NONE)]
-    if TIMER_TOPIC in store.parts.store_queues.topics():
-        scan = store.scan(
-            subscribe=[TIMER_TOPIC],
-            columns=["queueOffset", "commitLogOffset", "properties"],
-            mode="DROPMALFORMED",
-            fail_on_data_loss=False,
-        )
-        for batch in scan:
-            due = integers(pc.map_lookup(batch.column("properties"), "TIMER_OUT_MS", "last"))
-            chosen = batch.filter(pc.greater_equal(due, progress.read_time))
-            times = due.filter(pc.greater_equal(due, progress.read_time))
-            columns = (chosen.column("queueOffset"), chosen.column("commitLogOffset"), times)
-            parts.append(_Messages(*(column.to_numpy() for column in columns)))
-    return _Messages(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    if TIMER_TOPIC not in store.parts.store_queues.topics():
+        return None
+    scan = store.scan(
+        subscribe=[TIMER_TOPIC],
+        columns=["topic", "queueId", "queueOffset", "commitLogOffset", "properties"],
+        mode="DROPMALFORMED",
+        fail_on_data_loss=False,
+    )
+    parts = []
+    for batch in scan:
+        due = integers(pc.map_lookup(batch.column("properties"), "TIMER_OUT_MS", "last"))
+        parts.append(batch.filter(pc.greater_equal(due, progress.read_time)))
+    return Waiting.of(pa.Table.from_batches(parts, scan.schema))

@@ -1,20 +1,170 @@
-"""Explains units that lead to another record than their own."""
+"""Finds the units of records, and explains those that lead elsewhere or have another tags code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import islice
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of
+from rmqstore.errors import CorruptRecordError, Finding, OffsetOutOfRangeError, number_of
+from rmqstore.format.layout import MAX_EXT_ADDRESS
 from rmqstore.format.text import decode_text
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
+from rmqstore.storage.queue.placing import MAX_QUEUE_OFFSET, place_records
+from rmqstore.storage.queue.queue import Queue, places_of
+from rmqstore.store.message_store import MessageStore
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
+_MAX_MESSAGES: Final = 1000  # of batch topics that are named
 _MAX_RANGES: Final = 5  # of queue offsets that one finding names
+
+
+def damaged_messages(store: MessageStore, topics: Iterable[str]) -> Iterator[Finding]:
+    """Yield the messages of batch topics that reads refuse.
+
+    Units and records may disagree although all of them are valid.
+    """
+    batches = store.scan(
+        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+    )
+    corrupt = (
+        text
+        for batch in batches
+        for text in batch.column("_corrupt_record").drop_null().to_pylist()
+    )
+    for text in islice(corrupt, _MAX_MESSAGES):
+        location, _, reason = text.partition(": ")
+        yield Finding("queue", location, reason)
+
+
+def n_records(physical_offsets: NDArray[np.int64]) -> int:
+    """Return how many records the messages of a queue have: those of an inner batch share one."""
+    return len(physical_offsets[:1]) + int(np.count_nonzero(np.diff(physical_offsets)))
+
+
+class TagsCodes:
+    """Finds units of one queue that lead to their record and have another tags code.
+
+    A unit holds the code, or an address in the extension of the queue, which has it then.
+
+    Args:
+        open_ext: opens the extension.
+        tolerance: by how much a code may differ from that of the record.
+    """
+
+    def __init__(self, open_ext: Callable[[], ConsumeQueueExt], tolerance: int) -> None:
+        self._ext = cache(open_ext)
+        self._tolerance = tolerance
+        self._others: list[NDArray[np.int64]] = []  # queue offsets of units with another code
+        self._without_ext: list[NDArray[np.int64]] = []  # and with an address of no unit
+
+    def compare(
+        self, unit_offsets: NDArray[np.int64], codes: NDArray[np.int64], expected: NDArray[np.int64]
+    ) -> None:
+        """Note which units (n,) have another code than their records."""
+        has_code = (codes >= expected - self._tolerance) & (codes <= expected + self._tolerance)
+        in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
+        if len(in_ext):
+            ext_units = self._ext().units(codes[in_ext])
+            has_code[in_ext] = ~ext_units.valid | (ext_units.tags_codes == expected[in_ext])
+            self._without_ext.append(unit_offsets[in_ext[~ext_units.valid]])
+        self._others.append(unit_offsets[~has_code])
+
+    def findings(self, queue_name: str) -> Iterator[Finding]:
+        """Yield what was noted."""
+        for offsets, what in (
+            (self._others, "have another tags code than their record"),
+            (self._without_ext, "lead to no unit of the extension, which has their tags code"),
+        ):
+            found = np.concatenate([np.empty(0, np.int64), *offsets])
+            if len(found):
+                text = f"the units of {named_offsets(found)} {what}"
+                yield Finding("queue", queue_name, text, "tags")
+
+
+class UnitPlaces:
+    """Where the units of a queue's records stand, chunk by chunk in the order of the log.
+
+    Args:
+        queue: the queue.
+        end: the queue offset after its last unit.
+        has_keys: whether units stand at the queue offsets that their records name, as in RocksDB.
+    """
+
+    def __init__(self, queue: Queue, end: int, *, has_keys: bool) -> None:
+        self._queue = queue
+        self._span = queue.begin, end
+        self._keeps_offsets = queue.is_batch or has_keys
+        # The end of the queue as the log alone shows it, None before its first record, and by how
+        # much its units stand after that.
+        self._built_end: int | None = None
+        self._shift = 0
+        self._n_passed = 0  # records in no queue, and the physical offset of the first
+        self._first_passed = -1
+        self._n_only_here = 0  # records whose units a rebuild would leave out
+        self._impossible: list[int] = []  # queue offsets that no message can have
+
+    def find(self, named: NDArray[np.int64], expected: NDArray[np.void]) -> NDArray[np.int64]:
+        """Return the queue offsets at which the units of records stand or are missing, (n,).
+
+        -1 for a record that has no unit and gets none when the queue is built from the log.
+
+        Args:
+            named: the queue offsets in the records, (n,).
+            expected: the units that they should have, (n,).
+        """
+        if self._keeps_offsets:
+            return named
+        physical_offsets = expected["physical_offset"].astype(np.int64)
+        built = np.empty(len(named), np.int64)
+        is_built = np.ones(len(named), np.bool_)
+        for run in place_records(named, self._built_end):
+            built[run.passed] = run.place
+            is_built[run.passed] = False
+            built[run.taken] = run.place + np.arange(run.taken.stop - run.taken.start)
+            if run.taken.start < run.taken.stop:
+                self._built_end = run.place + run.taken.stop - run.taken.start
+        likely = built + self._shift
+        sizes = expected["size"].astype(np.int64)
+        places = places_of(self._queue, likely, physical_offsets, sizes, self._span)
+        has_unit = places >= 0
+        impossible = has_unit & ((named < 0) | (named >= MAX_QUEUE_OFFSET))
+        self._impossible += named[impossible].tolist()
+        if is_built.all() and (places == likely).all():
+            return places
+        self._n_only_here += int(np.count_nonzero(has_unit & ~is_built))
+        is_passed = ~has_unit & ~is_built
+        if is_passed.any() and not self._n_passed:
+            self._first_passed = int(physical_offsets[np.argmax(is_passed)])
+        self._n_passed += int(np.count_nonzero(is_passed))
+        # Units that are missing would follow on those before.
+        shifts = np.concatenate([[self._shift], places - built])
+        last = np.maximum.accumulate(np.where(has_unit, np.arange(1, len(places) + 1), 0))
+        self._shift = int(shifts[last[-1]])
+        return np.where(has_unit | is_passed, places, built + shifts[last])
+
+    def findings(self, queue_name: str) -> Iterator[Finding]:
+        """Yield what follows from records that name other queue offsets than theirs."""
+        if self._n_passed:
+            count = number_of(self._n_passed, "record is", "records are")
+            text = (
+                f"{count} in no queue, the first at physical offset {self._first_passed}: when a "
+                "broker came to them, the queue had units for the queue offsets that they name"
+            )
+            yield Finding("queue", queue_name, text, "named")
+        if self._n_only_here:
+            count = number_of(self._n_only_here, "message", "messages")
+            text = f"built from the log, the queue would not have {count} that a broker serves now"
+            yield Finding("queue", queue_name, text, "fewer")
+        if self._impossible:
+            count = number_of(len(self._impossible), "record names", "records name")
+            text = f"{count} a queue offset that no message can have, as {self._impossible[0]}"
+            yield Finding("queue", queue_name, text, "named")
 
 
 def led_astray(

@@ -217,6 +217,33 @@ def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTim
     return parts
 
 
+def time_ranges(
+    store_timestamps: NDArray[np.int64], least_slack: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the least and the greatest time that records between points may have, (n + 1,).
+
+    The parts are that before the first point, those between two points, and that after the last
+    point. The first may hold any earlier time too, and the last any later one.
+
+    A clock that is set back further than the time from one point to the next shows at the points,
+    whose times then fall. A smaller step hides between them. So the times of each part are widened,
+    on both sides, by twice the longest interval among its own and those of its neighbours.
+
+    Args:
+        store_timestamps: of the points, ms, (n,), n at least 1.
+        least_slack: the least time by which they are widened, ms.
+    """
+    at_start = np.concatenate((store_timestamps[:1], store_timestamps))
+    at_end = np.concatenate((store_timestamps, store_timestamps[-1:]))
+    intervals = np.abs(at_end - at_start)
+    longest_around = intervals.copy()
+    for shift in range(1, _NEIGHBOURS + 1):
+        longest_around[shift:] = np.maximum(longest_around[shift:], intervals[:-shift])
+        longest_around[:-shift] = np.maximum(longest_around[:-shift], intervals[shift:])
+    slack = np.maximum(2 * longest_around, least_slack)
+    return np.minimum(at_start, at_end) - slack, np.maximum(at_start, at_end) + slack
+
+
 def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogSpans:
     """Return the parts of the log that can hold records with the given store times.
 
@@ -225,9 +252,7 @@ def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogS
     one of its ends to the other. The part before the first point may hold any earlier time, and the
     part after the last point any later one.
 
-    A clock that is set back further than the time from one point to the next shows at the points,
-    whose times then fall. A smaller step hides between them. So the times of each part are widened,
-    on both sides, by twice the longest interval among its own and those of its neighbours.
+    The times are widened as :func:`time_ranges` says.
 
     For example, points at 100, 200, 300 and 400 of a log of 500 bytes, whose records were stored at
     seconds 10, 12, 15 and 20, leave three of five parts for a question about second 23::
@@ -249,17 +274,7 @@ def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogS
         return _joined_parts(bounds, np.append(False, is_match), whole)
     if not len(points.physical_offsets):
         return LogSpans.of([whole])
-    times_of_points = points.store_timestamps.clip(-_FAR, _FAR)
-    at_start = np.concatenate((times_of_points[:1], times_of_points))
-    at_end = np.concatenate((times_of_points, times_of_points[-1:]))
-    intervals = np.abs(at_end - at_start)
-    longest_around = intervals.copy()
-    for shift in range(1, _NEIGHBOURS + 1):
-        longest_around[shift:] = np.maximum(longest_around[shift:], intervals[:-shift])
-        longest_around[:-shift] = np.maximum(longest_around[:-shift], intervals[shift:])
-    slack = np.maximum(2 * longest_around, _CLOCK_SLACK_MS)
-    lows = np.minimum(at_start, at_end) - slack
-    highs = np.maximum(at_start, at_end) + slack
+    lows, highs = time_ranges(points.store_timestamps.clip(-_FAR, _FAR), _CLOCK_SLACK_MS)
     may_match = (lows <= times.high) & (highs >= times.low)
     may_match[0] |= times.low <= highs[0]
     may_match[-1] |= times.high >= lows[-1]

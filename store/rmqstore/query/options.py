@@ -298,7 +298,10 @@ READ_OPTIONS: Final = (
         "the first message of each queue from then on; [how times are written](#times). As in "
         "Spark's Kafka source it takes precedence over times by queue, and these over offsets",
     ),
-    Option("endingTimestamp", "ending_timestamp", READ, "stored before this time"),
+    Option(
+        "endingTimestamp", "ending_timestamp", READ, "stored before this time",
+        "up to the first message of each queue from then on; [times that fall](#times-that-fall)",
+    ),
     Option(
         "startingOffsetsByTimestamp", "starting_offsets_by_timestamp", READ,
         "times to start at, by queue", "JSON as of `startingOffsets`, with times",

@@ -112,7 +112,11 @@ class Pipeline:
 
 
 def plain_pipeline(
-    spec: ReadSpec, chosen: LogFilter | None = None, repeated: RepeatedUnits | None = None
+    spec: ReadSpec,
+    chosen: LogFilter | None = None,
+    repeated: RepeatedUnits | None = None,
+    *,
+    is_sparse: bool = False,
 ) -> Pipeline:
     """Return the steps for records of one message each, which is that of their queue.
 
@@ -120,6 +124,7 @@ def plain_pipeline(
         spec: the spec of the read.
         chosen: keeps messages by topic, time, key and id.
         repeated: notes units that point at the record of another one.
+        is_sparse: whether the units are those of compacted topics.
     """
     is_look_up = chosen is not None and chosen.is_look_up
     keeps_parts = spec.mode == PERMISSIVE
@@ -131,7 +136,7 @@ def plain_pipeline(
     if spec.check_crc:
         of_records = spec.check_record_crc
         steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
-    own_check = partial(check, keeps_parts=keeps_parts, repeated=repeated)
+    own_check = partial(check, keeps_parts=keeps_parts, repeated=repeated, is_sparse=is_sparse)
     return Pipeline(spec, own_check, (*steps, *inflating(spec)), explain)
 
 

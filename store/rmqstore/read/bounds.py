@@ -1,179 +1,31 @@
-"""Where the bounds of a selection lie in queues, and searches of many queues for store times."""
+"""Where the bounds of a selection lie in queues."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, rendered
-from rmqstore.format.layout import Positions
+from rmqstore.errors import OffsetOutOfRangeError, rendered
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection
 from rmqstore.spans import QueueKey
-from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import Queue, Units, find_first
 
 logger = logging.getLogger(__name__)
 
-# Queue offsets by queue and store time, ms; see TimeSearch.run.
+# Queue offsets by queue and store time, ms, of searches that were made together.
 FoundTimes = Mapping[tuple[QueueKey, int], int]
-
-_SHORT_RANGE = 1024  # units
-_MAX_UNITS = 1 << 20  # 8 bytes each
-_NEIGHBOURS = 256  # messages tried after a damaged one for a store time
-
-
-class TimeSearch:
-    """Bisects queues for store times, one step of all searches at a time.
-
-    So each step reads the headers of many records in the order of the log. The steps are those of
-    ``QueueRanges.at_time``, which decides where a record on the way cannot be read.
-
-    An example: a queue has messages of the times 10, 20, 20 and 30, and queue offset 5 is the
-    first. Time 20 is found at queue offset 6, and time 31 at the end, queue offset 9.
-    """
-
-    def __init__(self, log: CommitLog) -> None:
-        self._log = log
-        self._physical_offsets: list[Positions] = []
-        self._searches: list[tuple[QueueKey, int, int, int]] = []  # queue, time, first unit, start
-        self._lengths: list[int] = []
-        self._n_units = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether memory should not hold more units."""
-        return self._n_units >= _MAX_UNITS
-
-    def add(
-        self, key: QueueKey, times: Collection[int], start: int, physical_offsets: Positions
-    ) -> None:
-        """Add the searches of a queue.
-
-        Args:
-            key: topic and queue id.
-            times: the times to search for, ms.
-            start: the first queue offset.
-            physical_offsets: those of its units from there on, (n,).
-        """
-        for time in times:
-            self._searches.append((key, time, self._n_units, start))
-            self._lengths.append(len(physical_offsets))
-        self._physical_offsets.append(physical_offsets)
-        self._n_units += len(physical_offsets)
-
-    def run(self) -> dict[tuple[QueueKey, int], int]:
-        """Return for queues and times the first queue offset stored at or after the time.
-
-        It is the end of the queue if there is none. A search that met a record which cannot be read
-        is left out.
-        """
-        if not self._searches:
-            return {}
-        physical_offsets = np.concatenate(self._physical_offsets)
-        times = np.array([time for _, time, _, _ in self._searches], np.int64)
-        first_units = np.array([first for _, _, first, _ in self._searches], np.int64)
-        low = np.zeros(len(times), np.int64)
-        high = np.array(self._lengths, np.int64)
-        is_valid = np.ones(len(times), np.bool_)
-        while len(rows := np.flatnonzero((low < high) & is_valid)):
-            middle = (low[rows] + high[rows]) // 2
-            middles = physical_offsets[first_units[rows] + middle]
-            stored, is_valid[rows] = self._log.store_timestamps(middles)
-            is_late = stored >= times[rows]
-            high[rows] = np.where(is_late, middle, high[rows])
-            low[rows] = np.where(is_late, low[rows], middle + 1)
-        return {
-            (key, time): start + row
-            for (key, time, _, start), row, is_found in zip(
-                self._searches, low.tolist(), is_valid.tolist(), strict=True
-            )
-            if is_found
-        }
-
-
-def search_together(
-    log: CommitLog,
-    open_queue: Callable[[str, int], Queue],
-    queues: Iterable[tuple[QueueKey, tuple[int, int]]],
-    times_of: Callable[[str, int], Collection[int]],
-) -> Iterator[tuple[QueueKey, tuple[int, int], FoundTimes]]:
-    """Yield queues with their ranges, in order, and with what was found for their times.
-
-    Nothing is found in long ranges, which are better searched one by one.
-
-    Args:
-        log: the log of the store.
-        open_queue: returns a queue by topic and id.
-        queues: the queues with their ranges, by queue offset.
-        times_of: returns the times to search a queue for, ms.
-    """
-    search = TimeSearch(log)
-    waiting: list[tuple[QueueKey, tuple[int, int]]] = []
-    for key, span in queues:
-        times = times_of(*key)
-        if not times and not waiting:
-            yield key, span, {}
-            continue
-        waiting.append((key, span))
-        units = short_units(open_queue(*key), span) if times else None
-        if units is not None:
-            search.add(key, times, span[0], units.physical_offsets)
-        if search.is_full:
-            found = search.run()
-            yield from ((*queue, found) for queue in waiting)
-            search, waiting = TimeSearch(log), []
-    found = search.run()
-    yield from ((*queue, found) for queue in waiting)
-
-
-def first_stored_at(
-    log: CommitLog, queue: Queue, timestamp: int, span: tuple[int, int], *, tolerant: bool
-) -> int:
-    """Return the first queue offset in a span whose message was stored at or after a time.
-
-    See ``QueueRanges.at_time``.
-    """
-    physical_offset_of = _physical_offsets(queue, span)
-
-    def is_late(queue_offset: int) -> bool:
-        for neighbour in range(queue_offset, min(queue_offset + _NEIGHBOURS, span[1])):
-            try:
-                return log.store_timestamp(physical_offset_of(neighbour)) >= timestamp
-            except (CorruptRecordError, OffsetOutOfRangeError):
-                if not tolerant:
-                    raise
-        return False
-
-    return find_first(*span, is_late)
-
-
-def _physical_offsets(queue: Queue, span: tuple[int, int]) -> Callable[[int], int]:
-    """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit."""
-    units = short_units(queue, span)
-    if units is None:
-        return lambda queue_offset: queue.unit(queue_offset)[0]
-    physical_offsets = units.physical_offsets.tolist()
-    return lambda queue_offset: physical_offsets[queue_offset - span[0]]
-
-
-def short_units(queue: Queue, span: tuple[int, int]) -> Units | None:
-    """Return the units of a short range; None if it is long, or if files of it are missing.
-
-    To read them at once costs as much as to read one.
-    """
-    start, end = span
-    if 0 < end - start <= _SHORT_RANGE and [*queue.runs(start, end)] == [span]:
-        with suppress(OffsetOutOfRangeError):
-            return queue.units(start, end)
-    return None
 
 
 class SearchByTime(Protocol):
-    """Returns the queue offset of the first message at or after a store time, ms."""
+    """Returns the first queue offset in ``span`` whose message was stored at or after a time, ms.
+
+    The end of the span is returned if no message is late enough. With ``tolerant`` a message that
+    is damaged takes the time of the next one that can be read.
+
+    Raises:
+        CorruptRecordError: a message whose time is needed is damaged.
+        OffsetOutOfRangeError: a message whose time is needed is missing.
+    """
 
     def __call__(
         self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool

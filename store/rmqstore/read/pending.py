@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 _QUEUE_ID_DIGITS = 9
 _STORED = ("topic", "queueId", "queueOffset", "commitLogOffset", "properties")
-_QUEUED = (*_STORED, "tags", "body", "tagsCode")
+_QUEUED = {OP_TOPIC: ("tags", "body"), SCHEDULE_TOPIC: ("tagsCode",)}  # besides
 
 _DELETED = "TIMER_DEL_UNIQKEY"
 
@@ -144,7 +144,7 @@ def read_waiting(
         queue_id: min(max(starts.get(queue_id, 0), low), high)
         for queue_id, (low, high) in spans.items()
     }
-    own = _own_spec(spec, _QUEUED)
+    own = _own_spec(spec, (*_STORED, *_QUEUED.get(topic, ())))
     selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
     slices = [*store.ranges.resolve(selection, own)]
     return Waiting.of(pa.Table.from_batches(read_queues(store, slices, own), own.schema))
@@ -200,7 +200,7 @@ def are_newest(waiting: Waiting) -> Mask:
 
 
 def have_copies(
-    store: StoreParts, waiting: Waiting, candidates: Mask, *, later: bool = True
+    store: StoreParts, waiting: Waiting, candidates: Mask, spec: ReadSpec, *, later: bool = True
 ) -> Mask:
     """Return a mask (n,) of the candidates whose UNIQ_KEY a later record of their real topic has.
 
@@ -208,6 +208,7 @@ def have_copies(
         store: the store to read from.
         waiting: the messages of the system topic.
         candidates: mask (n,) of those to look up.
+        spec: says what to do where the log is gone.
         later: whether that record must be later than the candidate itself; if not, than the first
             of all messages.
     """
@@ -219,7 +220,9 @@ def have_copies(
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.physical_offsets.min())
-    for batch in read_copies(store, LookupKeys(msg_ids=frozenset(keys)), topics, first):
+    named = LookupKeys(msg_ids=frozenset(keys))
+    fails = spec.fail_on_data_loss
+    for batch in read_copies(store, named, topics, first, fail_on_data_loss=fails):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
@@ -250,7 +253,7 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
         late = late.fill_null(False)  # noqa: FBT003 - Arrow's name for a value
         is_pending = are_newest(part.messages) & ~late.to_numpy(zero_copy_only=False)
         is_pending &= ~_are_cancelled(part, [part])
-        is_pending &= ~have_copies(store, part.messages, is_pending)
+        is_pending &= ~have_copies(store, part.messages, is_pending, spec)
         return part.messages.rows(is_pending, "timer", part.due)
     # The record after that of the last unit is the one that a broker enters next when it starts.
     last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_physical_offset]), spec)
@@ -271,7 +274,7 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
         if not part.are_entered or store.paths.has_abort:
             # Of a store that was not closed, the wheel may be older than what was delivered.
             is_pending &= are_newest(part.messages)
-            is_pending &= ~have_copies(store, part.messages, is_pending)
+            is_pending &= ~have_copies(store, part.messages, is_pending, spec)
         rows.append(part.messages.rows(is_pending, "timer", part.due))
     return PendingRows.joined(rows) if rows else NOTHING_PENDING
 
@@ -433,7 +436,7 @@ def _halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
         is_pending &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(
             zero_copy_only=False
         )
-    is_pending &= are_newest(halves) & ~have_copies(store, halves, is_pending, later=False)
+    is_pending &= are_newest(halves) & ~have_copies(store, halves, is_pending, spec, later=False)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
@@ -453,24 +456,31 @@ def _rocksdb_halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     if ops is not None:
         decided = integers(ops.property(_DECIDED_OFFSET)).drop_null()
         is_pending &= ~np.isin(halves.physical_offsets, decided.to_numpy())
-    is_pending &= ~have_copies(store, halves, is_pending)
+    is_pending &= ~have_copies(store, halves, is_pending, spec)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
-def delivered_offsets(store: StoreParts) -> dict[int, int]:
-    """Return the next queue offset to deliver by delay level, without those after their queue.
+def delay_levels(store: StoreParts) -> dict[int, tuple[int, int]]:
+    """Return the next queue offset to deliver by delay level, and the end of its queue.
 
-    A broker that starts sets such an offset back to the end of the queue, and never delivers
-    what waits before it.
+    A broker that starts sets an offset after the end back to it, and never delivers what waits
+    before it.
 
     Source: ScheduleMessageService.java#correctDelayOffset.
     """
-    levels = store.config.delay_offsets()
+    with_queue = store.store_queues.ids(SCHEDULE_TOPIC)
+    levels = {}
+    for level, queue_offset in store.config.delay_offsets().items():
+        has_queue = level - 1 in with_queue
+        end = store.queue_range(SCHEDULE_TOPIC, level - 1)[1] if has_queue else 0
+        levels[level] = queue_offset, end
+    return levels
+
+
+def delivered_offsets(store: StoreParts) -> dict[int, int]:
+    """Return the next queue offset to deliver by delay level, without those after their queue."""
     known = {}
-    for level, queue_offset in levels.items():
-        end = 0
-        if level - 1 in store.store_queues.ids(SCHEDULE_TOPIC):
-            _, end = store.queue_range(SCHEDULE_TOPIC, level - 1)
+    for level, (queue_offset, end) in delay_levels(store).items():
         if queue_offset <= end:
             known[level] = queue_offset
             continue
@@ -499,5 +509,5 @@ def _delayed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     # The offsets of a store that was not closed may be out of date, and the file may lack a level.
     own_levels = waiting.table.column("queueId").to_numpy() + 1
     unsure = ~np.isin(own_levels, list(levels)) | store.paths.has_abort
-    is_pending = ~have_copies(store, waiting, unsure)
+    is_pending = ~have_copies(store, waiting, unsure, spec)
     return waiting.rows(is_pending, "delay", waiting.table.column("tagsCode").combine_chunks())

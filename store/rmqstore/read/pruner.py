@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
@@ -24,6 +23,7 @@ from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
+from rmqstore.storage.queue.queue import places_of
 from rmqstore.storage.queue.tiered import TieredQueue, TieredQueues
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _MAX_UNCOVERED = 0.5
 _SHORT_LOG = 32 << 20  # bytes of the log of one queue, of which every record is looked at
 _SHORT_RANGE = 1 << 17  # units of such a log
 _SAMPLES = 1 << 10  # records of a longer one
-_HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset"])
+_HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset", "storeSize"])
 
 
 class PrunedQueues(NamedTuple):
@@ -159,7 +159,7 @@ class StorePruner:
         if not batches:
             return None
         rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        queue_ids, offsets, physical_offsets = (
+        queue_ids, offsets, physical_offsets, sizes = (
             rows.column(name).to_numpy() for name in _HEADS.names[1:]
         )
         encoded = rows.column("topic").dictionary_encode()
@@ -173,32 +173,23 @@ class StorePruner:
         units = []
         for members in rows_by_queue(codes, queue_ids):
             key = topics[int(codes[members[0]])], int(queue_ids[members[0]])
-            queue_offsets = offsets[members]
+            queue = self._store.queues.open(*key)
+            span = queue.begin, queue.end()
+            places = places_of(
+                queue, offsets[members], physical_offsets[members], sizes[members], span
+            )
             chosen = np.zeros(len(members), np.bool_)
             for queue_slice, is_included in by_queue[key]:
-                is_in_slice = (queue_offsets >= queue_slice.start) & (
-                    queue_offsets < queue_slice.end
-                )
+                is_in_slice = (places >= queue_slice.start) & (places < queue_slice.end)
                 chosen[is_in_slice] = is_included
             if chosen.any():
-                chosen_offsets = physical_offsets[members[chosen]]
-                units.append(self._units_at(key, queue_offsets[chosen], chosen_offsets))
-        parts = [part for part in units if len(part.sizes)]
-        if not parts:
+                chosen_places = np.sort(places[chosen])
+                stored = queue.units_of(chosen_places)
+                units.append(UnitRows.of_queue(*key, chosen_places, stored))
+        if not units:
             return None
-        joined = UnitRows.joined(parts)
+        joined = UnitRows.joined(units)
         return joined.take(np.argsort(joined.physical_offsets, kind="stable"))
-
-    def _units_at(
-        self, key: QueueKey, queue_offsets: NDArray[np.int64], physical_offsets: Positions
-    ) -> UnitRows:
-        """Return the units at queue offsets (n,) that point at the given physical offsets (n,)."""
-        order = np.argsort(queue_offsets, kind="stable")
-        queue_offsets, physical_offsets = queue_offsets[order], physical_offsets[order]
-        units = self._store.queues.open(*key).units_of(queue_offsets)
-        rows = UnitRows.of_queue(*key, queue_offsets, units)
-        is_unit = (units.physical_offsets == physical_offsets) & (units.sizes > 0)
-        return rows.take(np.flatnonzero(is_unit))
 
 
 def prune_tiered(

@@ -37,7 +37,7 @@ from rmqstore.query.selection import (
     choose_topics,
     require_named,
 )
-from rmqstore.read.bounds import BoundResolver, FoundTimes, search_together, short_units
+from rmqstore.read.bounds import BoundResolver
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
@@ -46,7 +46,7 @@ from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths, can_name_queues, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
-from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first
+from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first, short_units
 from rmqstore.storage.queue.queue_source import QueuePart
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -314,7 +314,7 @@ class QueueRanges:
         resolver = BoundResolver(
             selection,
             spec.broker_name,
-            queues.at_time,
+            queues.time_search(),
             partial(_committed, self._paths, self._config),
             fail_on_data_loss=spec.fail_on_data_loss,
             tolerant=spec.is_tolerant,
@@ -331,20 +331,9 @@ class QueueRanges:
                 parts = parts_of[key] = queues.parts(*key)
                 yield key, (parts[0].start, parts[-1].end)
 
-        for key, span, found in self._searched(spans(), resolver):
-            bounds = resolver.bounds(*key, span, found)
+        for key, span in spans():
+            bounds = resolver.bounds(*key, span, {})
             yield from queues.slices_of_parts(key, parts_of.pop(key), bounds, spec)
-
-    def _searched(
-        self, spans: Iterable[tuple[QueueKey, tuple[int, int]]], resolver: BoundResolver
-    ) -> Iterator[tuple[QueueKey, tuple[int, int], FoundTimes]]:
-        """Yield queues with their ranges, and with what one search of the log finds for times.
-
-        With tiered storage no log has all messages, and each queue is searched by itself.
-        """
-        if self._store_queues.tiers:
-            return ((key, span, {}) for key, span in spans)
-        return search_together(self._log, self._queues.open, spans, resolver.times)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Return whether a selection names a queue, whether or not the queue exists."""
@@ -380,15 +369,12 @@ class QueueRanges:
         resolver = BoundResolver(
             selection,
             broker,
-            self._store_queues.at_time,
+            self._store_queues.time_search(),
             partial(_committed, self._paths, self._config),
             fail_on_data_loss=fail_on_data_loss,
             tolerant=False,
         )
-        return {
-            key: resolver.start(*key, span, found)
-            for key, span, found in self._searched(spans().items(), resolver)
-        }
+        return {key: resolver.start(*key, span, {}) for key, span in spans().items()}
 
     def is_confirmed(self, queue_slice: QueueSlice, log_end: int) -> bool:
         """Return whether the log confirms a range's units; see ``unit_checks.is_confirmed``.

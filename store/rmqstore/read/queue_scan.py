@@ -239,7 +239,9 @@ class QueueScan:
         if np.array(shared, np.bool_)[window.topic_codes].any():
             pipeline = shared_pipeline(self._spec, self._batch_topics, self._chosen, self._repeated)
         else:
-            pipeline = plain_pipeline(self._spec, self._chosen, self._repeated)
+            pipeline = plain_pipeline(
+                self._spec, self._chosen, self._repeated, is_sparse=self._is_sparse
+            )
         joined = JoinedFiles(self._log, pipeline)
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             first = rows.start

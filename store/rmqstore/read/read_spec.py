@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -20,19 +20,40 @@ FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PER
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSpec:
-    """How records are read: the same for every record of a read."""
+class ReadRules:
+    """What a request says of how records are read.
+
+    Attributes:
+        schema: the columns that are returned.
+        mode: what is done with damaged records.
+        corrupt_column: the column that says what is wrong with one.
+        check_crc: whether CRCs are checked.
+        fail_on_data_loss: whether it is an error if chosen messages are gone.
+        tags: the tags of which a message has one; None for all.
+        filter: the SQL92 expression over properties; None for all.
+        inflate: whether compressed bodies are inflated; if not, they are as stored.
+    """
 
     schema: pa.Schema
     mode: str = FAILFAST
     corrupt_column: str = CORRUPT_RECORD
     check_crc: bool = True
-    check_record_crc: bool = True  # whether CRCs of whole records are checked with the others
     fail_on_data_loss: bool = True
     tags: frozenset[str] | None = None
     filter: Filter | None = None
+    inflate: bool = True
+
+    def rules(self) -> dict[str, Any]:
+        """Return these fields alone, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(ReadRules)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec(ReadRules):
+    """How records are read: the same for every record of a read."""
+
+    check_record_crc: bool = True  # whether CRCs of whole records are checked with the others
     broker_name: str = ""
-    inflate: bool = True  # whether compressed bodies are inflated; if not, they are as stored
     advance: Advance = ignore_progress  # called when records were read
     last_record: LastRecord | None = None  # the newest when the read was planned, if known
     is_cut: bool = False  # whether that record is gone, so that newer ones may be in older places

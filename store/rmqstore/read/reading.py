@@ -408,14 +408,19 @@ def query(
 
 
 def read_copies(
-    store: StoreParts, lookup_keys: LookupKeys, topics: Sequence[str], start: int
+    store: StoreParts,
+    lookup_keys: LookupKeys,
+    topics: Sequence[str],
+    start: int,
+    *,
+    fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
 
     They are in the order of the log.
     """
     columns = select_columns(["topic", "msgId", "commitLogOffset"])
-    spec = ReadSpec(columns, mode=DROPMALFORMED, check_crc=False)
+    spec = ReadSpec(columns, DROPMALFORMED, fail_on_data_loss=fail_on_data_loss, check_crc=False)
     chosen = log_filter(parse_selection(subscribe=topics), columns.names, lookup_keys)
     candidates = find_candidates(store, lookup_keys, topics, None, None)
     log_slices = [part for part in uncovered_slices(store, candidates) if part.end > start]

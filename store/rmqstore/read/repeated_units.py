@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import RmqStoreError, number_of
 from rmqstore.read.rows import UnitRows
-from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.queue import Queue, have_units_at
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +42,10 @@ class RepeatedUnits:
         for code in np.unique(queues).tolist():
             rows = np.flatnonzero(queues == code)
             key = units.topics[code >> 32], int(units.queue_ids[rows[0]])
-            chosen, numbers = np.unique(stored[rows], return_inverse=True)
             with suppress(RmqStoreError, OSError):  # said where they are read
-                own = self._open_queue(*key).units_of(chosen)
-                is_same = own.physical_offsets[numbers] == units.physical_offsets[rows]
-                repeated = rows[is_same & (own.sizes[numbers] > 0)]
+                own = self._open_queue(*key), stored[rows]
+                of_units = units.physical_offsets[rows], units.sizes[rows]
+                repeated = rows[have_units_at(*own, *of_units)]
                 if len(repeated):
                     self._counts[key] += len(repeated)
                     first = int(units.queue_offsets[repeated].min())

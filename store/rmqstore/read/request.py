@@ -24,9 +24,16 @@ from rmqstore.query.selection import (
     parse_tags,
     require_arguments,
 )
-from rmqstore.query.sql92_filter import Filter, parse_filter
+from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_physical_offsets
-from rmqstore.read.read_spec import FAILFAST, MODES, PERMISSIVE, ReadSpec, scan_schema
+from rmqstore.read.read_spec import (
+    FAILFAST,
+    MODES,
+    PERMISSIVE,
+    ReadRules,
+    ReadSpec,
+    scan_schema,
+)
 from rmqstore.read.record_filter import LogFilter, log_filter
 
 KNOWN_ARGUMENTS: Final = ("columns", *ScanArguments.__annotations__)
@@ -88,43 +95,27 @@ def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
     return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRequest(ReadRules):
     """The request for one scan, whatever it reads.
 
     Attributes:
-        schema: the columns that it returns.
         selection: topics and bounds.
         by: ``queue`` or ``commitlog``.
         lookup_keys: keys, ids or tags, for a look-up.
         where: the condition on columns; None for all rows.
-        tags: the tags of which a message has one; None for all.
-        filter: the SQL92 expression over properties; None for all.
         index_only: whether a look-up skips what the index does not cover.
         include_pending: whether pending messages follow at the end.
         last: only this many messages of each queue, the newest ones; of a scan by log in all.
-        mode: what is done with damaged records.
-        corrupt_column: the column that says what is wrong with one.
-        check_crc: whether CRCs are checked.
-        fail_on_data_loss: whether it is an error if chosen messages are gone.
-        inflate: whether compressed bodies are inflated; if not, they are as stored.
     """
 
-    schema: pa.Schema
     selection: Selection
     by: str = "queue"
     lookup_keys: LookupKeys = NO_LOOKUP_KEYS
     where: Where | None = None
-    tags: frozenset[str] | None = None
-    filter: Filter | None = None
     index_only: bool = False
     include_pending: bool = False
     last: int | None = None
-    mode: str = FAILFAST
-    corrupt_column: str = CORRUPT_RECORD
-    check_crc: bool = True
-    fail_on_data_loss: bool = True
-    inflate: bool = True
 
     def __post_init__(self) -> None:
         """Refuse arguments that contradict one another."""
@@ -171,25 +162,14 @@ class ScanRequest:
             broker_name: the name of the broker.
             advance: called when records were read.
         """
-        schema = self.schema
-        tags = self.tags
+        rules = self.rules()
         if self.where is not None:
-            missing = [field for field in self.where.columns if field.name not in schema.names]
+            names = self.schema.names
+            missing = [field for field in self.where.columns if field.name not in names]
             if missing:
-                schema = pa.schema([*schema, *missing])
-            tags = self.where.pruning.tagged(tags)
-        return ReadSpec(
-            schema=schema,
-            mode=self.mode,
-            corrupt_column=self.corrupt_column,
-            check_crc=self.check_crc,
-            fail_on_data_loss=self.fail_on_data_loss,
-            tags=tags,
-            filter=self.filter,
-            broker_name=broker_name,
-            inflate=self.inflate,
-            advance=advance,
-        )
+                rules["schema"] = pa.schema([*self.schema, *missing])
+            rules["tags"] = self.where.pruning.tagged(self.tags)
+        return ReadSpec(**rules, broker_name=broker_name, advance=advance)
 
     def log_filter(self) -> LogFilter:
         """Return the filter of records where these are found without their queues.

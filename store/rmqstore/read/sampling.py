@@ -12,22 +12,19 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import (
     CorruptDatabaseError,
-    CorruptRecordError,
     FileDeletedError,
-    OffsetOutOfRangeError,
     UnreadableFileError,
 )
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.query.conditions import StoreTimes
-from rmqstore.read.bounds import short_units
 from rmqstore.read.split import Limits, Sample, SampledSlice, SampledSpan
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, frame_of, records_in
 from rmqstore.storage.log.walks import window_at
-from rmqstore.storage.queue.queue import Queue, Units
+from rmqstore.storage.queue.queue import Queue, Units, short_units
 from rmqstore.storage.recovery.queues import Queues
 
 _SAMPLES_PER_TASK = 16
@@ -223,10 +220,6 @@ class Sampler:
         physical_offsets = np.array([*headers()], np.int64)
         records = records_in(self._log, physical_offsets)
         times, are_right = self._log.store_timestamps(records)
-        for row in np.flatnonzero(~are_right).tolist():
-            with suppress(CorruptRecordError, OffsetOutOfRangeError):
-                times[row] = self._log.store_timestamp(int(records[row]))
-                are_right[row] = True
         return StoreTimes(physical_offsets[are_right], times[are_right])
 
     def _every_record(self, whole: LogSlice) -> StoreTimes | None:

@@ -25,7 +25,7 @@ from rmqstore.format.columns.inner_batch import (
     inner_headers,
     is_inner_batch,
 )
-from rmqstore.format.columns.lmq import name_queues
+from rmqstore.format.columns.lmq import offsets_in_queues
 from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.layout import LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, split_record
@@ -123,9 +123,9 @@ def expand(
     rank = units.queue_offsets - records.headers.column("queue_offset")[record_of]
     is_batch = _are_batches(units, batch_topics)
     # Of others the place of a unit decides, as in a plain read.
-    is_there = np.where(is_batch, (rank >= 0) & (rank < records.counts[record_of]), rank <= 0)
+    is_there = ~is_batch | ((rank >= 0) & (rank < records.counts[record_of]))
     is_lmq = _are_lmq(units)
-    is_moved = ~is_batch & ~is_lmq & (rank < 0)
+    is_moved = ~is_batch & ~is_lmq & (rank != 0)
     if repeated is not None and is_moved.any():
         moved = units.take(is_moved)
         repeated.note(moved, moved.queue_offsets - rank[is_moved])
@@ -133,7 +133,7 @@ def expand(
         parents = records.headers.take(record_of[is_lmq])
         lmq_units = units.take(is_lmq)
         names = pa.array(lmq_units.topics, pa.string()).take(pa.array(lmq_units.topic_codes))
-        is_named = name_queues(records.data, parents, names, lmq_units.queue_offsets)
+        is_named = offsets_in_queues(records.data, parents, names) >= 0
         is_there[is_lmq] = is_named & (lmq_units.queue_ids == 0)
     absent = np.flatnonzero(~is_there & (is_lmq | is_batch)).tolist()
     reasons = {
@@ -240,7 +240,7 @@ class _Records(NamedTuple):
             return self.broken[record]
         queue_offset = expected.queue_offset
         if expected.topic.startswith(LMQ_PREFIX):
-            return f"the record does not name {expected.topic} with queue offset {queue_offset}"
+            return f"the record does not name {expected.topic}"
         first = int(self.headers.column("queue_offset")[record])
         held = f"{int(self.counts[record])} from queue offset {first} on"
         return f"queue offset {queue_offset} is none of the record's messages, which are {held}"

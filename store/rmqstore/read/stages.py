@@ -128,6 +128,7 @@ def check(
     *,
     keeps_parts: bool = False,
     repeated: RepeatedUnits | None = None,
+    is_sparse: bool = False,
 ) -> Rows:
     """Read the headers of records, and keep those that are valid but for their checksums.
 
@@ -137,11 +138,13 @@ def check(
         units: what queues say of the records, None in a read by log.
         keeps_parts: whether a record without a time of its storage is kept, without that time.
         repeated: notes units that point at the record of another one.
+        is_sparse: whether units say themselves which queue offsets they have, and may be wrong.
     """
     topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
     headers, whole = read_headers(source.data, starts, topic)
     valid = whole & check_headers(headers, source.base, any_time=keeps_parts)
     columns: dict[str, pa.Array] = {}
+    reasons: dict[int, str] = {}
     if units is not None:
         valid &= headers.column("total_size") == units.sizes
         valid &= headers.column("queue_id") == units.queue_ids
@@ -149,14 +152,14 @@ def check(
         valid &= same
         if expected is not None:
             columns["topic"] = expected
-        # The place of a unit is the queue offset of its message. That of the record may be higher:
-        # after a record that a broker could not dispatch, the units of all that follow it in the
-        # queue come one place too early, until the broker is started again. It is lower if the
-        # unit is of before a cut of the log. Source: ConsumeQueue.java#putMessagePositionInfo.
+        # The place of a unit is the queue offset of its message, whatever its record names.
         stored = headers.column("queue_offset")
-        valid &= stored >= units.queue_offsets
         is_moved = stored != units.queue_offsets
-        if is_moved.any():
+        if is_sparse:
+            for row in np.flatnonzero(valid & is_moved).tolist():
+                reasons[row] = f"queue offset is {stored[row]}, not {units.queue_offsets[row]}"
+            valid &= ~is_moved
+        elif is_moved.any():
             if repeated is not None:
                 moved = np.flatnonzero(valid & is_moved)
                 repeated.note(units.take(moved), stored[moved])
@@ -166,7 +169,7 @@ def check(
     rows = Rows(
         source.data, physical_offsets, units, every, _NO_REASONS, _NO_FLAWS, headers, columns
     )
-    rows = rows.drop_damaged(valid)
+    rows = rows.drop_damaged(valid, reasons)
     return note_times(rows) if keeps_parts else rows
 
 

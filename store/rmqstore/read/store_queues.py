@@ -20,8 +20,9 @@ from rmqstore.errors import (
 )
 from rmqstore.format.record import from_millis
 from rmqstore.notebook import MAX_ROWS, table
-from rmqstore.read.bounds import first_stored_at
+from rmqstore.read.bounds import SearchByTime
 from rmqstore.read.read_spec import READS_ON, ReadSpec
+from rmqstore.read.stored_times import TimeSearch
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.log.commitlog import CommitLog
@@ -93,6 +94,7 @@ class StoreQueues:
         self.tiers = tiers
         self.sources: tuple[QueueSource, ...] = (*tiers, queues)
         self._overtaken: set[QueueKey] = set()  # queues that were warned of
+        self._times_fall = False  # whether it was warned of times that fall
 
     def topics(self) -> list[str]:
         """Return every topic with queues, including system topics, sorted."""
@@ -167,34 +169,31 @@ class StoreQueues:
                 local.append(queue_slice._replace(start=cut))
         return [in_tier, local]
 
-    def at_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp: int,
-        span: tuple[int, int],
-        *,
-        tolerant: bool = False,
-    ) -> int:
-        """Return the first queue offset in ``span`` whose message was stored at or after a time.
+    def time_search(self) -> SearchByTime:
+        """Return what searches queues for store times; each search shortens the next ones."""
+        search = TimeSearch(self._warn_of_falling_times)
 
-        Args:
-            topic: topic name.
-            queue_id: queue id.
-            timestamp: the time, in ms.
-            span: the queue offsets to search; its end is returned if no message is late enough.
-            tolerant: take the time of the next readable message where one is damaged.
+        def at_time(
+            topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool
+        ) -> int:
+            for part in self._cut((topic, queue_id), *span):
+                first = search.first((topic, queue_id), part, timestamp, tolerant=tolerant)
+                if first < part.end:
+                    return first
+            return span[1]
 
-        Raises:
-            CorruptRecordError: a message whose time is needed is damaged.
-            OffsetOutOfRangeError: a message whose time is needed is missing.
-        """
-        for part in self._cut((topic, queue_id), *span):
-            bounds = part.start, part.end
-            first = first_stored_at(part.log, part.units, timestamp, bounds, tolerant=tolerant)
-            if first < part.end:
-                return first
-        return span[1]
+        return at_time
+
+    def _warn_of_falling_times(self, key: QueueKey) -> None:
+        """Warn once that the store times of a queue fall around a bound that is looked for."""
+        if not self._times_fall:
+            self._times_fall = True
+            logger.warning(
+                "%s: messages of %s-%d were stored before messages that stand in front of them: "
+                "the clock of the broker was set back, or another master took over. A bound by "
+                "time is the first message stored at or after it; a condition on storeTimestamp "
+                "compares each message", self._log.folders, *key,
+            )  # fmt: skip
 
     def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the store time of a message, ms."""

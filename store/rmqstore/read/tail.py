@@ -29,7 +29,8 @@ from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.log.commitlog import frame_start
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, shift_of
+from rmqstore.storage.queue.placing import begins_again_at, place_records
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, places_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
@@ -295,23 +296,18 @@ class StoreTail:
             return self._take_logged(key, logged)
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:
-            return int(np.count_nonzero(logged.queue_offsets < recovered.end))
+            last = recovered.units["physical_offset"][-1:].astype(np.int64).max(initial=-1)
+            return int(np.count_nonzero(logged.physical_offsets <= last))
         queue = self._open_files(key)
         try:
-            offsets = logged.queue_offsets
-            n_built = _count_built(queue, offsets, logged)
-            if n_built < len(offsets) and not queue.is_batch:
-                offsets = offsets.copy()
-                physical_offset = int(logged.physical_offsets[n_built])
-                offsets[n_built:] -= shift_of(queue, int(offsets[n_built]), physical_offset)
-                n_built = _count_built(queue, offsets, logged)
             known = self.ends.setdefault(key, 0)
+            n_built, last = _count_built(queue, known, logged)
             if queue.is_batch:  # the units say how many messages a record holds
                 self._note_end(key, *self._end_and_last(key))
-            elif n_built:
-                end = int(offsets[n_built - 1]) + 1
-                self._lasts[key] = (end - 1, int(logged.physical_offsets[n_built - 1]))
-                self.ends[key] = end if n_built == len(offsets) else max(known, end)
+            elif last >= 0:
+                self._lasts[key] = (last, queue.unit(last)[0])
+                is_whole = n_built == len(logged.physical_offsets)
+                self.ends[key] = last + 1 if is_whole else max(known, last + 1)
             self._note_first(queue, key, self.ends[key])
         finally:
             queue.close()
@@ -460,10 +456,8 @@ class StoreTail:
             # A queue ends before messages of the log that replace its own.
             last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
             is_new = logged.physical_offsets > last_physical_offset
-            if is_new.any():
-                begin = int(logged.queue_offsets[np.argmax(is_new)])
-                if begin <= last_offset:
-                    self.ends[key] = min(begin, self.ends[key])
+            if begins_again_at(logged.queue_offsets[is_new], last_offset + 1) is not None:
+                self.ends[key] = 0
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.physical_offsets[-1])
             if self.last_record is None or physical_offset >= self.last_record.physical_offset:
@@ -512,8 +506,8 @@ class StoreTail:
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
             return span[1]
-        queues, time = self.store.store_queues, last_record.store_timestamp + 1
-        by_time = queues.at_time(*key, time, span, tolerant=True)
+        at_time, time = self.store.store_queues.time_search(), last_record.store_timestamp + 1
+        by_time = at_time(*key, time, span, tolerant=True)
         return min(by_time, self._first_at(key, last_record.physical_offset, span))
 
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
@@ -580,8 +574,29 @@ class StoreTail:
         }
 
 
-def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessages) -> int:
-    """Return how many of the logged messages (n,), from the first on, have their units."""
-    units = queue.units_of(offsets)
-    lacks = (units.physical_offsets != logged.physical_offsets) | (units.sizes != logged.sizes)
-    return int(np.argmax(lacks)) if lacks.any() else len(lacks)
+def _count_built(queue: Queue, known: int, logged: LoggedMessages) -> tuple[int, int]:
+    """Return how many of the logged messages, from the first on, the queue needs no unit for.
+
+    They have one, or get none: see ``placing``. Also returned is the queue offset of the last of
+    the units, -1 without one.
+
+    Args:
+        queue: the queue as its files have it.
+        known: where it is known to have ended.
+        logged: all messages of the log after that, and some before.
+    """
+    n = len(logged.queue_offsets)
+    span = queue.begin, min(queue.end(), known + n)
+    if queue.is_batch:
+        span = queue.begin, queue.end()
+    places = places_of(queue, *logged[:3], span)
+    lacks = places < 0
+    if queue.is_batch:
+        return int(np.argmax(lacks)) if lacks.any() else n, -1
+    built = np.flatnonzero(~lacks)
+    n_built = int(built[-1]) + 1 if len(built) else 0
+    last = int(places[n_built - 1]) if n_built else -1
+    for run in place_records(logged.queue_offsets[n_built:], last + 1 if n_built else known):
+        if run.taken.start < run.taken.stop:
+            return n_built + run.taken.start, last
+    return n, last

@@ -145,7 +145,7 @@ class MessageStore(Opened):
             queue_id: queue id.
             timestamp: epoch ms, ISO-8601, such as ``-1h``, or a datetime.
             boundary: ``lower``: the first message at or after the time, the max offset if none is;
-                ``upper``: the last one at or before it, the min offset if none is.
+                ``upper``: the one before the first that is later, the min offset if none is.
 
         Source: DefaultMessageStore.java#getOffsetInQueueByTime.
         """
@@ -156,7 +156,8 @@ class MessageStore(Opened):
 
         def first_at() -> int:
             span = self.queue_range(topic, queue_id)
-            first = self.parts.store_queues.at_time(topic, queue_id, millis, span)
+            at_time = self.parts.store_queues.time_search()
+            first = at_time(topic, queue_id, millis, span, tolerant=False)
             return max(first - is_upper, span[0])
 
         return self.parts.retry(first_at)

@@ -9,7 +9,6 @@ and #CommitLogDispatcherBuildIndex; StoreCheckpoint.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Set as AbstractSet
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import BATCH_ROWS, LMQ_PREFIX, Bytes, Mask
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.spans import Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -41,7 +41,7 @@ from rmqstore.storage.log.walks import JoinedWindow, Window, join_spans, walk_fo
 from rmqstore.storage.queue.appender import QueueAppender
 
 _MAX_FINDINGS = 1000
-_MOST_MESSAGES = 1 << 17  # that take a row each at once
+_MAX_LOST = 10_000  # spans that are remembered one by one
 _BATCH_ROWS = BATCH_ROWS * 3 // 2  # a call costs as much as some hundred records
 
 
@@ -197,6 +197,7 @@ class Dispatcher:
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()
         self._topic: bytes | None = None  # of all records before; most likely of those after
+        self._lost: list[Span] = []  # parts of the log without records, rising
         self.findings: list[Finding] = []
         self.mismatches: dict[tuple[str, int], CorruptQueueError] = {}
         self.inner_batches: set[str] = set()
@@ -221,7 +222,7 @@ class Dispatcher:
                         )
                     else:
                         reason = f"no file holds the log from {low} to {high}"
-                        self._report_damage(self._log.folders, low, reason)
+                        self._report_damage(self._log.folders, Span(low, high), reason)
             progress(spans[-1].end - start, end - start)
 
     def _dispatch_file(
@@ -232,20 +233,22 @@ class Dispatcher:
             for starts, headers, is_complete in window.headers(self._topic, _BATCH_ROWS):
                 physical_offsets = starts + segment.start
                 valid = is_complete & (headers.column("physical_offset") == physical_offsets)
-                for physical_offset in physical_offsets[~valid].tolist():
+                stops = physical_offsets + headers.column("total_size")
+                for row in np.flatnonzero(~valid).tolist():
+                    span = Span(int(physical_offsets[row]), int(stops[row]))
                     reason = "not a whole record with this physical offset"
-                    self._report_damage(path, physical_offset, reason)
+                    self._report_damage(path, span, reason)
                 valid_headers = headers if valid.all() else headers.take(np.flatnonzero(valid))
                 if len(valid_headers):
                     self._put_records(window.data, valid_headers)
             progress(min(window.stopped, end))
             if window.damage is not None:
-                self._report_damage(path, window.stopped, window.damage)
+                span = Span(window.stopped, window.resumed)
+                self._report_damage(path, span, window.damage)
 
     def _put_records(self, data: Bytes, headers: RecordHeaders) -> None:
         requests = read_requests(data, headers, self._config.rules)
         units = requests.units
-        has_unit = requests.has_unit
         if self._known_topics is not None:
             named = frozenset(topic for topic in units.topics if not topic.startswith(LMQ_PREFIX))
             unknown = named - self._known_topics
@@ -256,27 +259,11 @@ class Dispatcher:
         if len(headers) and len(units.topics) == 1:
             self._topic = first_topic(data, headers)
         if self._batch_topics:
-            is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
-            in_batches = is_batch[units.topic_codes]
-            counts = np.where(in_batches, count_messages(data, headers), 1)
-            # A few bytes may say that a record holds thousands of messages, so records are taken in
-            # groups that do not have too many messages together.
-            group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
-            cuts = (np.flatnonzero(np.diff(group)) + 1).tolist()
-            for low, high in pairwise([0, *cuts, len(counts)]):
-                part = units if not cuts else units.take(np.arange(low, high))
-                part_has_unit = has_unit[low:high]
-                part_counts = counts[low:high]
-                if (part_counts != 1).any():  # then each message gets a row
-                    rows = np.repeat(np.arange(high - low), part_counts)
-                    firsts = np.cumsum(part_counts) - part_counts
-                    ranks = np.arange(len(rows)) - np.repeat(firsts, part_counts)
-                    part = part.take(rows)
-                    part = part._replace(queue_offsets=part.queue_offsets + ranks)
-                    part_has_unit = part_has_unit[rows]
-                self._put_units_of(part, part_has_unit)
+            counts = count_messages(data, headers)
+            for part in requests.units_of_messages(counts, self._batch_topics):
+                self._put_units(part)
         else:
-            self._put_units_of(units, has_unit)
+            self._put_units_of(units, requests.has_unit)
         self._put_keys(requests)
         if requests.may_name_lmqs:
             # The light message queues that records name get units too. Source: LmqDispatch.java.
@@ -285,17 +272,19 @@ class Dispatcher:
             if len(of_queues):
                 self._put_units(read_queue_units(data, of_queues, self._config.rules))
 
-    def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
-        """Report damage of the log.
+    def _report_damage(self, path: str, span: Span, reason: str) -> None:
+        """Report a damaged part of the log.
 
         Raises:
             CorruptRecordError: the dispatcher is not tolerant.
         """
         if not self._is_tolerant:
-            raise CorruptRecordError(path, physical_offset, f"{reason}; nothing is built after it")
-        self._add_finding(
-            "log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it"
-        )
+            raise CorruptRecordError(path, span.start, f"{reason}; nothing is built after it")
+        if len(self._lost) < _MAX_LOST:
+            self._lost.append(span)
+        else:  # one span stands for all that follow
+            self._lost[-1] = self._lost[-1]._replace(end=span.end)
+        self._add_finding("log", f"{path}, {span.start}", f"{reason}; nothing was built from it")
 
     def _add_finding(self, part: str, place: str, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
@@ -350,7 +339,8 @@ class Dispatcher:
                 queue = self._touched.get(key)
                 if queue is None:
                     queue = self._touched[key] = self._open_queue(*key)
-                queue.append(units.queue_offsets[rows], queue.stored(units, rows))
+                stored = queue.stored(units, rows)
+                queue.append(units.queue_offsets[rows], stored, self._lost)
             except CorruptQueueError as err:
                 if not self._is_tolerant:
                     raise
@@ -364,8 +354,7 @@ class Dispatcher:
         """Flush queues and index to disk."""
         self._append_waiting()
         for (topic, queue_id), queue in self._touched.items():
-            queue.finish()
-            for _, text in queue.misplaced:
+            for text in queue.misplaced:
                 self._add_finding("queue", f"{topic}-{queue_id}", text)
             queue.misplaced.clear()
         self._disk.flush_all([path for queue in self._touched.values() for path in queue.touched])

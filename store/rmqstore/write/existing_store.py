@@ -40,7 +40,6 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index_files import (
     IndexFile,
     IndexSizes,
-    find_sizes,
     find_sizes_in_any,
     index_files,
     was_ended,
@@ -234,7 +233,9 @@ def existing_config(
         ("mapped_file_size_consume_queue", paths.queue_folders),
         ("mapper_file_size_batch_consume_queue", paths.batch_folders),
     ):
-        files = (file for topic in folders.topics() for file in folders.files(topic))
+        aside = replace(folders, root=paths.own.replaced_queues / folders.root.name)
+        kinds = (folders, aside)  # a rebuild that was interrupted left the other ones
+        files = (file for kind in kinds for topic in kind.topics() for file in kind.files(topic))
         checked = islice(files, _CHECKED_FILES)
         sizes_of_files = [(int(file.name), LOCAL.size(file)) for file in checked]
         too_long = [length for _, length in sizes_of_files if length > MAX_FILE_BYTES]
@@ -242,8 +243,7 @@ def existing_config(
         if size:
             changes[name] = size
     ended = [path for path in index_files(paths.index) if was_ended(path)]
-    if ended:
-        sizes = find_sizes(ended[0], IndexSizes.of(config))
+    if ended and (sizes := _index_sizes(paths, ended, config)) is not None:
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
     if config.delay_levels == DELAY_LEVELS_MS and not find_delay_levels(paths, log).are_known:
         changes["delay_levels"] = None
@@ -253,6 +253,47 @@ def existing_config(
         raise StoreStateError(
             f"{paths.root} has files of sizes that no broker uses: {err}"
         ) from err
+
+
+def _index_sizes(paths: StorePaths, files: list[Path], config: StoreConfig) -> IndexSizes | None:
+    """Return the sizes of index files; None if none is intact, and the settings name the sizes."""
+    try:
+        return find_sizes_in_any(files, IndexSizes.of(config))
+    except StoreStateError:
+        if named_size(paths.settings, "max_hash_slot_num") is None:
+            raise
+        return None
+
+
+def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) -> str:
+    """Return why a broker may have other sizes than those in which files are built; "" if not.
+
+    Args:
+        paths: the files of the store.
+        log: its log.
+        config: the sizes that :func:`existing_config` found.
+    """
+    usual = StoreConfig()
+    size = config.mapped_file_size_commit_log
+    first = log.segments[:1]
+    is_written = any(log.file_of(segment).written_end(segment.size) for segment in first)
+    if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
+        return ""
+    folders = (paths.queue_folders, paths.batch_folders)
+    has_queues = any(kind.files(topic) for kind in folders for topic in kind.topics())
+    has_index = any(map(was_ended, index_files(paths.index)))
+    unknown = []
+    if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
+        unknown += [] if has_queues else ["queue"]
+    if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
+        unknown += [] if has_index else ["index"]
+    if not unknown:
+        return ""
+    return (
+        f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files are, "
+        f"and files of the log of {size:,} bytes show that its broker does not use RocketMQ's "
+        "defaults: name the broker's file (`conf=`)"
+    )
 
 
 def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rmqstore.errors import Finding
-from rmqstore.format.layout import BATCH_UNIT
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -23,7 +22,7 @@ from rmqstore.storage.files.paths import (
 )
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
+from rmqstore.storage.queue.appender import BatchQueueAppender, FoundQueue, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
@@ -217,27 +216,19 @@ class QueueFiles:
                 end = queue.end()
             else:
                 end, _ = cut_queue(self._disk, queue, (topic, queue_id), self._unchecked_after)
-            start = queue.begin
+            begin = queue.begin
+            kind: type[QueueAppender] = BatchQueueAppender if queue.is_batch else QueueAppender
+            file_size = self._config.mapped_file_size_consume_queue
             if queue.is_batch:
-                return BatchQueueAppender(
-                    self._disk,
-                    queue.folder,
-                    self._config.mapper_file_size_batch_consume_queue,
-                    start=start,
-                    end=end,
-                    records_end=records_end(queue, end),
-                    n_units=queue.position(end) // BATCH_UNIT.itemsize,
-                    is_new=start == end,
-                )
-            return QueueAppender(
-                self._disk,
-                queue.folder,
-                self._config.mapped_file_size_consume_queue,
-                start=start,
+                file_size = self._config.mapper_file_size_batch_consume_queue
+            found = FoundQueue(
+                records_start=queue.unit(begin)[0] if begin else -1,
                 end=end,
                 records_end=records_end(queue, end),
-                is_new=not queue.segments,
+                n_units=queue.position(end) // kind.unit_type.itemsize,
+                is_new=begin == end if queue.is_batch else not queue.segments,
             )
+            return kind(self._disk, queue.folder, file_size, found)
 
     def empty(self, folder: Path) -> None:
         """Delete the files of a queue, given its folder."""

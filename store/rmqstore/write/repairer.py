@@ -21,8 +21,10 @@ import numpy as np
 from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, StoreLockedError
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing import StopKind
+from rmqstore.format.topics import is_system_topic
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -44,7 +46,12 @@ from rmqstore.storage.recovery.log_end import (
 from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import fit_log_files, plan_sizes
-from rmqstore.write.queue_files import QueueFiles, known_batch_topics, restore_queues
+from rmqstore.write.queue_files import (
+    QueueFiles,
+    known_batch_topics,
+    restore_queues,
+    topics_set_aside,
+)
 from rmqstore.write.truncation import (
     DELETED,
     MOVED,
@@ -372,7 +379,21 @@ class Repairer:
         self.queues = QueueFiles(self._disk, self._paths, config, self.queues.batch_topics)
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
+        self._name_returned()
         return [*findings, *restore_queues(self._disk, self._paths, self._log)]
+
+    def _name_returned(self) -> None:
+        """Log which topics have queues again that had neither queues nor an entry before."""
+        known = {*BrokerConfig(self._paths).topics()}
+        before = known.union(*topics_set_aside(self._paths))
+        built = {*self._paths.queue_folders.topics(), *self._paths.batch_folders.topics()}
+        returned = sorted(topic for topic in built - before if not is_system_topic(topic))
+        if known and returned:
+            logger.warning(
+                "%s: topics that were in neither queues nor topics.json, as after they were "
+                "deleted, have queues again from what the log has of them: %s",
+                self._paths.root, ", ".join(returned),
+            )  # fmt: skip
 
 
 class RebuildPlan(NamedTuple):
@@ -416,6 +437,7 @@ class RebuildPlan(NamedTuple):
             *map(str, self.log_changes or ("no byte of the log changes",)),
             built,
             "records that can have no unit show in the rebuild itself, which then exits with 1",
+            "it names topics that were deleted and have queues again",
         ]
 
 

@@ -197,12 +197,15 @@ def test_a_unit_that_no_slot_covers_is_entered_again_only_if_the_log_is_young(
 ) -> None:
     timers = Timers()
     for number in range(35):
-        timers.add(f"k{number:02d}", 5000 + 1000 * number)
-    for lost in (0, 1, 33, 34):
-        timers.slots.pop((NOW + 5000 + 1000 * lost) // 1000)
+        timers.add(f"k{number:02d}", 1000 * (number - 2))
+    for lost in (3, 25, 33, 34):
+        timers.slots.pop((NOW + 1000 * (lost - 2)) // 1000)
     root = timers.write(tmp_path / "s")
     # Of four files the broker reads the last two again.
-    assert keys(root) == [f"k{number:02d}" for number in range(2, 35)]
+    assert keys(root) == ["k02", *(f"k{number:02d}" for number in range(4, 35))]
+    with (root / "timerwheel").open("r+b") as file:  # no slot is believed in another's place
+        file.write(struct.pack(">3q2i", (NOW + 1000) // 1000, 0, len(timers.log), 1, 0))
+    assert keys(root)[1] == "k04"
 
 
 def test_the_newest_snapshot_is_the_wheel(tmp_path: Path) -> None:

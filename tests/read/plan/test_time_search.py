@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,8 @@ import tiers
 from goldens import Golden
 from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.inspect.counts import count_by_time
 from rmqstore.query.selection import parse_selection
-from rmqstore.read import bounds
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.store_parts import StoreParts, open_parts
 from rmqstore.spans import QueueSlice
@@ -51,7 +52,7 @@ def alone(store: StoreParts, times: tuple[int, int], *, tolerant: bool) -> list[
         for queue_id in store.store_queues.ids(topic):
             span = store.store_queues.range(topic, queue_id)
             start, end = (
-                store.store_queues.at_time(topic, queue_id, time, span, tolerant=tolerant)
+                store.store_queues.time_search()(topic, queue_id, time, span, tolerant=tolerant)
                 for time in times
             )
             if start < end:
@@ -72,17 +73,55 @@ def some_times(seed: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(6))
-@pytest.mark.parametrize("max_units", [1, 50, 1 << 20])
-def test_the_ranges_between_two_times_are_those_of_each_queue_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, max_units: int
+@pytest.mark.parametrize("n_queues", [1, 3, 40])
+def test_the_first_message_at_a_time_begins_a_range_also_where_times_fall(
+    tmp_path: Path, seed: int, n_queues: int
 ) -> None:
-    monkeypatch.setattr(bounds, "_MAX_UNITS", max_units)
-    with open_parts(write_store(tmp_path / "s", seed)) as store:
-        for times in some_times(seed):
-            assert together(store, times, tolerant=False) == alone(store, times, tolerant=False)
+    """Of 40 queues the first ones show where to look in the others."""
+    rng = random.Random(seed)
+    store, time, times = (
+        build.Store(segment_bytes=1 << 16),
+        build.T0,
+        defaultdict[int, list[int]](list),
+    )
+    falls = rng.sample(range(1500), seed % 4)
+    for number in range(1500):
+        time += int(rng.expovariate(1 / 1000))
+        if number in falls:
+            time -= rng.choice([5_000, 60_000, 600_000])
+        queue_id = rng.randrange(n_queues)
+        times[queue_id].append(time)
+        store.append(build.Record(queue_id=queue_id, store_timestamp=time))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        for at in rng.sample(range(build.T0 - 10_000, build.T0 + 1_600_000), 8):
+            firsts = {
+                queue_id: next((row for row, late in enumerate(own) if late >= at), len(own))
+                for queue_id, own in times.items()
+            }
+            assert opened.offsets_at("T", at) == firsts
+            scan = opened.scan(starting_timestamp=at)
+            assert scan.count() == 1500 - sum(firsts.values())
+        hours = Counter(time // 3_600_000 for own in times.values() for time in own)
+        counted = count_by_time([opened], "hour", {}).column("messages").to_pylist()
+        assert counted == [hours[hour] for hour in sorted(hours)]
 
 
-@pytest.mark.parametrize("seed", range(4))  # each of them meets damage
+def test_a_bound_where_times_fall_names_the_clock_and_a_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = [*range(70), *range(10, 80)]
+    made = build.filled([build.Record(store_timestamp=build.T0 + time) for time in times])
+    with rmqstore.open(made.write(tmp_path / "s")) as opened:
+        start = build.T0 + 12
+        assert opened.scan(starting_timestamp=start).count() == 128
+        assert opened.scan(ending_timestamp=start).count() == 12
+        own = opened.scan(starting_timestamp=start, scan="commitlog").count()
+        assert own == opened.scan(where=f"storeTimestamp >= {start}").count() == 126
+    assert caplog.text.count("the clock of the broker was set back") == 1
+    assert "T-0" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(3))  # each of them meets damage
 def test_a_damaged_record_on_the_way_is_refused_or_passed_over_as_before(
     tmp_path: Path, seed: int
 ) -> None:

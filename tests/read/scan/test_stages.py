@@ -80,12 +80,14 @@ def test_valid_records_are_all_kept() -> None:
 
 def test_the_place_of_a_unit_is_the_queue_offset_of_its_message() -> None:
     source, starts, units = _source(_records())
-    shifted = units._replace(queue_offsets=units.queue_offsets - np.array([0, 0, 1, 1, 1]))
+    shifted = units._replace(queue_offsets=units.queue_offsets - np.array([0, 0, 1, 1, -9]))
     rows = check(source, starts, shifted)
-    assert (rows.valid.all(), _queue_offsets(rows)) == (True, [0, 1, 1, 2, 3])
+    assert (rows.valid.all(), _queue_offsets(rows)) == (True, [0, 1, 1, 2, 13])
+    in_compacted = check(source, starts, shifted, is_sparse=True)  # whose units say their offsets
+    assert in_compacted.valid.tolist() == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("name", ["queue_ids", "queue_offsets", "sizes"])
+@pytest.mark.parametrize("name", ["queue_ids", "sizes"])
 def test_a_record_that_is_not_what_its_unit_says_is_damaged(name: str) -> None:
     source, starts, units = _source(_records())
     wrong = getattr(units, name).copy()

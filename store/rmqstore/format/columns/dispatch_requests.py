@@ -6,7 +6,8 @@ IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ _KEY_SEPARATOR = ord(" ")
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 
 _FEW = 1 << 16
+_MOST_MESSAGES = 1 << 17  # that take a row each at once
 _MAX_BUFFERED = 1 << 20  # units of some 50 bytes each
 
 # Pairs of (topic, queue id) and the rows of that queue.
@@ -304,6 +306,30 @@ class DispatchRequests(NamedTuple):
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
     may_name_lmqs: bool = True  # whether a record may be a message of several queues
+
+    def units_of_messages(
+        self, counts: NDArray[np.int64], batch_topics: Container[str]
+    ) -> Iterator[QueueUnits]:
+        """Yield the units of the records that have one, in their order.
+
+        Each message of an inner batch gets a row. A few bytes may say that a record holds thousands
+        of messages, so they come in groups of not too many.
+
+        Args:
+            counts: the number of messages of each record, (n,), see ``count_messages``.
+            batch_topics: the topics whose queues are BatchConsumeQueues; others have one unit for a
+                record, whatever it holds.
+        """
+        in_batches = np.array([topic in batch_topics for topic in self.units.topics], np.bool_)
+        counts = np.where(in_batches[self.units.topic_codes], counts, 1) * self.has_unit
+        group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
+        cuts = (np.flatnonzero(np.diff(group)) + 1).tolist()
+        for low, high in pairwise([0, *cuts, len(counts)]):
+            n_rows = counts[low:high]
+            rows = np.repeat(np.arange(low, high), n_rows)
+            ranks = np.arange(len(rows)) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
+            units = self.units.take(rows)
+            yield units._replace(queue_offsets=units.queue_offsets + ranks)
 
 
 def have_units(sys_flags: NDArray[np.int32]) -> Mask:

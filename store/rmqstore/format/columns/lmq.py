@@ -210,25 +210,21 @@ def lmq_headers(buf: Bytes, headers: RecordHeaders, batch_topics: Collection[str
     )
 
 
-def name_queues(
-    buf: Bytes, headers: RecordHeaders, expected: pa.Array, queue_offsets: NDArray[np.int64]
-) -> Mask:
-    """Return a mask (n,) of the records that name a queue together with a queue offset.
+def offsets_in_queues(buf: Bytes, headers: RecordHeaders, expected: pa.Array) -> NDArray[np.int64]:
+    """Return the queue offsets that records name for a queue, (n,); -1 of one that names none.
 
     Args:
         buf: the buffer that ``record_headers`` was read from.
         headers: n whole records.
         expected: the light message queue of each record, string (n,).
-        queue_offsets: the offset of each record in that queue, (n,).
     """
     dispatches = find_dispatches(buf, headers)
     names = gather_spans(buf, dispatches.name_starts, dispatches.name_lengths, pa.binary())
     expected_names = expected.take(pa.array(dispatches.rows)).view(pa.binary())
     is_match = pc.equal(names, expected_names).to_numpy(zero_copy_only=False)
-    is_match &= dispatches.queue_offsets == queue_offsets[dispatches.rows]
-    mask = np.zeros(len(headers), np.bool_)
-    mask[dispatches.rows[is_match]] = True
-    return mask
+    offsets = np.full(len(headers), -1)
+    offsets[dispatches.rows[is_match]] = dispatches.queue_offsets[is_match]
+    return offsets
 
 
 def offset_strings(n: int, rows: Positions, queue_offsets: NDArray[np.int64]) -> pa.BinaryArray:

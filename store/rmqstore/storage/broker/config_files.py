@@ -42,6 +42,7 @@ _TABLES = {
     "consumerFilter.json": ("filterDataByTopic",),
     "topicQueueMapping.json": ("topicQueueMappingInfoMap",),
     "consumerOrderInfo.json": ("table",),
+    "timermetrics": ("timingCount",),
 }
 TOPICS = "topics.json"
 OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"

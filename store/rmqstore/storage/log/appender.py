@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,43 +72,6 @@ class LogFiles(NamedTuple):
         return folder / offset_to_name(file_offset)
 
 
-class OneWriteCommit(Protocol):
-    """How an append is hidden, and then shown.
-
-    Attributes:
-        files: where the append is written until it is shown.
-        is_done: whether the append can be read.
-    """
-
-    files: LogFiles
-    is_done: bool
-
-    def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
-        """Change the headers of records before they are written; they are of one segment.
-
-        Args:
-            physical_offsets: where the records will stand, (n,).
-            starts: their positions in ``data``, (n,).
-            data: the bytes that will be written, changed in place.
-
-        Returns:
-            Whether the bytes are final, apart from the first head of the append.
-        """
-        ...
-
-    def show(self, touched: Collection[Path]) -> None:
-        """Wait until the append is on the disk, then make it readable by one write.
-
-        Args:
-            touched: the files that hold it.
-        """
-        ...
-
-    def undo(self, end: int) -> None:
-        """Remove the bytes written up to the physical offset ``end``, and those that hide them."""
-        ...
-
-
 class _GuardedCommit:
     """An append after the records of the open segment, which a guard closes.
 
@@ -136,6 +99,11 @@ class WithheldHeads(_GuardedCommit):
     """The headers in the open segment stay zero until all else is written.
 
     Later segments are written completely, for a recovery stops at the first zero and deletes them.
+    The other ways to hide an append have the same attributes and methods.
+
+    Attributes:
+        files: where the append is written until it is shown.
+        is_done: whether the append can be read.
     """
 
     def __init__(self, files: LogFiles, start: int) -> None:
@@ -146,7 +114,16 @@ class WithheldHeads(_GuardedCommit):
         self._headers: list[NDArray[np.void]] = []
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
-        """Withhold the headers of records in the open segment."""
+        """Change the headers of records before they are written; they are of one segment.
+
+        Args:
+            physical_offsets: where the records will stand, (n,).
+            starts: their positions in ``data``, (n,).
+            data: the bytes that will be written, changed in place.
+
+        Returns:
+            Whether the bytes are final, apart from the first head of the append.
+        """
         if physical_offsets[0] >= self._first_file + self.files.file_size:
             return True
         headers = windows(data, HEAD_BYTES)
@@ -156,7 +133,13 @@ class WithheldHeads(_GuardedCommit):
         return False
 
     def show(self, touched: Collection[Path]) -> None:
-        """Write the headers, the first one last."""
+        """Wait until the append is on the disk, then make it readable by one write.
+
+        The headers are written, the first one last.
+
+        Args:
+            touched: the files that hold it.
+        """
         disk = self.files.disk
         positions = np.concatenate(self._positions)
         headers = np.concatenate(self._headers)
@@ -174,7 +157,10 @@ class WithheldHeads(_GuardedCommit):
         self._show_first(headers[0].tobytes())
 
     def undo(self, end: int) -> None:
-        """Write zeros over the records; segments that the append created are already gone."""
+        """Remove the bytes up to the physical offset ``end``, and those that hide them.
+
+        Zeros are written over the records; segments that the append created are already gone.
+        """
         # First, so that none of the records can be committed even if a step below fails.
         self._positions.clear()
         self._headers.clear()
@@ -252,6 +238,10 @@ class NewLog:
         """Delete the folder."""
         del end
         self.files.disk.delete_tree(self._paths.own.new_log)
+
+
+# How an append is hidden, and then shown.
+OneWriteCommit: TypeAlias = WithheldHeads | ClosedSegment | NewLog
 
 
 class Guard:

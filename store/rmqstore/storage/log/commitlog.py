@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -321,28 +321,34 @@ class CommitLog(MappedFileQueue):
     def store_timestamps(self, physical_offsets: Positions) -> tuple[Positions, Mask]:
         """Return when the records at offsets (n,) were stored, ms, and which times are right.
 
-        A time is right if :meth:`store_timestamp` gives it too. It also reads headers at the
-        very end of a file, and says what is wrong with others.
+        A time is right if :meth:`store_timestamp` gives it too, which says what is wrong with
+        others.
         """
-        times = np.zeros(len(physical_offsets), np.int64)
-        is_right = np.zeros(len(physical_offsets), np.bool_)
+        headers = np.zeros((len(physical_offsets), MAX_FIXED_BYTES), np.uint8)
         segments = self.segments
         starts = np.array([segment.start for segment in segments], np.int64)
         numbers = np.searchsorted(starts, physical_offsets, side="right") - 1
         order = np.argsort(physical_offsets, kind="stable")
-        order = order[numbers[order] >= 0]
-        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-        for members in np.split(order, bounds[1:]) if len(bounds) else []:
+        order = order[np.searchsorted(numbers[order], 0) :]
+        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
+        for first, stop in pairwise(bounds):
+            members = order[first:stop]
             segment = segments[int(numbers[members[0]])]
             with suppress(FileDeletedError, UnreadableFileError):
                 file = self.file_of(segment)
-                last = segment.start + min(segment.size, file.size) - MAX_FIXED_BYTES
-                rows = members[physical_offsets[members] <= last]
-                positions = physical_offsets[rows] - segment.start
-                file.prefetch(positions, MAX_FIXED_BYTES)
-                headers = file.read_each(positions, MAX_FIXED_BYTES)
-                times[rows], is_right[rows] = _stored_times(headers, physical_offsets[rows])
-        return times, is_right
+                positions = physical_offsets[members] - segment.start
+                last = min(segment.size, file.size) - MAX_FIXED_BYTES
+                n_inside = int(np.searchsorted(positions, last, side="right"))
+                inside = positions[:n_inside]
+                file.prefetch(inside, MAX_FIXED_BYTES)
+                stored = file.read_each(inside, MAX_FIXED_BYTES).view(np.uint8)
+                headers[members[:n_inside]] = stored.reshape(n_inside, MAX_FIXED_BYTES)
+                # A short record may begin closer to the end of the file.
+                for position in np.unique(positions[n_inside:]).tolist():
+                    if position < segment.size:
+                        stored = file.read(position, MAX_FIXED_BYTES)
+                        headers[members[positions == position], : len(stored)] = stored
+        return _stored_times(headers, physical_offsets)
 
     def get(
         self, physical_offset: int, broker_name: str | None = None, *, with_body: bool = True
@@ -370,9 +376,8 @@ class CommitLog(MappedFileQueue):
             ) from err
 
 
-def _stored_times(headers: NDArray[np.void], physical_offsets: Positions) -> tuple[Positions, Mask]:
-    """Return the store times in headers (n,) of ``MAX_FIXED_BYTES``, and which are right."""
-    stored = headers.view(np.uint8).reshape(len(headers), MAX_FIXED_BYTES)
+def _stored_times(stored: Bytes, physical_offsets: Positions) -> tuple[Positions, Mask]:
+    """Return the store times in headers (n, MAX_FIXED_BYTES), and which are right."""
     fixed = stored[:, : FIXED_PART_V4.itemsize].copy().view(FIXED_PART_V4).ravel()
     times = fixed["store_timestamp"].astype(np.int64)
     has_v6_born = (fixed["sys_flag"] & _BORN_HOST_V6) != 0  # the store host follows the time

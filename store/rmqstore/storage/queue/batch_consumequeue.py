@@ -22,6 +22,7 @@ from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.recent import Recent
+from rmqstore.storage.queue.consumequeue import RECOVERED_FILES
 from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
@@ -328,6 +329,30 @@ class BatchConsumeQueue:
             if len(before):
                 cut = max(cut, min(int(batches.ends[before[-1]]), end))
         return cut
+
+    def kept_end(self, log_end: int, *, is_cut: bool) -> int:
+        """Return the queue offset after the last unit that a starting broker keeps.
+
+        See :func:`consumequeue.kept_end`. A last file whose first unit was never written, but is
+        kept, lets the queue begin again at 0.
+
+        Source: BatchConsumeQueue.java#recover, #truncateDirtyLogicFiles, #reviseMaxOffsetInQueue.
+        """
+        segments = self.segments[-RECOVERED_FILES:]
+        end = self._end_before(segments[0]) if segments else 0
+        for segment in segments:
+            units = self._read_units(segment, 0, segment.size // _UNIT)
+            is_whole = (units["size"] > 0) & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
+            is_whole &= units["physical_offset"] >= 0
+            n_kept = int(np.argmin(np.append(is_whole, False)))
+            if n_kept:
+                last = units[n_kept - 1]
+                end = int(last["base_offset"]) + int(last["batch_size"])
+            elif is_cut and not units[:1].tobytes().strip(b"\0"):
+                return 0
+            if n_kept < segment.size // _UNIT:
+                break
+        return self.cut(min(self.begin, end), end, log_end)
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""

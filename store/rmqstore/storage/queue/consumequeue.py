@@ -24,7 +24,6 @@ from rmqstore.storage.files.mapped_file_queue import (
 )
 from rmqstore.storage.files.storage import AnyPath, Storage
 from rmqstore.storage.queue.queue import (
-    Queue,
     Units,
     count_existing,
     cut_at,
@@ -36,12 +35,12 @@ from rmqstore.storage.queue.queue import (
 _UNIT = QUEUE_UNIT.itemsize
 _FIELDS = struct.Struct(">qiq")  # of QUEUE_UNIT
 
-_RECOVERED_FILES = 3
+RECOVERED_FILES = 3  # of a queue, which a starting broker looks at
 _EXT_UNIT_BYTES = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
 
 
-def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
+def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
     """Return the queue offset after the last unit that a starting broker keeps.
 
     It ends a queue in files at the first unit that was never written, or that leads behind the end
@@ -49,7 +48,7 @@ def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
     missing between them.
 
     Args:
-        queue: the queue as its files have it.
+        queue: the queue.
         log_end: physical offset where the broker ends the log.
         is_cut: whether a queue leads behind that, so that the broker looks at the last file of all
             queues again, and keeps its first unit even if that was never written.
@@ -57,7 +56,7 @@ def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
     Source: ConsumeQueue.java#recover, #truncateDirtyLogicFiles.
     """
     end = queue.cut(queue.begin, queue.end(), log_end)
-    segments = queue.segments[-_RECOVERED_FILES:] if isinstance(queue, ConsumeQueue) else []
+    segments = queue.segments[-RECOVERED_FILES:]
     if is_cut and segments and segments[-1].size:
         first = segments[-1].start // _UNIT
         if queue.unit(first) == (0, 0, 0):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import (
     GAP_TAGS_CODE,
     MAX_FILE_BYTES,
@@ -23,6 +25,7 @@ from rmqstore.format.layout import (
 )
 
 _UNITS_AT_ONCE = 1 << 19
+_SHORT_RANGE = 1024  # units
 
 
 class Units(NamedTuple):
@@ -83,19 +86,73 @@ def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
     return start + bisect_left(range(start, end), x=True, key=holds)
 
 
-def shift_of(queue: Queue, queue_offset: int, physical_offset: int) -> int:
-    """Return by how much the queue offset in a record exceeds the place of its unit.
+def short_units(queue: Queue, span: tuple[int, int]) -> Units | None:
+    """Return the units of a short range; None if it is long, or if files of it are missing.
 
-    It is 0 where the queue has no unit for the record. After a record that a broker could not
-    dispatch, it puts the units of all that follow in the queue one place too early, until it is
-    started again.
-
-    Source: ConsumeQueue.java#putMessagePositionInfo.
+    To read them at once costs as much as to read one.
     """
-    unit_offset = find_first(
-        queue.begin, queue.end(), lambda unit_offset: queue.unit(unit_offset)[0] >= physical_offset
-    )
-    return queue_offset - unit_offset if queue.unit(unit_offset)[0] == physical_offset else 0
+    start, end = span
+    if 0 < end - start <= _SHORT_RANGE and [*queue.runs(start, end)] == [span]:
+        with suppress(OffsetOutOfRangeError):
+            return queue.units(start, end)
+    return None
+
+
+def have_units_at(
+    queue: Queue,
+    named: NDArray[np.int64],
+    physical_offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> Mask:
+    """Return a mask (n,) of the records that have a unit at the queue offset named for each.
+
+    Units that fill a gap are not theirs.
+
+    Args:
+        queue: any kind of queue.
+        named: any numbers, (n,).
+        physical_offsets, sizes: of the records, (n,).
+    """
+    inside = np.clip(named, queue.begin, max(queue.end() - 1, queue.begin))
+    rising, numbers = np.unique(inside, return_inverse=True)
+    units = queue.units_of(rising)
+    mask: Mask = (units.physical_offsets[numbers] == physical_offsets) & (inside == named)
+    mask &= (units.sizes[numbers] == sizes) & (units.tags_codes[numbers] != GAP_TAGS_CODE)
+    return mask
+
+
+def places_of(
+    queue: Queue,
+    named: NDArray[np.int64],
+    physical_offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    span: tuple[int, int],
+) -> NDArray[np.int64]:
+    """Return the queue offsets whose units lead to records, -1 for a record without one, (n,).
+
+    Args:
+        queue: any kind of queue.
+        named: where the units should stand, (n,). Those of a ConsumeQueue may stand elsewhere.
+        physical_offsets, sizes: of the records, in the order of the log, (n,).
+        span: the first queue offset to search from there, and the one after the last.
+    """
+    places = np.where(have_units_at(queue, named, physical_offsets, sizes), named, -1)
+    rest = np.flatnonzero(places < 0)
+    if not len(rest) or queue.is_batch:
+        return places
+    wanted = physical_offsets[rest]
+
+    def first_at(physical_offset: int) -> int:
+        return find_first(*span, lambda place: queue.unit(place)[0] >= physical_offset)
+
+    start = first_at(int(wanted[0]))
+    units = queue.units_of(np.arange(start, first_at(int(wanted[-1]) + 1))[:_UNITS_AT_ONCE])
+    rows = np.searchsorted(wanted[:-1], units.physical_offsets)
+    is_found = (wanted[rows] == units.physical_offsets) & (sizes[rest[rows]] == units.sizes)
+    is_found &= units.tags_codes != GAP_TAGS_CODE
+    found = np.flatnonzero(is_found)[::-1]  # the first of several is written last
+    places[rest[rows[found]]] = start + found
+    return places
 
 
 def chunks(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
-from rmqstore.spans import QueueKey
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, has_queue_folder
 from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.queue import consumequeue
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, find_first
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, find_first, records_end
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 
 
@@ -243,3 +244,27 @@ def is_in_rocksdb(
     if bounds is None or not in_files.is_present:
         return not in_files.is_present
     return in_files.unit(in_files.end() - 1)[0] < bounds.last_physical_offset
+
+
+def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
+    """Return the queue offset after the last unit that a starting broker keeps.
+
+    The arguments are those of :func:`consumequeue.kept_end`. In RocksDB a queue ends with the log.
+    """
+    if isinstance(queue, BatchConsumeQueue):
+        return queue.kept_end(log_end, is_cut=is_cut)
+    if isinstance(queue, ConsumeQueue):
+        return consumequeue.kept_end(queue, log_end, is_cut=is_cut)
+    return queue.cut(queue.begin, queue.end(), log_end)
+
+
+def built_end(queue: Queue) -> int:
+    """Return the physical offset up to which a starting broker takes the log for built by a queue.
+
+    -1 if the queue does not show it. A BatchConsumeQueue shows where its last record begins.
+
+    Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
+    """
+    end = kept_end(queue, FOREVER)
+    physical_offset, size, _ = queue.unit(end - 1)
+    return physical_offset if queue.is_batch and size > 0 else records_end(queue, end)

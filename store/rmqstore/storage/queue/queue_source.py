@@ -14,10 +14,11 @@ Source: TieredMessageStore.java, whose default for ``tieredStorageLevel`` is NOT
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from rmqstore.errors import CorruptQueueError
+from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.format.layout import Mask, Positions
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue, total_weight
@@ -59,7 +60,23 @@ class QueuePart(NamedTuple):
 
     def stored_at(self, queue_offset: int) -> int:
         """Return the store time of a message, ms."""
-        return self.log.store_timestamp(self.units.unit(queue_offset)[0])
+        physical_offset, size, _ = self.units.unit(queue_offset)
+        if not physical_offset and not size:
+            path, byte = self.units.location(queue_offset)
+            raise OffsetOutOfRangeError(f"{path}, byte {byte}: no unit of {queue_offset}")
+        return self.log.store_timestamp(physical_offset)
+
+    def times(self, queue_offsets: Positions) -> tuple[Positions, Mask]:
+        """Return when messages (n,) were stored, ms, and which times can be read."""
+        units = self.units.units_of(queue_offsets)
+        times, are_right = self.log.store_timestamps(units.physical_offsets)
+        return times, are_right & ((units.sizes > 0) | (units.physical_offsets > 0))
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Return the parts of the range whose messages the files have, as far as they say."""
+        if self._is_sparse:
+            return iter([(self.start, self.end)])
+        return self.units.runs(self.start, self.end)
 
     def slices(self, key: QueueKey, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
         """Return the parts of a range that the files of the queue have.

@@ -14,15 +14,15 @@ Source: DefaultMessageStore.java#recover, #recoverTopicQueueTable; CommitLog.jav
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of, rendered
+from rmqstore.errors import number_of, rendered
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
@@ -38,7 +38,7 @@ from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
-    LMQ_PREFIX,
+    GAP_TAGS_CODE,
     MIN_RECORD_BYTES,
     PRE_BLANK_SIZE,
     QUEUE_UNIT,
@@ -49,7 +49,7 @@ from rmqstore.spans import FOREVER, LostSpan, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
-from rmqstore.storage.queue.appender import begins_again_at
+from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.unit_checks import completed_end
@@ -64,13 +64,18 @@ _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
 
 
 class OpenedQueue(NamedTuple):
-    """The files of a queue, and the first physical offset whose record can belong to it.
+    """The files of a queue.
 
-    The queue of a deleted topic begins again at a later record of the log.
+    Attributes:
+        queue: the queue as its files have it.
+        since: the first physical offset whose record can belong to it. The queue of a deleted topic
+            begins again at a later record of the log.
+        has_keys: whether queue offsets are the keys of its units, as in RocksDB.
     """
 
     queue: Queue
     since: int = 0
+    has_keys: bool = False
 
 
 OpenQueue = Callable[[str, int], OpenedQueue | None]
@@ -91,7 +96,7 @@ class TailBuilder:
     def __init__(
         self, log: CommitLog, opened: OpenedQueue, key: QueueKey, first: int, log_end: int | None
     ) -> None:
-        queue, self.since = opened
+        queue, self.since, has_keys = opened
         files_end = queue.end()
         if log_end is not None:
             # Units before the scanned part of the log count as whole: nothing could replace them.
@@ -99,25 +104,22 @@ class TailBuilder:
             files_end = completed_end(log, queue, key, scanned_from, files_end, log_end)
         # Retention deletes files of a queue after those of the log: a queue that begins later has
         # lost its first files.
-        is_new = not queue.is_present or (log_end is not None and first < queue.begin)
+        is_new = not queue.is_present or (log_end is not None and 0 <= first < queue.begin)
         self.is_batch = queue.is_batch
         self._is_present = queue.is_present
+        # whether a record that leaps ahead keeps its queue offset
+        self.keeps_offsets = queue.is_batch or has_keys
         self.lacks_older = is_new and first > 0
+        # whether no unit was built or is in the files that count
+        self._is_new = is_new
         # queue offsets of the first unit that the files lack, and after the last unit built so far
-        self.start = self.end = first if is_new else files_end
+        self.start = self.end = 0 if is_new else files_end
         # physical offsets after the records of the last unit in the files, and of the last one
         # built so far; -1 without any
         has_units = not is_new and self.end > queue.begin
         self.files_records_end = self.records_end = (
             records_end(queue, self.end) if has_units else -1
         )
-        # by how much the queue offsets in its records exceed the places of their units
-        self.shift = 0
-        if has_units and not queue.is_batch and not key[0].startswith(LMQ_PREFIX):
-            last = self.end - 1
-            with suppress(CorruptRecordError, OffsetOutOfRangeError):
-                fixed = log.parts(queue.unit(last)[0]).fixed
-                self.shift = max(int(fixed["queue_offset"]) - last, 0)
         self.parts: list[NDArray[np.void]] = []
         self.n_repeated = 0
         self.n_seen = 0  # records of the queue in the log, up to where the scan is
@@ -133,20 +135,24 @@ class TailBuilder:
         """Whether the files lack units of scanned records."""
         return bool(self.parts) or self.is_short
 
-    def queue_offset_in_files(self, queue_offset: int) -> int:
-        """Return where the unit of the next record goes, by the queue offset in the record.
+    @property
+    def known_end(self) -> int | None:
+        """The queue offset after the last unit, None if the queue has none yet."""
+        return None if self._is_new else self.end
 
-        A broker continues one place too early after a record that it could not dispatch, until it
-        is started again: then it counts from the end of the queue.
+    def add(self, units: NDArray[np.void], record_end: int, place: int) -> None:
+        """Append units, QUEUE_UNIT (n,).
+
+        Args:
+            units: the units.
+            record_end: physical offset after the record of the last one.
+            place: the queue offset of the first one.
         """
-        if queue_offset == self.end:
-            self.shift = 0
-        return queue_offset - self.shift if queue_offset - self.shift == self.end else queue_offset
-
-    def add(self, units: NDArray[np.void], record_end: int) -> None:
-        """Append units, QUEUE_UNIT (n,); the record of the last one ends at ``record_end``."""
+        if self._is_new:
+            self.start = place
+            self._is_new = False
         self.parts.append(units)
-        self.end += len(units)
+        self.end = place + len(units)
         self.records_end = record_end
 
     def pass_over(self, n_records: int) -> None:
@@ -164,7 +170,7 @@ class TailBuilder:
         row = begins_again_at(headers.column("queue_offset").astype(np.int64), int(has_older))
         if row is None:
             return headers
-        self.start = self.end = self.shift = 0
+        self.start = self.end = 0
         self.begun_at = int(headers.column("physical_offset")[row])
         self.records_end = -1
         self.parts.clear()
@@ -440,7 +446,7 @@ class _Recovery:
                 lacking = message_headers(data, lacking)
             lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
             tail.n_seen += len(rows)
-            self._extend(tail, window.segment, lacking, units)
+            self._extend(tail, lacking, units)
 
     def _tail(
         self, key: QueueKey, physical_offsets: Positions, queue_offsets: NDArray[np.int64]
@@ -461,43 +467,27 @@ class _Recovery:
                 self._tails[key] = TailBuilder(self._log, opened, key, first, self._log_end)
         return self._tails[key]
 
-    def _extend(
-        self, tail: TailBuilder, segment: Segment, headers: RecordHeaders, units: _RecordUnits
-    ) -> None:
+    def _extend(self, tail: TailBuilder, headers: RecordHeaders, units: _RecordUnits) -> None:
         """Add the units of records of one queue, one run of consecutive queue offsets at a time."""
         if not len(headers):
             return
         queue_offsets = headers.column("queue_offset").astype(np.int64)
         physical_offsets = headers.column("physical_offset").astype(np.int64)
-        cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
-        for rows in np.split(np.arange(len(headers)), cuts):
-            first = tail.queue_offset_in_files(int(queue_offsets[rows[0]]))
-            if first < tail.end:
-                n_known = min(tail.end - first, len(rows))
-                tail.pass_over(n_known)
+
+        def keeps_gap(row: int, n_missing: int) -> bool:
+            return self._fill_gap(tail, headers.take(slice(row, row + 1)), n_missing, units)
+
+        for run in place_records(queue_offsets, tail.known_end, keeps_gap):
+            tail.pass_over(run.passed.stop - run.passed.start)
+            rows = np.arange(run.taken.start, run.taken.stop)
+            if run.passed.start < run.passed.stop:
                 # Messages of one record share a unit: if it is there, damaged or not, none of them
                 # gets another.
-                last_known = physical_offsets[rows[n_known - 1]]
-                rows = rows[n_known:]  # noqa: PLW2901
-                rows = rows[physical_offsets[rows] > last_known]  # noqa: PLW2901
-            elif first > tail.end and not self._fill_gap(
-                tail, first, int(physical_offsets[rows[0]])
-            ):
-                tail.note_gap()
-                # They leap ahead, although nothing before them is lost.
-                last = rows[-1]
-                start = int(physical_offsets[rows[0]])
-                end = int(physical_offsets[last] + headers.column("total_size")[last])
-                reason = (
-                    f"{len(rows)} records of a queue from queue offset "
-                    f"{int(queue_offsets[rows[0]])} on, where {tail.end} should follow"
-                )
-                self._lose(LostSpan(str(segment.path), start, end, reason))
-                continue
+                rows = rows[physical_offsets[rows] > physical_offsets[run.passed.stop - 1]]
             if len(rows):
                 added = headers.take(rows)
                 record_end = added.column("physical_offset")[-1] + added.column("total_size")[-1]
-                tail.add(units.of(added), int(record_end))
+                tail.add(units.of(added), int(record_end), run.place)
                 self._count(len(added))
             if tail.is_short:
                 return
@@ -509,27 +499,40 @@ class _Recovery:
             self._n_units -= longest.n_units
             longest.give_up()
 
-    def _fill_gap(self, tail: TailBuilder, first: int, physical_offset: int) -> bool:
-        """Add units for the missing queue offsets before ``first`` if lost spans explain them.
+    def _fill_gap(
+        self, tail: TailBuilder, following: RecordHeaders, n_missing: int, units: _RecordUnits
+    ) -> bool:
+        """Add units for the queue offsets that a record leaves out, if it is to keep its own.
+
+        They point at what the log has lost between the last unit and the record. Where nothing was
+        lost, the record keeps its queue offset only if all of the queue do.
+
+        Args:
+            tail: the end of the queue.
+            following: the record.
+            n_missing: how many queue offsets it leaves out.
+            units: those of records.
 
         Returns:
-            Whether they do: the spans lie between the last unit and ``physical_offset``, and
-            have room for the missing records.
+            Whether there are such units.
         """
-        before = self._lost[: bisect_left(self._lost, physical_offset, key=_start_of)]
-        after_tail = before[bisect_left(before, tail.records_end, key=_start_of) :]
-        gaps = after_tail or [gap for gap in before[-1:] if gap.end > tail.records_end]
-        n_missing = first - tail.end
-        n_bytes = sum(gap.end - gap.start for gap in gaps)
-        min_message_bytes = 1 if tail.is_batch else MIN_RECORD_BYTES
-        if not gaps or n_missing > max(n_bytes // min_message_bytes, 1):
+        stop = int(following.column("physical_offset")[0])
+        min_bytes = 1 if tail.is_batch else MIN_RECORD_BYTES
+        lost = lost_between(self._lost, tail.records_end, stop, n_missing, min_bytes)
+        if not lost and not tail.keeps_offsets:
+            tail.note_gap()
             return False
         if n_missing > _MAX_UNITS:
             tail.give_up()
             return True
-        size = max(min(n_bytes // n_missing, _MAX_UNIT_SIZE), 1)
-        unit = np.array((gaps[0].start, size, 0), QUEUE_UNIT)
-        tail.add(np.full(n_missing, unit), gaps[-1].end)
+        if lost:
+            n_bytes = sum(gap.end - gap.start for gap in lost)
+            size = max(min(n_bytes // n_missing, _MAX_UNIT_SIZE), 1)
+            unit = np.array([(lost[0].start, size, 0)], QUEUE_UNIT)
+        else:
+            unit = units.of(following).copy()
+            unit["tags_code"] = GAP_TAGS_CODE
+        tail.add(np.repeat(unit, n_missing), lost[-1].end if lost else stop, tail.end)
         self._count(n_missing)
         return True
 

@@ -320,10 +320,10 @@ class StoreEnds:
             if not queue.is_present and self.why_unread is not None:  # it may be in the database
                 return OpenedQueue(queue) if is_damaged else None
             if queue.is_present or is_listed:
-                return OpenedQueue(queue)
+                return OpenedQueue(queue, has_keys=in_rocksdb is not None)
             # The topic was deleted, unless an append of ours was killed: it enters its topics in
             # topics.json only after it has built their queues.
-            return None if since is None else OpenedQueue(queue, since)
+            return None if since is None else OpenedQueue(queue, since, in_rocksdb is not None)
 
         if self._paths.has_abort:
             end = self._end_in_queues()

@@ -12,6 +12,7 @@ file. The last unit may then lack its last bytes: its record is named, and its t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import valid_topics
-from rmqstore.format.columns.lmq import name_queues
+from rmqstore.format.columns.lmq import offsets_in_queues
 from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
@@ -33,7 +34,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.text import parse_properties
 from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import Queue, find_first, whole_end
+from rmqstore.storage.queue.queue import Queue, find_first, have_units_at, whole_end
 from rmqstore.storage.recovery.log_end import before_blank
 
 # Addresses into consumequeue_ext, but for the first one: half of any of them is equal to it.
@@ -58,14 +59,24 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
     """
     if queue.begin < end and _is_confirmed(log, key, end - 1, queue.unit(end - 1), log_end):
         return end
-    stop, size = end, _FIRST_UNITS
-    while queue.begin < stop and end - stop < _MOST_UNITS:
-        start = max(queue.begin, stop - size)
-        right = np.flatnonzero(are_confirmed(log, queue, key, np.arange(start, stop), log_end))
+    size = _FIRST_UNITS
+    while size <= _MOST_UNITS:
+        start = max(queue.begin, end - size)
+        queue_offsets = np.arange(start, end)
+        confirmed, is_behind = confirm(log, queue, key, queue_offsets, log_end)
+        # Units whose records name earlier queue offsets may be of before a cut of the log, unless
+        # they follow on others. Those before a cut lead to records that have units of their own.
+        followed = np.maximum.accumulate(np.where(is_behind, -1, np.arange(end - start)))
+        confirmed &= (confirmed[followed] & (followed >= 0)) | (
+            (followed < 0) & (start == queue.begin)
+        )
+        right = np.flatnonzero(confirmed)
         if len(right):
             return start + int(right[-1]) + 1
-        stop, size = start, 8 * size
-    return queue.begin if stop <= queue.begin else end
+        if start == queue.begin:
+            return start
+        size *= 8
+    return end
 
 
 def completed_end(
@@ -107,7 +118,7 @@ def _is_confirmed(
     """Return quickly whether one unit is confirmed by a record of its own in a file that exists.
 
     There are many queues, and the last unit of most of them is confirmed this way. Units of light
-    message queues and of batches need :func:`are_confirmed`.
+    message queues and of batches need :func:`confirm`.
     """
     physical_offset, size, _ = unit
     if size <= 0 or not log.min_offset <= physical_offset <= log_end - size:
@@ -138,7 +149,7 @@ def is_confirmed(
     """
     sample = np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE))
     queue_offsets = np.unique(sample.astype(np.int64))
-    return bool(are_confirmed(log, queue, key, queue_offsets, log_end).all())
+    return bool(confirm(log, queue, key, queue_offsets, log_end).mask.all())
 
 
 def confirmed_runs(
@@ -163,24 +174,35 @@ def confirmed_runs(
     """
     for low in range(start, end, _UNITS_AT_ONCE):
         queue_offsets = np.arange(low, min(low + _UNITS_AT_ONCE, end))
-        confirmed = are_confirmed(log, queue, key, queue_offsets, log_end, stored_until)
+        confirmed = confirm(log, queue, key, queue_offsets, log_end, stored_until).mask
         edges = np.diff(confirmed.astype(np.int8), prepend=0, append=0)
         run_starts = low + np.flatnonzero(edges > 0)
         run_ends = low + np.flatnonzero(edges < 0)
         yield from zip(run_starts.tolist(), run_ends.tolist(), strict=True)
 
 
-def are_confirmed(
+class Confirmed(NamedTuple):
+    """What the log says of n units.
+
+    Attributes:
+        mask: (n,) those that point at a record of the queue before the end of the log. A unit
+            whose record was deleted with its file counts as confirmed.
+        is_behind: (n,) those of them that stand behind the queue offset in their record.
+    """
+
+    mask: Mask
+    is_behind: Mask
+
+
+def confirm(
     log: CommitLog,
     queue: Queue,
     key: QueueKey,
     queue_offsets: NDArray[np.int64],
     log_end: int,
     stored_until: int = LATEST_TIME,
-) -> Mask:
-    """Return a mask (n,) of the units that point at their record before the end of the log.
-
-    A unit whose record was deleted with its file counts as confirmed.
+) -> Confirmed:
+    """Compare units with the records that they point at.
 
     Args:
         log: the log of the store.
@@ -196,6 +218,7 @@ def are_confirmed(
     is_unit = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (physical_offsets >= 0)
     is_deleted = physical_offsets < log.min_offset
     confirmed: Mask = is_unit & is_deleted
+    is_behind = np.zeros(len(queue_offsets), np.bool_)
     is_inside = is_unit & ~is_deleted & (physical_offsets + sizes <= log_end)
     for segment in log.segments:
         is_in_file = (physical_offsets >= segment.start) & (physical_offsets < segment.end)
@@ -213,14 +236,20 @@ def are_confirmed(
         rows, headers = rows[agree], headers.take(agree)
         expected = queue_offsets[rows]
         if topic.startswith(LMQ_PREFIX):
-            confirmed[rows] = name_queues(data, headers, pa.repeat(topic, len(headers)), expected)
+            stored = offsets_in_queues(data, headers, pa.repeat(topic, len(headers)))
+            matches = stored >= 0
+        else:
+            matches, _ = valid_topics(data, headers, [topic], np.zeros(len(headers), np.int32))
+            matches &= headers.column("queue_id") == queue_id
+            stored = headers.column("queue_offset")
+        if queue.is_batch:  # its record holds several messages
+            confirmed[rows] = matches & (stored <= expected)
             continue
-        matches, _ = valid_topics(data, headers, [topic], np.zeros(len(headers), np.int32))
-        # The first queue offset of a batch may be lower, because its record holds several
-        # messages. That of another record may be higher, because a broker continues one place too
-        # early in a queue after a record that it could not dispatch; it is lower if the unit is of
-        # before a cut of the log.
-        stored = headers.column("queue_offset")
-        matches &= (stored <= expected) if queue.is_batch else (stored >= expected)
-        confirmed[rows] = matches & (headers.column("queue_id") == queue_id)
-    return confirmed
+        is_behind[rows] = stored < expected
+        behind = np.flatnonzero(matches & is_behind[rows])
+        of_behind = rows[behind]
+        matches[behind] = ~have_units_at(
+            queue, stored[behind], physical_offsets[of_behind], sizes[of_behind]
+        )
+        confirmed[rows] = matches
+    return Confirmed(confirmed, is_behind & confirmed)
