@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from threading import Event, Thread
 
 import pyarrow.fs as pafs
@@ -83,8 +84,10 @@ def test_a_read_goes_on_beside_a_refresh_and_ends_at_the_close(
         assert found == expected
         begun = iter(store.scan(scan=by))
         next(begun)
+    before = {*Path("/proc/self/fd").iterdir()}
     with pytest.raises(StoreStateError):
         list(begun)
+    assert {*Path("/proc/self/fd").iterdir()} == before  # what it opened again was not kept
 
 
 def test_a_child_process_reads_and_closes_what_it_inherits(golden_store: Golden) -> None:

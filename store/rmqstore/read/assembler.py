@@ -14,6 +14,7 @@ from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
+from rmqstore.lazy import cached_property
 from rmqstore.read.faults import (
     Explain,
     Origin,
@@ -80,7 +81,6 @@ class Pipeline:
             CorruptRecordError: a record is damaged, the mode is FAILFAST, and there is an origin.
         """
         n_read = 0
-        decoded = pa.schema([field for field in self.spec.schema if field.name in DECODED_COLUMNS])
         while n_read < len(starts):
             left = slice(n_read, None)
             rest = LogBytes(source.data, source.bases(left))
@@ -91,19 +91,24 @@ class Pipeline:
                 rows = step(rows)
             if origin is not None:
                 faults = find_faults(rows, self.spec, origin, self.explain)
-                batch = decode(rows, self.spec, decoded)
+                batch = decode(rows, self.spec, self._decoded)
                 batch = report_flaws(batch, rows, self.spec, origin.path)
                 if faults:
                     batch = merge_faults(batch, rows.all_row_numbers(), faults)
             elif rows.flaws or not rows.valid.all():
                 break
             else:
-                batch = decode(rows, self.spec, decoded)
+                batch = decode(rows, self.spec, self._decoded)
             n_read += len(rows.valid)  # bodies that inflate hugely end a batch early
             del rows  # while the caller works on the batch
             if batch.num_rows:
                 yield batch
         return n_read
+
+    @cached_property
+    def _decoded(self) -> pa.Schema:
+        """Those columns of the read that are in records."""
+        return pa.schema([field for field in self.spec.schema if field.name in DECODED_COLUMNS])
 
 
 def plain_pipeline(

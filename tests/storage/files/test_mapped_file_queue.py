@@ -57,19 +57,18 @@ def test_whoever_reads_a_file_holds_it_and_nobody_else_does(tmp_path: Path) -> N
     for number in range(20):
         (tmp_path / offset_to_name(number * 100)).write_bytes(bytes([number]) * 100)
     queue = MappedFileQueue([tmp_path], OpenFiles(at_once=18))
-    held = queue.file_of(queue.segments[0])
-    for segment in queue.segments:  # more than stay open
-        queue.file_of(segment)
+    opened = [queue.file_of(segment) for segment in queue.segments]  # more than stay open
+    opened = opened[::9]  # one that others drove out, one that will be deleted, and the 18th
     for segment in queue.segments[:15]:
         segment.path.unlink()
     queue.refresh()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before + 5 + 1
+    assert len([*Path("/proc/self/fd").iterdir()]) == before + 5 + 2
     queue.close()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before + 1
-    window = np.ones(10, np.uint8)
-    assert held.read_into(window, 90) == 10
-    assert not window.any()
-    del held
+    assert len([*Path("/proc/self/fd").iterdir()]) == before + 3
+    for number in (18, 9, 0):
+        window = np.ones(10, np.uint8)
+        assert opened.pop().read_into(window, 90) == 10
+        assert set(window.tolist()) == {number}
     assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 

@@ -66,9 +66,13 @@ class OpenFiles(Closing):
         """Give up a file if it is open."""
         self._files.drop(path)
 
-    def close(self) -> None:
-        """Give up all files."""
+    def forget(self) -> None:
+        """Give up all files, which are opened again when they are needed."""
         self._files = Recent(self._at_once)
+
+    def close(self) -> None:
+        """Give up all files; those that a read under way opens again are not kept."""
+        self._files = Recent(0)
 
 
 class Segment(NamedTuple):
@@ -163,9 +167,8 @@ class MappedFileQueue:
             raise FileDeletedError(segment.file) from err
 
     def close(self) -> None:
-        """Close all open files."""
-        for segment in self.segments:
-            self._files.drop(segment.file)
+        """Close all files, also those of others that share what opens them."""
+        self._files.close()
 
 
 def list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:

@@ -63,7 +63,6 @@ class SparseConsumeQueue:
 
     def refresh(self) -> None:
         """List the files again: a compaction replaces them."""
-        self._files.close()
         self._files.refresh()
         self._forget()
 

@@ -173,14 +173,15 @@ class TieredQueues:
     def refresh(self) -> None:
         """List the files again."""
         self.tier.storage.refresh()
-        self.close()
-
-    def close(self) -> None:
-        """Close all files, and forget their listings."""
-        self._unit_files.close()
-        self._log_files.close()
+        self._unit_files.forget()
+        self._log_files.forget()
         self._open = Recent(_QUEUES_AT_ONCE)
         self._ids = {}
+
+    def close(self) -> None:
+        """Close all files."""
+        self._unit_files.close()
+        self._log_files.close()
 
 
 class CompactedLogs(NamedTuple):

@@ -191,9 +191,10 @@ class Queues:
 
     def refresh(self) -> None:
         """List the files of a queue again when it is used next; it may be of another kind then."""
-        self.close()
+        self._files.forget()
+        self._opened = _Opened()
 
     def close(self) -> None:
         """Close all files, and forget all listings."""
+        self.refresh()
         self._files.close()
-        self._opened = _Opened()
