@@ -96,7 +96,12 @@ def test_files_whose_queues_are_not_built_may_be_deleted(tmp_path: Path) -> None
 def test_rebuild_builds_the_queues(tmp_path: Path) -> None:
     log, target = log_of(200), tmp_path / "copy"
     copied(log, target, build_queues=False)
-    assert CliRunner().invoke(main, ["rebuild", str(target)]).exit_code == 0
+    refused = CliRunner().invoke(main, ["rebuild", str(target)])
+    assert refused.exit_code == 2
+    assert "name the broker's file (-c/--conf)" in refused.stderr
+    conf = tmp_path / "broker.conf"  # the sizes of queues and index are RocketMQ's
+    conf.write_text(f"mappedFileSizeCommitLog={FILE_BYTES}\n", encoding="utf-8")
+    assert CliRunner().invoke(main, ["rebuild", str(target), "-c", str(conf)]).exit_code == 0
     assert queue_files(target)
     require_exact(target, log)
 

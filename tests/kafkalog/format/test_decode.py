@@ -152,15 +152,13 @@ def test_formats_may_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_range_of_offsets(codec: int) -> None:
+def test_the_offsets_from_one_on(codec: int) -> None:
     made = [Row(b"k", b"v%d" % at, [(b"n", b"%d" % at)]) for at in range(10)]
     data = b"".join(batch(start, made, attributes=codec) for start in range(0, 100, 10))
     batch_headers = walk_batches(data)
     every = rows_of(decoded(data, batch_headers))
-    for start, end in ((None, 15), (15, None), (33, 57), (57, 33), (200, 300), (0, 100)):
-        some = decoded(data, batch_headers, start_offset=start, end_offset=end)
-        low, high = start or 0, 100 if end is None else end
-        assert rows_of(some) == every[low:high] if low < high else some.num_rows == 0
+    for start in (None, 0, 15, 33, 200):
+        assert rows_of(decoded(data, batch_headers, start_offset=start)) == every[start or 0 :]
 
 
 def test_control_records_are_left_out_and_columns_come_in_order() -> None:
