@@ -121,12 +121,6 @@ def test_body_and_properties_may_be_requested_as_strings(name: str, nullable: bo
     assert one(name, StringType(), nullable=nullable) == pa.field(name, pa.string(), nullable)
 
 
-def test_a_map_without_null_values_keeps_that_in_arrow() -> None:
-    field = one("properties", MapType(StringType(), StringType(), valueContainsNull=False))
-    assert field.type == pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
-    assert not field.type.item_field.nullable
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
