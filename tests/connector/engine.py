@@ -58,7 +58,6 @@ _pickled, _unpickled = CloudPickleSerializer().dumps, CloudPickleSerializer().lo
 
 
 def _source(name: str) -> type[DataSource]:
-    """Return the data source of a format, whose package is imported now."""
     source: type[DataSource] = resolve_name(SOURCES[name])
     return source
 
@@ -592,8 +591,6 @@ def _json_folder(folder: Path) -> Sink:
 
 
 class _SourceSink:
-    """The streaming sink of a data source: one writer for the tasks and another one to commit."""
-
     def __init__(
         self, kind: type[DataSource], options: CaseInsensitiveDict, schema: StructType
     ) -> None:

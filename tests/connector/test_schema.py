@@ -50,7 +50,6 @@ def struct(**columns: DataType) -> StructType:
 
 
 def one(name: str, kind: DataType, *, nullable: bool = True, **given: str) -> pa.Field:
-    """Return the Arrow field of a schema of one column."""
     return arrow_schema(StructType([StructField(name, kind, nullable)]), options(**given)).field(0)
 
 

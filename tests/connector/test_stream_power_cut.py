@@ -239,7 +239,6 @@ def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path:
 
 
 def planned(query: Query) -> list[InputPartition]:
-    """Return the tasks of the next micro-batch, all that is there."""
     return list(
         query.reader.partitions(
             query.offset, query.reader.latestOffset(query.offset, ReadAllAvailable())
@@ -259,7 +258,6 @@ def delete_queue(root: Path) -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the times that were waited for a store that changes."""
     found: list[float] = []
     monkeypatch.setattr("rmqstore.storage.broker.retry.sleep", found.append)
     return found
