@@ -54,8 +54,6 @@ _UNSERVED = re.compile(
 
 
 class Case(NamedTuple):
-    """A broken store."""
-
     store: str  # the golden one
     state: str
     part: str
@@ -67,7 +65,6 @@ class Case(NamedTuple):
 
 
 def cases(store: str) -> list[Case]:
-    """Return the whole table of a store."""
     return [
         Case(store, state, part, place, damage)
         for state in STATES
@@ -168,7 +165,6 @@ def _break(path: Path, damage: str) -> None:
 
 
 def _shifted(name: str, by: int) -> str:
-    """Return the name of the file that begins some bytes later."""
     digits = min(len(name), _OFFSET_DIGITS)
     return f"{name[:-digits]}{int(name[-digits:]) + by:0{digits}d}"
 

@@ -16,19 +16,16 @@ def run(*words: object, stdin: str | None = None) -> Result:
 
 
 def success(*words: object, stdin: str | None = None) -> Result:
-    """Return what a verb prints that ends well."""
     shown = run(*words, stdin=stdin)
     assert shown.exit_code == 0, shown.output
     return shown
 
 
 def rows_of(shown: Result) -> list[dict[str, Any]]:
-    """Return the rows that a verb printed as JSON Lines."""
     return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
 def rows(*words: object) -> list[dict[str, Any]]:
-    """Return the rows that a verb prints as JSON Lines when it ends well."""
     return rows_of(success(*words, "--json"))
 
 

@@ -24,7 +24,6 @@ class Request:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The topic and the queue id."""
         names = ("b", "e") if "e" in self.fields else ("topic", "queueId")
         return self.fields[names[0]], int(self.fields[names[1]])
 

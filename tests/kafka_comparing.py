@@ -22,7 +22,6 @@ def decoded(
     columns: Sequence[str] = RECORD.names,
     **bounds: int | None,
 ) -> pa.Table:
-    """Return the records of batches by the fast path."""
     chunks = decode_chunks(data, batch_headers, columns=columns, **bounds)
     return pa.Table.from_batches(chunks, pa.schema([RECORD.field(name) for name in columns]))
 

@@ -74,7 +74,6 @@ def records(name: str) -> dict[tuple[str, int], list[Row]]:
 
 
 def topics(name: str) -> str:
-    """Return the topics of a store, also Kafka's own, as the option ``subscribe``."""
     return ",".join(sorted({topic for topic, _ in records(name)}))
 
 
@@ -137,8 +136,6 @@ ABORT, COMMIT = 0, 1
 
 
 class Producer(NamedTuple):
-    """The fields of a batch that name its producer."""
-
     producer_id: int = -1
     epoch: int = -1
     sequence: int = -1
@@ -166,7 +163,6 @@ def batch(
 def sent(
     offset: int, producer_id: int, *values: bytes, sequence: int = 0, time: int = TIME
 ) -> bytes:
-    """Return a batch of a transaction."""
     producer = Producer(producer_id, 0, sequence)
     return batch(offset, values, producer=producer, attributes=TRANSACTIONAL, time=time)
 
@@ -222,7 +218,6 @@ def write_checkpoint(folder: Path, name: str, offset: int) -> None:
 
 
 def make_log_dir(folder: Path, *, is_clean: bool = True) -> Path:
-    """Make a log directory without partitions."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
     if is_clean:

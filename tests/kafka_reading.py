@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,10 @@ def record_walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def opened(folder: Path) -> kafkalog.Partition:
     return kafkalog.open(folder.parent).partition("t", 0)
+
+
+def offsets_of(partition: kafkalog.Partition, *bounds: int, **options: Any) -> list[int]:
+    """Return the offsets of records that are not damaged, or those that options choose."""
+    scan = partition.scan(*bounds, **{"columns": "offset", "mode": "DROPMALFORMED", **options})
+    found: list[int] = scan.to_arrow().column("offset").to_pylist()
+    return found

@@ -34,7 +34,6 @@ def require_java() -> None:
 
 
 def summarize(reporter: TerminalReporter) -> None:
-    """Print which tests did not run because something is missing, at the end of a run."""
     reasons = Counter(
         report.longrepr[2].partition(_MARK)[2]
         for report in reporter.stats.get("skipped", [])

@@ -39,7 +39,6 @@ def mutate(root: Path, rng: random.Random) -> str:
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
-    """Write other bytes into a file, at a position."""
     with path.open("r+b") as file:
         file.seek(at)
         file.write(data)

@@ -58,7 +58,6 @@ def _parse_trace(text: str) -> Trace:
 
 
 def _parse_field(trace_type: str, name: str, text: str) -> tuple[object, str | None]:
-    """Return the value of a field, and what is wrong with it."""
     if name in FLAGS:
         return text.lower() == "true", None  # as Boolean.parseBoolean does
     if name not in NUMBERS:

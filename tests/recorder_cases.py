@@ -254,7 +254,6 @@ class Case(NamedTuple):
 
 
 def filled(template: str, facts: Mapping[str, str]) -> str:
-    """Return a text with the facts of a store in it."""
     return Template(template).substitute(facts)
 
 

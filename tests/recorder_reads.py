@@ -392,7 +392,6 @@ class Recorder:
 
 
 def _argument(name: str) -> str:
-    """Return the argument of Python that an option stands for."""
     return _OPTIONS[name].argument if name in _OPTIONS else name
 
 

@@ -143,7 +143,6 @@ def inner_message(body: bytes, tags: str = "", flag: int = 0) -> bytes:
 
 
 def java_hash(text: str) -> int:
-    """Return String.hashCode of text."""
     encoded, code = text.encode("utf-16-be"), 0
     for (unit,) in struct.iter_unpack(">H", encoded):
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -152,8 +151,6 @@ def java_hash(text: str) -> int:
 
 @dataclass(slots=True)
 class Placed:
-    """A record as it is stored."""
-
     record: Record
     physical_offset: int
     size: int
@@ -182,7 +179,6 @@ class Store:
 
     @property
     def places(self) -> list[int]:
-        """The physical offsets of the records."""
         return [at.physical_offset for at in self.placed]
 
     def append(self, record: Record, *, queued: bool = True, tags: str | None = None) -> Placed:
@@ -251,7 +247,6 @@ class Store:
 
 
 def filled(records: Iterable[Record], **sizes: int) -> Store:
-    """Return a store in the making that has these records."""
     store = Store(**sizes)
     for record in records:
         store.append(record)

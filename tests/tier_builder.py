@@ -42,7 +42,6 @@ class Stored:
 
 
 def stored_messages(root: Path, keys: Iterable[Key] = ()) -> dict[Key, list[Stored]]:
-    """Return the messages of a local store by queue."""
     with rmqstore.open(root) as store:
         parts = store.parts
         every = [(topic, number) for topic in store.topics() for number in store.queue_ids(topic)]

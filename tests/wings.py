@@ -45,7 +45,6 @@ _TESTS: Final = Path(__file__).parent
 
 
 def _named(text: str) -> frozenset[str]:
-    """Return the wings that a text names."""
     names = {*WINGS} if text == "all" else {name for name in text.split(",") if name}
     assert names <= {*WINGS}, f"RMQSTORE_WITHOUT={text}: the wings are {', '.join(WINGS)}"
     return frozenset(names)

@@ -10,5 +10,4 @@ from connector.sparkreads import Golden, GoldenStore
 
 @pytest.fixture
 def golden(engine: Engine, golden_store: GoldenStore) -> Golden:
-    """Return what reads golden stores in this process."""
     return Golden(engine, golden_store)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -54,11 +54,10 @@ SOURCES = {
 }
 MAX_ROWS_A_BATCH = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-_pickler = CloudPickleSerializer()
+_pickled, _unpickled = CloudPickleSerializer().dumps, CloudPickleSerializer().loads
 
 
 def _source(name: str) -> type[DataSource]:
-    """Return the data source of a format, whose package is imported now."""
     source: type[DataSource] = resolve_name(SOURCES[name])
     return source
 
@@ -73,14 +72,6 @@ def _worker() -> Iterator[None]:
     except Exception as err:
         kind = type(err)
         raise PySparkException(f"{kind.__module__}.{kind.__qualname__}: {err}") from err
-
-
-def _pickled(value: object) -> bytes:
-    return _pickler.dumps(value)
-
-
-def _unpickled(data: bytes) -> Any:
-    return _pickler.loads(data)
 
 
 @contextmanager
@@ -404,14 +395,7 @@ def _written(
         return _pickled(message)
 
 
-def _numbers() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-_attempts = _numbers()
+_attempts = count()
 
 
 # ---- streams
@@ -463,13 +447,14 @@ class StreamWriter(_Stated):
         """Return the query; it runs when it is waited for, or trigger by trigger."""
         options = self._with_path(path)
         checkpoint = Path(options["checkpointLocation"])  # which a sink is told, too
-        if self._function is not None:
-            sink: Sink = _Function(self._function)
+        function = self._function
+        if function is not None:
+            sink: Sink = lambda _, batch_id, tables: function(LocalFrame(tables), batch_id)  # noqa: E731
         elif self.source in SOURCES:
             sink = _SourceSink(_source(self.source), options, self._frame.schema)
         else:
             assert self.source == "json"
-            sink = _JsonFolder(Path(options["path"]))
+            sink = _json_folder(Path(options["path"]))
         return Query(self._frame, sink, checkpoint, is_available_now=self._is_available_now)
 
 
@@ -559,7 +544,7 @@ class Query:
         tasks = [_pickled(one) for one in self._reader.partitions(start, end)]
         tables = Plan(frame.source, frame.schema, _pickled(fresh), tasks, ()).read()
         empty = to_arrow_schema(frame.schema, timezone="UTC").empty_table()
-        self._sink.write(self.id, number, tables or [empty])
+        self._sink(self.id, number, tables or [empty])
         n_rows = sum(table.num_rows for table in tables)
         self.recentProgress.append(Progress(n_rows, start, end, latest))
 
@@ -590,46 +575,28 @@ class Progress:
         return json.loads(self.json)[name]
 
 
-class Sink:
-    """Where the rows of a query go."""
-
-    def write(self, query_id: str, batch_id: int, tables: Sequence[pa.Table]) -> None:
-        raise NotImplementedError
+# What takes the rows of a query, given its id, the number of the batch and what its tasks gave.
+Sink = Callable[[str, int, Sequence[pa.Table]], object]
 
 
-class _Function(Sink):
-    """``foreachBatch``."""
+def _json_folder(folder: Path) -> Sink:
+    """Return a sink with a file for each batch; a repeated batch replaces its own."""
 
-    def __init__(self, function: Callable[[LocalFrame, int], object]) -> None:
-        self._function = function
-
-    def write(self, query_id: str, batch_id: int, tables: Sequence[pa.Table]) -> None:
-        del query_id
-        self._function(LocalFrame(tables), batch_id)
-
-
-class _JsonFolder(Sink):
-    """A file for each batch; a repeated batch replaces its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, query_id: str, batch_id: int, tables: Sequence[pa.Table]) -> None:
-        del query_id
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def write(_query_id: str, batch_id: int, tables: Sequence[pa.Table]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         rows = [row for table in tables for row in table.to_pylist()]
-        (self._folder / f"{batch_id:06}.json").write_text(json.dumps(rows))
+        (folder / f"{batch_id:06}.json").write_text(json.dumps(rows))
+
+    return write
 
 
-class _SourceSink(Sink):
-    """The streaming sink of a data source: one writer for the tasks and another one to commit."""
-
+class _SourceSink:
     def __init__(
         self, kind: type[DataSource], options: CaseInsensitiveDict, schema: StructType
     ) -> None:
         self._kind, self._options, self._schema = kind, options, schema
 
-    def write(self, query_id: str, batch_id: int, tables: Sequence[pa.Table]) -> None:
+    def __call__(self, query_id: str, batch_id: int, tables: Sequence[pa.Table]) -> None:
         properties = {
             "sql.streaming.queryId": query_id, "streaming.sql.batchId": str(batch_id)
         }  # fmt: skip

@@ -135,7 +135,6 @@ def submit(
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the package as it is published."""
     root = Path(__file__).parents[2]
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],

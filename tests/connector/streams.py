@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 import rmqstore
-from connector.engine import Engine, LocalFrame, Query, StreamFrame
+from connector.engine import Engine, LocalFrame, StreamFrame
 from reading import Row
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.store.opening import create
@@ -81,19 +80,6 @@ def drain(
     return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
 
 
-@overload
-def start(
-    spark: SparkSession,
-    path: Path | list[Path],
-    folder: Path,
-    *,
-    once: bool = False,
-    **options: object,
-) -> StreamingQuery: ...
-@overload
-def start(
-    spark: Engine, path: Path | list[Path], folder: Path, *, once: bool = False, **options: object
-) -> Query: ...
 def start(
     spark: SparkSession | Engine,
     path: Path | list[Path],
@@ -101,8 +87,8 @@ def start(
     *,
     once: bool = False,
     **options: object,
-) -> StreamingQuery | Query:
-    """Start a query whose rows :func:`delivered` returns."""
+) -> Any:
+    """Return a query, of Spark or of the engine, that runs and whose rows `delivered` returns."""
     writer: Any = stream(spark, path, **options).writeStream.format("json")
     writer = writer.option("path", str(folder / "rows"))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))

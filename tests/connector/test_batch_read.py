@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 
 import documented
 import goldens
@@ -24,6 +23,7 @@ from connector.sparkreads import (
     offsets,
     read,
 )
+from connector.test_batch_write import refused
 from mutations import overwrite
 from reading import LOG_COLUMNS, TOLD_COLUMNS, Row
 
@@ -31,13 +31,6 @@ COMPARABLE = (
     # no map: those do not sort
     "topic,queueId,queueOffset,body,tags,keys,msgId,storeTimestamp,commitLogOffset"
 )
-
-
-def refused(frame: Frame, *texts: str) -> None:
-    with pytest.raises(PySparkException) as caught:
-        frame.collect()
-    for text in texts:
-        assert text in str(caught.value)
 
 
 def physical(rows: list[Row]) -> set[int]:
@@ -165,9 +158,8 @@ def test_a_topic_of_one_store_only_is_read_from_that_one(engine: Engine, brokers
         read(engine, f"{brokers}/*", subscribe="One", columns="brokerName,commitLogOffset")
     )
     assert found == {"broker-1": physical(goldens.lines("one", "expected"))}
-    refused(
-        load(engine, f"{brokers}/*", subscribe="Two"), "no topic Two", "ExpA, ExpB, OldOnly, One"
-    )
+    frame = load(engine, f"{brokers}/*", subscribe="Two")
+    refused(frame.collect, "no topic Two", "ExpA, ExpB, OldOnly, One")
 
 
 def test_folders_that_lie_apart_are_named_by_options(
@@ -183,7 +175,7 @@ def test_folders_that_lie_apart_are_named_by_options(
     (root / "commitlog").rmdir()
     (root / "consumequeue").rename(tmp_path / "queues")
     (root / "index").rename(tmp_path / "keys")
-    refused(golden.load(root), "NotAStoreError", "storePathCommitLog")
+    refused(golden.load(root).collect, "NotAStoreError", "storePathCommitLog")
     settings = {
         "storePathCommitLog": "disk-1, ./disk-2", "storePathConsumeQueue": "~/queues",
         "storePathIndex": f"file://{tmp_path}/keys",
@@ -202,7 +194,7 @@ def test_folders_that_lie_apart_are_named_by_options(
 
 @pytest.mark.parametrize("path", ["not/there", "."])
 def test_what_is_not_a_store_is_refused(engine: Engine, tmp_path: Path, path: str) -> None:
-    refused(load(engine, tmp_path / path), "NotAStoreError", str(tmp_path))
+    refused(load(engine, tmp_path / path).collect, "NotAStoreError", str(tmp_path))
 
 
 # ---- damage

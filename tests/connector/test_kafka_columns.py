@@ -52,7 +52,6 @@ WITH_HEADERS = StructType([*KAFKA, StructField("headers", ArrayType(HEADER))])
 
 
 def write_orders(root: Path) -> Path:
-    """Write a store with messages that have keys and headers, or do not."""
     with rmqstore.create(root) as writer:
         writer.append(
             pa.table(

@@ -70,21 +70,18 @@ class Read:
     [{}, {"scan": "commitlog"}, {"msgKey": '["key-1","key-2"]'}, {"includePending": "true"}],
     ids=str,
 )
-def test_small_stores_share_tasks_and_every_message_comes_once(
+def test_small_stores_share_tasks_in_their_order_and_every_message_comes_once(
     many: Path, options: dict[str, str]
 ) -> None:
     read = Read(many, **options)
     assert len(read.tasks) == 2  # 40 times 4 MiB, for opening them, in tasks of 128 MiB
+    splits = [split for task in read.tasks for split in splits_of(task, InputPartition)]
+    assert all(isinstance(split, Task) for split in splits)
     expected = ALL_OF_IT
     if "msgKey" in options:
         expected = Counter(dict.fromkeys(ALL_OF_IT, 2))
     assert read.counts() == expected
-
-
-def test_stores_come_in_their_order(many: Path) -> None:
-    read = Read(many)
-    brokers = [row["brokerName"] for task in read.tasks for row in read.rows(task)]
-    assert brokers == sorted(ALL_OF_IT.elements())
+    assert [*read.counts()] == sorted(expected)
 
 
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
@@ -136,11 +133,6 @@ def test_topics_that_no_store_has_are_refused(many: Path) -> None:
     assert Read(many, subscribe="T1").counts() == Counter(
         {broker: count for broker, count in ALL_OF_IT.items() if int(broker[-1]) % 2}
     )
-
-
-def test_a_packed_task_is_made_of_tasks_of_one_store(many: Path) -> None:
-    for task in Read(many, includePending="true").tasks:
-        assert all(isinstance(split, Task) for split in splits_of(task, InputPartition))
 
 
 @pytest.mark.parametrize("view", sorted({*VIEWS} - {*OF_CLUSTER}))

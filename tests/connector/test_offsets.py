@@ -29,8 +29,11 @@ OFFSET = StreamOffset(
 )  # fmt: skip
 
 
-def test_offsets_are_written_as_version_1_always_was() -> None:
+def test_offsets_are_written_and_read_as_version_1_and_may_be_starting_offsets() -> None:
     assert json.dumps(OFFSET.json()) == VERSION_1
+    assert StreamOffset.of_json(json.loads(VERSION_1)) == OFFSET
+    selection = parse_selection(starting_offsets=json.dumps(json.loads(VERSION_1)["queues"]))
+    assert selection.start.offsets == OFFSET.queues
 
 
 def test_queues_that_are_not_followed_keep_their_marks() -> None:
@@ -40,15 +43,6 @@ def test_queues_that_are_not_followed_keep_their_marks() -> None:
         "TopicA": {"broker-a": {"10": {"physicalOffset": 23, "storeTimestamp": 1_700}}}
     }
     assert StreamOffset.of_json(stored) == offset
-
-
-def test_offsets_of_version_1_are_read() -> None:
-    assert StreamOffset.of_json(json.loads(VERSION_1)) == OFFSET
-
-
-def test_their_queues_are_starting_offsets() -> None:
-    selection = parse_selection(starting_offsets=json.dumps(json.loads(VERSION_1)["queues"]))
-    assert selection.start.offsets == OFFSET.queues
 
 
 def test_offsets_of_a_newer_release_are_refused() -> None:

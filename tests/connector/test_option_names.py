@@ -107,15 +107,12 @@ def options_of(root: Path, **given: str) -> dict[str, str]:
 LOST = r"startingOffsets of T-0 is 0, .*; failOnDataLoss=false reads what is left"
 
 
-def test_planning_a_batch_names_options(expired: Path) -> None:
-    with pytest.raises(OffsetOutOfRangeError, match=LOST):
-        RmqStoreReader(SCHEMA, parse_read_options(options_of(expired))).partitions()
-
-
-def test_starting_a_stream_names_options(expired: Path) -> None:
-    reader = LimitedStreamReader(SCHEMA, parse_stream_options(options_of(expired)))
-    with pytest.raises(OffsetOutOfRangeError, match=LOST):
-        reader.initialOffset()
+def test_planning_a_batch_and_starting_a_stream_name_options(expired: Path) -> None:
+    batch = RmqStoreReader(SCHEMA, parse_read_options(options_of(expired)))
+    stream = LimitedStreamReader(SCHEMA, parse_stream_options(options_of(expired)))
+    for plan in (batch.partitions, stream.initialOffset):
+        with pytest.raises(OffsetOutOfRangeError, match=LOST):
+            plan()
 
 
 def test_a_task_names_options(expired: Path) -> None:

@@ -314,7 +314,6 @@ def cut_at_headers(whole: LogSlice, headers: Sequence[int], limits: Limits) -> l
 
 
 def random_headers(rng: np.random.Generator, whole: LogSlice) -> list[int]:
-    """Return headers in the range, at its ends, and outside of it."""
     inside = rng.integers(whole.start, whole.end, int(rng.integers(0, 200))).tolist()
     return sorted({whole.start, whole.start - 500, whole.end, whole.end + 500, *inside})
 

@@ -102,7 +102,6 @@ def test_settings_of_s3a_are_read_as_hadoop_does() -> None:
 
 
 def _session(settings: dict[str, str]) -> SparkSession:
-    """Return what has the settings of s3a as a session has them."""
     conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
     return cast("SparkSession", SimpleNamespace(conf=conf))
 

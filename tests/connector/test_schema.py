@@ -50,7 +50,6 @@ def struct(**columns: DataType) -> StructType:
 
 
 def one(name: str, kind: DataType, *, nullable: bool = True, **given: str) -> pa.Field:
-    """Return the Arrow field of a schema of one column."""
     return arrow_schema(StructType([StructField(name, kind, nullable)]), options(**given)).field(0)
 
 
@@ -119,12 +118,6 @@ def test_an_int_may_be_requested_as_a_long(name: str) -> None:
 @pytest.mark.parametrize("nullable", [True, False])
 def test_body_and_properties_may_be_requested_as_strings(name: str, nullable: bool) -> None:
     assert one(name, StringType(), nullable=nullable) == pa.field(name, pa.string(), nullable)
-
-
-def test_a_map_without_null_values_keeps_that_in_arrow() -> None:
-    field = one("properties", MapType(StringType(), StringType(), valueContainsNull=False))
-    assert field.type == pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
-    assert not field.type.item_field.nullable
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,6 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
 
 
 def require(root: Path, n_batches: int) -> None:
-    """Require that a store is valid and has the rows of these batches, and nothing staged."""
     assert by_queue(root) == expected(n_batches)
     require_valid(root)
     assert not (root / ".rmqstore" / "staging").exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import GreaterThan, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 import goldens
 import rmqstore
@@ -191,15 +191,3 @@ def test_a_cluster_is_one_task_of_all_its_stores(golden_store: GoldenStore, tmp_
         planned(view="consumed", brokers=str(file), consumerGroup="nobody")
     with pytest.raises(OptionError, match="no topic Nope"):
         planned(view="groups", brokers=str(file), subscribe="Nope")
-
-
-def test_views_of_a_cluster_are_read_as_a_frame(golden: Golden) -> None:
-    brokers = json.dumps({"a": str(golden.path("live")), "b": str(golden.path("basic"))})
-    reader = golden.engine.read.format("rmqstore").option("brokers", brokers)
-    routes = collect(reader.option("view", "routes").load())
-    with rmqstore.open(golden.path("live"), broker_name="a") as store:
-        expected = rows(store.view("routes"))
-    assert [row for row in routes if row["brokerName"] == "a"] == expected
-    shares = reader.option("view", "assignments").option("consumerGroup", "CG_part")
-    lagging = shares.option("clients", "c1").load().where(GreaterThan(("lag",), 0))
-    assert lagging.count() > 0

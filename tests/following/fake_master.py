@@ -205,16 +205,6 @@ class FakeMaster(Listener):
         return bytes(self.log.segments[start][position:stop])
 
 
-def exactly(connection: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        come = connection.recv(count - len(received))
-        if not come:
-            raise OSError("closed")
-        received += come
-    return received
-
-
 def content(log: Store) -> dict[str, Any]:
     """Return the files that an exact copy of a log has, by name."""
     return {f"{start:020d}": bytes(data) for start, data in log.segments.items() if start < log.end}
@@ -263,7 +253,7 @@ class FakeController(FakeMaster):
         return struct.pack(">iiqiqq", 2, len(body), place, *epoch, confirm_offset) + body
 
     def _greet(self, connection: socket.socket) -> None:
-        state, *flags, replica_id = struct.unpack(">ihhq", exactly(connection, 16))
+        state, *flags, replica_id = struct.unpack(">ihhq", connection.recv(16, socket.MSG_WAITALL))
         assert state == 1
         self.handshakes.append(Handshake(*flags, replica_id))
         handshake = self.mangle_handshake(self.handshake())

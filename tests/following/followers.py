@@ -28,11 +28,34 @@ TIMING = Timing(
 
 
 class SlowStates(Disk):
-    """A disk on which the state of a copy takes its time."""
-
     def replace(self, path: Path, text: bytes) -> None:
         time.sleep(0.2)
         super().replace(path, text)
+
+
+class DyingDisk(Disk):
+    """A disk of a process that is killed after it has deleted a file below a folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder, self.is_dead = folder, False
+
+    def delete(self, path: Path) -> None:
+        self._require_alive()
+        super().delete(path)
+        self.is_dead |= self._folder in path.parts
+
+    def replace(self, path: Path, text: bytes) -> None:
+        self._require_alive()
+        super().replace(path, text)
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        self._require_alive()
+        super().write(path, position, data)
+
+    def _require_alive(self) -> None:
+        if self.is_dead:
+            raise KeyboardInterrupt
 
 
 def follower(

@@ -238,7 +238,6 @@ class World:
             self.reads = (*self.reads, events.Lost("closed"))
 
     def kill(self) -> None:
-        """The follower is killed, and started again."""
         self.start()
 
     def lose_power(self) -> None:
@@ -247,7 +246,6 @@ class World:
         self.start()
 
     def stop(self) -> None:
-        """Somebody asks for the end."""
         self.todo += (self._happened(events.StopAsked()),)
 
     def without_queues(self) -> None:
@@ -256,13 +254,11 @@ class World:
         self.start()
 
     def flush(self) -> None:
-        """The thread that flushes performs an order."""
         if self.flushes and not self.is_failed:
             given, self.flushes = self.flushes[0], self.flushes[1:]
             self._send_mail(self._flushed, given)
 
     def build(self) -> None:
-        """The thread that builds performs an order."""
         if self.builds and not self.is_failed:
             order, self.builds = self.builds[0], self.builds[1:]
             self._send_mail(self._changed, order)
@@ -280,7 +276,6 @@ class World:
         self.is_late = not self.is_late
 
     def repeat(self) -> None:
-        """The last answers come again."""
         self.todo += self.answers
 
     def new_topic(self) -> None:

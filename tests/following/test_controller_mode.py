@@ -342,8 +342,6 @@ def test_damaged_epochs_of_a_copy_are_asked_for_again(tmp_path: Path) -> None:
 
 
 def mangler(dice: random.Random) -> Callable[[bytes], bytes]:
-    """Change, cut or double a header now and then."""
-
     def mangle(frame: bytes) -> bytes:
         if dice.random() < 0.8:
             return frame

@@ -17,7 +17,14 @@ import pytest
 
 import tiers
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more, part
-from following.followers import SlowStates, copied, files, follow_once, require_exact
+from following.followers import (
+    DyingDisk,
+    SlowStates,
+    copied,
+    files,
+    follow_once,
+    require_exact,
+)
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import live_state
 from rmqstore.replica.retention import Retention
@@ -191,29 +198,6 @@ def test_the_state_is_not_written_after_the_lock_was_released(tmp_path: Path) ->
     assert not follow_status(target)[0].is_closed
 
 
-class DyingDisk(Disk):
-    """A disk of a process that is killed after it has deleted a file of the index."""
-
-    is_dead = False
-
-    def delete(self, path: Path) -> None:
-        self._require_alive()
-        super().delete(path)
-        self.is_dead |= path.parent.name == "index"
-
-    def replace(self, path: Path, text: bytes) -> None:
-        self._require_alive()
-        super().replace(path, text)
-
-    def write(self, path: Path, position: int, data: Any) -> None:
-        self._require_alive()
-        super().write(path, position, data)
-
-    def _require_alive(self) -> None:
-        if self.is_dead:
-            raise KeyboardInterrupt
-
-
 def indexed(target: Path) -> int:
     return sum(int(read_header(path)["index_count"]) - 1 for path in index_files(target / "index"))
 
@@ -233,7 +217,7 @@ def test_an_index_whose_file_was_deleted_before_a_kill_is_built_again(
         (target / "abort").touch()
     with FakeMaster(log) as master:
         with pytest.raises(KeyboardInterrupt):
-            follow_with(DyingDisk(), master, target)
+            follow_with(DyingDisk("index"), master, target)
         follow_once(master, target)
     require_exact(target, log)
     assert indexed(target) == len(log.placed)

@@ -65,18 +65,6 @@ def test_a_copy_grows_with_the_log_and_goes_on_after_a_stop(tmp_path: Path) -> N
         assert all(reports[1:] and set(reports[1:]) == {NEVER} for reports in master.reports)
 
 
-def test_tables_are_shown_when_the_log_has_reached_them(tmp_path: Path) -> None:
-    log, target = log_of(100), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        follow_once(master, target)
-        for name, code in (("topics.json", 21), ("consumerOffset.json", 43)):
-            assert (target / "config" / name).read_bytes() == master.tables[code]
-    with rmqstore.open(target) as store:
-        groups = store.view("groups").read_all().to_pylist()
-    names = ("consumerGroup", "queueId", "consumerOffset")
-    assert {tuple(row[name] for name in names) for row in groups} >= {("G", 0, 1), ("G", 1, 2)}
-
-
 def test_tables_wait_for_the_log(tmp_path: Path) -> None:
     log, target = log_of(100), tmp_path / "copy"
     file = target / "config" / "consumerOffset.json"
@@ -87,6 +75,11 @@ def test_tables_wait_for_the_log(tmp_path: Path) -> None:
         assert run.follower.progress().end == log.end
         master.tables[43] = b'{"offsetTable":{"T@G":{0:9}}}'
         wait_for(lambda: file.read_bytes() == master.tables[43])
+    assert file.with_name("topics.json").read_bytes() == master.tables[21]
+    with rmqstore.open(target) as store:
+        groups = store.view("groups").read_all().to_pylist()
+    places = [(row["consumerGroup"], row["queueId"], row["consumerOffset"]) for row in groups]
+    assert ("G", 0, 9) in places
     kept = file.with_name("consumerOffset.json.bak")
     assert kept.read_bytes() == b'{"offsetTable":{"T@G":{0:1,1:2}}}'
 
@@ -257,16 +250,6 @@ def test_bytes_after_what_the_state_vouches_for_are_kept_and_cleared(tmp_path: P
     require_exact(target, log)
     kept = list((target / ".rmqstore" / "cut").rglob("*.*"))
     assert any(path.is_file() and path.read_bytes() == b"junk" for path in kept)
-
-
-def test_a_reader_beside_a_follower_sees_what_was_copied(tmp_path: Path) -> None:
-    target, log = tmp_path / "copy", log_of(100)
-    with FakeMaster(log) as master, following(master.address, target) as run:
-        for _ in range(3):
-            wait_for(lambda: run.follower.progress().queues_end == log.end)
-            with rmqstore.open(target) as store:
-                assert store.scan().read_all().num_rows == len(log.placed)
-            more(log, 200)
 
 
 def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:

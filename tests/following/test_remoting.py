@@ -52,7 +52,6 @@ def client_of(
     of_server: ssl.SSLContext | None = None,
     **options: Any,
 ) -> Iterator[RemotingClient]:
-    """Return a client of a server that answers in some way."""
     with FakeServer() as server:
         server.replace, server.mangle, server.tls = replace, mangle, of_server
         with RemotingClient(Endpoint(Address.parse(server.address), **options)) as client:

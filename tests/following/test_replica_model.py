@@ -188,7 +188,6 @@ def tables_at_once(decide: Decide) -> Decide:
 
 
 def swapped(steps: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
-    """Return steps of which two are exchanged."""
     exchanged = {first: second, second: first}
     return tuple(exchanged.get(step, step) for step in steps)
 
@@ -270,7 +269,6 @@ EXCHANGED = {
 
 
 def is_found(scenario: str, decide: Decide) -> bool:
-    """Return whether something is violated in a scenario."""
     kind, names = SCENARIOS[scenario]
     for is_complete in (False, True):
         try:

@@ -168,8 +168,6 @@ def keeping(checkpoint: Path) -> dict[str, Any]:
 
 
 class Checkpoint:
-    """A checkpoint of a query that reads topic T of broker b."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         shutil.copytree(CHECKPOINT_V1, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,18 @@ from click.testing import CliRunner
 
 import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
-from following.followers import copied, files, follow_once, following, require_exact, wait_for
+from following.followers import (
+    DyingDisk,
+    copied,
+    files,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
 from rmqstore.cli import main
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import follow_status
-from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
 
@@ -110,23 +118,6 @@ def test_a_follower_that_dies_while_it_deletes_queues_leaves_none_that_counts(
     tmp_path: Path,
 ) -> None:
     log, target = log_of(100), tmp_path / "copy"
-
-    class DyingDisk(Disk):
-        """A disk of a process that is killed after it has deleted a file of a queue."""
-
-        is_dead = False
-
-        def delete(self, path: Path) -> None:
-            if self.is_dead:
-                raise KeyboardInterrupt
-            super().delete(path)
-            self.is_dead |= path.is_relative_to(target / "consumequeue")
-
-        def replace(self, path: Path, text: bytes) -> None:
-            if self.is_dead:
-                raise KeyboardInterrupt
-            super().replace(path, text)
-
     with FakeMaster(log) as master:
         follow_once(master, target)
         more(log, 500)
@@ -134,7 +125,7 @@ def test_a_follower_that_dies_while_it_deletes_queues_leaves_none_that_counts(
         master.low = 3 * FILE_BYTES
         settings = {"build_queues": False, "retention": parse_retention("mirror")}
         with pytest.raises(KeyboardInterrupt):
-            follow_once(master, target, make_disk=DyingDisk, **settings)
+            follow_once(master, target, make_disk=partial(DyingDisk, "consumequeue"), **settings)
         assert follow_status(target)[0].built == 0
         follow_once(master, target)
     require_exact(target, log, min(int(name) for name in files(target)))

@@ -99,7 +99,6 @@ def number_of(body: bytes) -> str:
 
 
 def kept(offset: dict[str, Any]) -> dict[str, Any]:
-    """Return an offset as a checkpoint keeps it."""
     found: dict[str, Any] = json.loads(json.dumps(offset))
     return found
 

@@ -111,13 +111,11 @@ class RocketMQ:
         return config
 
     def server_config(self, port: int) -> Any:
-        """Return the NettyServerConfig of a server that listens at a port."""
         config = self.rocketmq.remoting.netty.NettyServerConfig()
         config.setListenPort(port)
         return config
 
     def start_name_server(self, port: int) -> Any:
-        """Start a NamesrvController, and return it."""
         config = self.rocketmq.common.namesrv.NamesrvConfig()
         server = self.rocketmq.namesrv.NamesrvController(config, self.server_config(port))
         assert server.initialize(), "the name server does not initialize"
@@ -125,7 +123,6 @@ class RocketMQ:
         return server
 
     def start_broker(self, config: Any, port: int, store_config: Any) -> Any:
-        """Start a BrokerController, and return it."""
         config.setBrokerIP1("127.0.0.1")
         config.setListenPort(port)
         client_config = self.rocketmq.remoting.netty.NettyClientConfig()
@@ -368,7 +365,6 @@ class RealStore:
             found.release()
 
     def _records_in(self, found: Any) -> Iterator[bytes]:
-        """Yield the records of a GetMessageResult."""
         joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
         for buffer in _each(found.getMessageBufferList()):
             joined.put(buffer)
@@ -379,7 +375,6 @@ class RealStore:
             place += size
 
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
-        """Return the physical offsets that the real store's index finds for a key."""
         return self._offsets(self.store.queryMessage(topic, key, count, 0, (1 << 63) - 1))
 
     def query_tags(self, topic: str, tags: str, count: int = 64) -> list[int]:
@@ -388,7 +383,6 @@ class RealStore:
         return self._offsets(self.store.queryMessage(topic, tags, count, *times, "T", None))
 
     def _offsets(self, found: Any) -> list[int]:
-        """Return the physical offsets of a QueryMessageResult."""
         # Where MessageDecoder reads it; to decode whole messages takes most of a minute a store.
         offsets = [int(buffer.getLong(28)) for buffer in found.getMessageBufferList()]
         found.release()

@@ -93,7 +93,6 @@ def spans(numbers: list[int]) -> list[list[int]]:
 
 
 def next_offset(real: RealStore, topic: str, queue_id: int) -> int:
-    """Return the queue offset that the next message gets."""
     if not topic.startswith(LMQ):
         return int(real.put(topic, queue_id, b"next", properties={"a": "b"}).getLogicsOffset())
     put = real.put("Parent", 0, b"next", properties={"INNER_MULTI_DISPATCH": topic})

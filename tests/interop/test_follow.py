@@ -32,8 +32,6 @@ FILE_BYTES = SIZES["mappedFileSizeCommitLog"]
 
 
 class Load(BackgroundWork):
-    """Messages of many sizes, from a real producer."""
-
     def __init__(self, namesrv_address: str, real: RocketMQ, dice: random.Random) -> None:
         super().__init__()
         self._real, self._dice, self.is_over = real, dice, False

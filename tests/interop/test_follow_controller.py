@@ -179,7 +179,6 @@ def require_learner(master: Replica) -> None:
 
 
 def require_epochs(real: RocketMQ, target: Path, epochs: list[Epoch]) -> None:
-    """Require that RocketMQ reads these epochs from the file of the copy."""
     cache = real.rocketmq.store.ha.autoswitch.EpochFileCache(str(target / "epochFileCheckpoint"))
     assert cache.initCacheFromFile()
     entries = cache.getAllEntries()

@@ -34,7 +34,6 @@ Served = set[tuple[str, int, int, int, bytes]]
 
 
 def served(real: RealStore) -> Served:
-    """Return what the real store serves of each queue that it has."""
     found: Served = set()
     for queues in dict(real.store.getConsumeQueueTable()).values():
         for queue in dict(queues).values():
@@ -47,7 +46,6 @@ def served(real: RealStore) -> Served:
 
 
 def damaged_parts(root: Path) -> set[str]:
-    """Return what of log, queues and index is damaged."""
     with rmqstore.open(root, broker_name="b") as store:
         return {finding.part for finding in verify(store)}
 

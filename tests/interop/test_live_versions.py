@@ -35,7 +35,6 @@ QUEUES = 4
 def running(
     jars: Path, home: Path, main: str, conf: Path, port: int, host: str, option: str = "-c"
 ) -> Iterator[None]:
-    """Run a server of RocketMQ until its block is left."""
     # For TLS a proxy would need a native library of Netty.
     ipv6 = ["-Djava.net.preferIPv6Addresses=true"] if ":" in host else []
     command = [
@@ -105,7 +104,6 @@ def running_cluster(
 
 
 def wait_for_brokers(address: str, n_brokers: int) -> None:
-    """Wait until the name server knows the topic with its brokers."""
     until = time.monotonic() + 60
     known: set[str] = set()
     while len(known) < n_brokers:

@@ -53,7 +53,6 @@ def ours(root: Path) -> dict[tuple[str, int], list[Row]]:
 
 
 def records(root: Path) -> dict[int, bytes]:
-    """Return the records of the log by their physical offsets."""
     with rmqstore.open(root) as store:
         offsets = store.scan(scan="commitlog", columns="commitLogOffset").read_all()
     files = sorted((root / "commitlog").iterdir())

@@ -29,7 +29,6 @@ def children_of(pid: int) -> list[int]:
 
 
 def groups_lag(root: Path) -> dict[str, int]:
-    """Return by how much each group lags in the orders."""
     with rmqstore.open(root) as store:
         rows = store.view("groups", columns="consumerGroup,topic,lag").to_arrow().to_pylist()
     lag = Counter[str]()

@@ -21,7 +21,6 @@ def words(dice: random.Random, low: int, high: int) -> str:
 def signed_by_rocketmq(
     real: RocketMQ, asker: Credentials, fields: dict[str, str], body: bytes | None
 ) -> dict[str, str]:
-    """Return the fields that RocketMQ's client sends."""
     common = real.rocketmq.acl.common
     arguments = [asker.access_key, asker.secret_key]
     if asker.security_token is not None:

@@ -23,7 +23,6 @@ def killed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the offsets at which walks for open transactions begin."""
     from kafka_reading import record_walks  # which a run without kafkalog cannot import
 
     return record_walks(monkeypatch)

@@ -11,7 +11,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 from kafka_batches import ZSTD, Row, batch, resealed
-from kafka_reading import count_crcs, opened
+from kafka_reading import count_crcs, offsets_of, opened
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, RmqStoreError
 
 BATCHES = [build.batch(number * 2, [b"%d" % number, b"x" * number]) for number in range(12)]
@@ -31,12 +31,6 @@ def filled(folder: Path) -> Path:
 def change(path: Path, at: int, new: bytes) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:at] + new + content[at + len(new) :])
-
-
-def offsets_of(partition: kafkalog.Partition, start: int | None = None) -> list[int]:
-    scan = partition.scan(start, columns="offset", mode="DROPMALFORMED")
-    offsets: list[int] = scan.to_arrow().column("offset").to_pylist()
-    return offsets
 
 
 def without(*batches: int) -> list[int]:

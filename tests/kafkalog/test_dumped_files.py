@@ -51,7 +51,6 @@ def store(request: pytest.FixtureRequest, kafka_store: golden.Golden) -> Path:
 
 
 def shown(store: Path, kind: str) -> Iterator[tuple[str, Row]]:
-    """Yield path and key of the files of one kind."""
     with lzma.open(golden.FOLDER / f"{store.name}.segments.jsonl.xz", "rt") as file:
         for row in map(json.loads, file):
             if row["kind"] == kind:

@@ -55,7 +55,6 @@ def segment(folder: Path, number: int) -> Path:
 
 
 def append(folder: Path, content: bytes) -> None:
-    """Let the last segment grow."""
     with segment(folder, SEGMENTS - 1).open("ab") as file:
         file.write(content)
 

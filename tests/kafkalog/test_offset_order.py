@@ -8,15 +8,9 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
-from kafka_reading import opened, read_in_windows
+from kafka_reading import offsets_of, opened, read_in_windows
 
 BATCHES = [build.batch(10 * n, [b"%d" % (10 * n + i) for i in range(10)]) for n in range(6)]
-
-
-def offsets(folder: Path, start: int | None = None, end: int | None = None) -> list[int]:
-    scan = opened(folder).scan(start, end, columns="offset", mode="DROPMALFORMED")
-    found: list[int] = scan.to_arrow().column("offset").to_pylist()
-    return found
 
 
 def based(batch: bytes, base_offset: int) -> bytes:
@@ -32,8 +26,8 @@ def test_a_changed_base_offset_loses_one_batch(
     build.write_segment(folder, 0, *BATCHES[:2], based(BATCHES[2], base), *BATCHES[3:])
     with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
         opened(folder).scan().count()
-    assert offsets(folder) == [*range(20), *range(30, 60)]
-    assert offsets(folder, 45, 50) == list(range(45, 50))
+    assert offsets_of(opened(folder)) == [*range(20), *range(30, 60)]
+    assert offsets_of(opened(folder), 45, 50) == list(range(45, 50))
     if window > 200:  # otherwise no batch beside the changed one shows that it lies outside
         assert opened(folder).scan(45, 50).count() == 5
 
@@ -41,7 +35,7 @@ def test_a_changed_base_offset_loses_one_batch(
 def test_an_offset_beyond_the_next_segment(folder: Path) -> None:
     build.write_segment(folder, 0, *BATCHES[:2], based(BATCHES[2], 45))
     build.write_segment(folder, 30, *BATCHES[3:])
-    assert offsets(folder) == [*range(20), *range(30, 60)]
+    assert offsets_of(opened(folder)) == [*range(20), *range(30, 60)]
 
 
 @pytest.mark.parametrize("base", [0, 7, 12])
@@ -63,7 +57,7 @@ def test_a_batch_that_repeats_offsets_is_named(
     permissive = opened(folder).scan(mode="PERMISSIVE").to_arrow()
     reasons = permissive.column("_corrupt_record").to_pylist()
     assert sum(reason is not None for reason in reasons) == 1
-    assert offsets(folder) == list(range(60))
+    assert offsets_of(opened(folder)) == list(range(60))
     if window > 200:  # as above
         assert opened(folder).scan(40, 50).count() == 10
 
@@ -80,7 +74,7 @@ def test_offsets_that_cannot_be(folder: Path, batches: list[bytes], kept: range)
     build.write_segment(folder, 0, *batches)
     with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
         opened(folder).scan().count()
-    assert offsets(folder) == list(kept)
+    assert offsets_of(opened(folder)) == list(kept)
     assert opened(folder).end_offset == kept.stop
 
 
@@ -91,7 +85,7 @@ def test_damage_at_the_end_is_reported(folder: Path, at: int, n_before: int) -> 
     build.write_segment(folder, 0, *BATCHES[:n_before], damaged)
     with pytest.raises(kafkalog.CorruptBatchError):
         opened(folder).scan().count()
-    assert offsets(folder) == list(range(10 * n_before))
+    assert offsets_of(opened(folder)) == list(range(10 * n_before))
     if n_before:
         assert opened(folder).scan(0, 19).count() == 19
 
@@ -138,7 +132,7 @@ def test_a_higher_base_offset_at_the_end(
     assert opened(folder).end_offset == end
     with pytest.raises(kafkalog.CorruptBatchError, match=f"offset {end + 1000} is not in order"):
         opened(folder).scan().count()
-    assert offsets(folder) == list(range(end - 10))
+    assert offsets_of(opened(folder)) == list(range(end - 10))
     path.write_bytes(b"".join((*before, BATCHES[n_before])))
     assert opened(folder).scan().count() == end
 

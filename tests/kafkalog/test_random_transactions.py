@@ -14,6 +14,7 @@ import kafka_logs as build
 import kafkalog
 import tiers
 from kafka_logs import ABORT, COMMIT, marker
+from kafka_reading import offsets_of, opened
 from rmqstore.errors import RmqStoreError
 
 
@@ -24,6 +25,10 @@ class Log(NamedTuple):
     committed: set[int]
     stable_offset: int
     end_offset: int
+
+
+def read(folder: Path, mode: kafkalog.Mode, *bounds: int) -> list[int]:
+    return offsets_of(opened(folder), *bounds, isolation_level="read_committed", mode=mode)
 
 
 def make(chooser: random.Random) -> Log:
@@ -51,13 +56,6 @@ def make(chooser: random.Random) -> Log:
             offset += 1
     stable = min((min(offsets) for offsets in undecided.values()), default=offset)
     return Log(batches, {at for at, is_commit in decided.items() if is_commit}, stable, offset)
-
-
-def read(folder: Path, mode: kafkalog.Mode, *bounds: int) -> list[int]:
-    partition = kafkalog.open(folder.parent).partition("t", 0)
-    scan = partition.scan(*bounds, columns="offset", isolation_level="read_committed", mode=mode)
-    offsets: list[int] = scan.to_arrow().column("offset").to_pylist()
-    return offsets
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(40))

@@ -125,7 +125,6 @@ class FakeBroker(FakeServer):
             self._take(store)
 
     def _take(self, store: Store) -> None:
-        """Serve the queues of a store."""
         times = {at.physical_offset: at.record.store_timestamp for at in store.placed}
         for key, units in store.queues.items():
             queue = self.queues[key] = FakeQueue(store.first_units.get(key, 0))
@@ -347,7 +346,6 @@ def put_behind_proxy(server: FakeServer) -> set[int]:
 def fill(
     store: Store, counts: Mapping[Key, int], dice: random.Random, tags: Iterable[str] = ("A", "B")
 ) -> Store:
-    """Append messages of all kinds to queues, in turn."""
     choice = [*tags]
     left = dict(counts)
     number = len(store.placed)

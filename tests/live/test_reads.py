@@ -471,7 +471,6 @@ def test_the_second_name_server_is_asked_where_the_first_is_gone_which_is_named_
 
 
 def two_names(fake: FakeCluster) -> FakeNames:
-    """Return a second name server, which alone knows some topics."""
     other = FakeNames()
     other.brokers = fake.names.brokers
     other.topics = {name: each for name, each in fake.names.topics.items() if name >= "T15"}

@@ -25,7 +25,6 @@ class CopiedMessages:
         }
 
     def check(self) -> None:
-        """Check the messages that are new, and then delete the oldest files."""
         if not is_store(self._root):
             return
         with rmqstore.open(self._root) as store:
@@ -54,7 +53,6 @@ class CopiedMessages:
         self.next_offsets[topic][queue_id] = expected + 1
 
     def _delete_oldest(self) -> None:
-        """Delete the oldest files between two micro-batches."""
         patience = time.monotonic() + _LOCK_SECONDS
         while True:
             try:

@@ -71,7 +71,6 @@ def usages(pid: int) -> list[Usage]:
 
 
 def usage_of(pid: int) -> Usage | None:
-    """Return the usage of a process, None if it has ended."""
     folder = _PROC / str(pid)
     try:
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -89,7 +88,6 @@ def usage_of(pid: int) -> Usage | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the children of a process, their children, and so on."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():

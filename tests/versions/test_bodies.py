@@ -60,13 +60,11 @@ print(json.dumps([spark.table(f"lake.db.{name}").count() for name in ("orders", 
 
 
 def lines_with(words: str) -> str:
-    """Return the block of the page that has these words."""
     (code,) = [each.code for each in manual.snippets(PAGE) if words in each.code]
     return code
 
 
 def package(pattern: str) -> str:
-    """Return the coordinates of a jar that the page names."""
     (found,) = re.findall(f"--packages ({pattern}[^`]+)`", PAGE.read_text(encoding="utf-8"))
     return str(found)
 

@@ -68,11 +68,9 @@ class Image:
                 act[word](rest)
 
     def inside(self, text: str) -> str:
-        """Return a text whose absolute paths are below the root of the image."""
         return re.sub(r"(?<![\w./])/(?=\w)", f"{self.root}/", text)
 
     def only(self, word: str) -> str:
-        """Return what follows a word that stands there once."""
         (rest,) = (rest for step, rest in self.steps if step == word)
         return rest
 

@@ -9,7 +9,7 @@ import pytest
 
 import kafka_logs as build
 from kafka_batches import resealed
-from kafka_logs import ABORT, COMMIT, marker
+from kafka_logs import ABORT, COMMIT, changed, marker
 from kafka_reading import read_in_windows
 from pyspark_kafkalog.options import parse_column_options, parse_read_options, parse_stream_options
 from pyspark_kafkalog.ranges import RangeSplit
@@ -44,10 +44,6 @@ def rows(log_dir: Path, plan: int | None, **options: str) -> list[Row]:
     ]
 
 
-def with_byte(batch: bytes, at: int, value: int = 0x55) -> bytes:
-    return build.changed(batch, at, value)
-
-
 def plain(offset: int, n_records: int = 5) -> bytes:
     return build.batch(offset, [b"a"] * n_records)
 
@@ -59,7 +55,7 @@ def damage_of(found: list[Row]) -> list[int]:
 @pytest.mark.parametrize("plan", PLANS)
 def test_undecided_and_adjacent_damaged_batches(log_dir: Path, plan: int | None) -> None:
     first = build.sent(0, 7, *[b"x"] * 5)
-    damaged = (with_byte(marker(5, 7, ABORT), 30), with_byte(plain(6), -2))
+    damaged = (changed(marker(5, 7, ABORT), 30), changed(plain(6), -2))
     after = (build.sent(11, 7, *[b"x"] * 5, sequence=5), marker(16, 7, COMMIT))
     path = build.write_segment(log_dir / "t-0", 0, first, *damaged, *after)
     build.write_snapshot(log_dir / "t-0", 17, {})
@@ -75,30 +71,30 @@ def test_undecided_and_adjacent_damaged_batches(log_dir: Path, plan: int | None)
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("window", [256 << 10, 150])
 @pytest.mark.parametrize(
-    ("changed", "offset"),
+    ("odd", "offset"),
     [
-        (with_byte(plain(5), -2), 5),  # the CRC is wrong
-        (with_byte(plain(5), 4), 5),  # the base offset alone
-        (with_byte(with_byte(plain(5), 4), -2), 5),
-        (with_byte(with_byte(plain(5), 7, 2), -2), 7),  # a base offset that fits
-        (with_byte(plain(5), 8), 5),  # the length: the chain is broken
-        (plain(5) + with_byte(plain(5), -2), 10),  # no offset is missing there
+        (changed(plain(5), -2), 5),  # the CRC is wrong
+        (changed(plain(5), 4), 5),  # the base offset alone
+        (changed(changed(plain(5), 4), -2), 5),
+        (changed(changed(plain(5), 7, 2), -2), 7),  # a base offset that fits
+        (changed(plain(5), 8), 5),  # the length: the chain is broken
+        (plain(5) + changed(plain(5), -2), 10),  # no offset is missing there
         (plain(5) + b"\xff" * 70, 10),
-        (resealed(with_byte(plain(5), 61)), 5),  # a record cannot be decoded
+        (resealed(changed(plain(5), 61)), 5),  # a record cannot be decoded
     ],
 )
 def test_one_damaged_batch(
     log_dir: Path,
     plan: int | None,
     window: int,
-    changed: bytes,
+    odd: bytes,
     offset: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read_in_windows(monkeypatch, window)
     folder = log_dir / "t-0"
-    build.write_segment(folder, 0, plain(0), changed, plain(10), plain(15))
-    build.write_index(folder, 0, (14, len(plain(0) + changed)))
+    build.write_segment(folder, 0, plain(0), odd, plain(10), plain(15))
+    build.write_index(folder, 0, (14, len(plain(0) + odd)))
     build.write_segment(folder, 20, plain(20))
     valid = {*range(25)} - ({*range(5, 10)} if offset < 10 else set())
     expected = sorted([*valid, offset])
@@ -126,7 +122,7 @@ def test_any_plan_gives_the_same_rows(
             batch = plain(offset, n_records)
             if chooser.random() < 0.3:
                 at = chooser.choice([4, 7, 8, 16, 17, 22, 26, 50, -1, -3])  # not a length that fits
-                batch = with_byte(batch, at, chooser.randint(1, 255))
+                batch = changed(batch, at, chooser.randint(1, 255))
             if chooser.random() < 0.4:
                 entries.append((offset + n_records - 1, len(content)))
             content += batch
@@ -141,7 +137,7 @@ def test_any_plan_gives_the_same_rows(
 
 
 def test_a_stream_gives_a_row_in_one_micro_batch(log_dir: Path) -> None:
-    build.write_segment(log_dir / "t-0", 0, plain(0), with_byte(plain(5), -2), plain(10))
+    build.write_segment(log_dir / "t-0", 0, plain(0), changed(plain(5), -2), plain(10))
     for start, expected in (("earliest", [5]), ('{"t":{"0":7}}', [5])):
         given = given_options(log_dir, {"startingOffsets": start, "maxOffsetsPerTrigger": "2"})
         schema = default_schema(parse_column_options(given))

@@ -70,7 +70,6 @@ PIECES = r"""
 
 
 def found_by_java(spark: SparkSession, pattern: str) -> str:
-    """Return the names in which Java finds a pattern, as Java shows a list."""
     patterns = spark._jvm.java.util.regex.Pattern
     names = patterns.compile("\n").splitAsStream("\n".join(NAMES))
     shown: str = names.filter(patterns.compile(pattern).asPredicate()).toList().toString()

@@ -25,12 +25,10 @@ def key_of(kind: int, *names: str) -> bytes:
 
 
 def text(value: str | None) -> bytes:
-    """Return a string of a flexible message."""
     return b"\0" if value is None else bytes([len(value) + 1]) + value.encode()
 
 
 def listed(*items: bytes) -> bytes:
-    """Return an array of a flexible message."""
     return bytes([len(items) + 1]) + b"".join(items)
 
 

@@ -60,7 +60,6 @@ def test_random_batches(seed: int) -> None:
 
 
 def in_batches(made: list[Row], n: int) -> bytes:
-    """Return the rows in batches of n."""
     return b"".join(batch(at, made[at : at + n]) for at in range(0, len(made), n))
 
 

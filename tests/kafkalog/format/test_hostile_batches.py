@@ -34,7 +34,6 @@ ROWS = [Row(b"key", b"value-%d" % number, [(b"n", b"x"), (b"m", None)]) for numb
 
 
 def refused(data: bytes, reason: str = ".") -> None:
-    """Both paths refuse the data, and say why."""
     batch_headers = walk_batches(data, base_position=50)
     with pytest.raises(MalformedBytesError, match=reason) as caught:
         decoded(data, batch_headers)

@@ -18,7 +18,6 @@ Value = Callable[[random.Random, int], bytes | None]
 
 
 def nested(chance: random.Random, number: int) -> bytes:
-    """Return a value that holds records itself."""
     return b"".join(record(at, Row(b"k", bytes(chance.randrange(40)))) for at in range(number % 7))
 
 
