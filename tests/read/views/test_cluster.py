@@ -344,6 +344,7 @@ def test_a_damaged_queue_stops_no_assignments(
             {"broker.conf": "brokerName=x\nbrokerIP1=1.2.3.4", "brokerIdentity": "c#b#3"},
             BrokerIdentity("b", "c", 3, "1.2.3.4:10911"),
         ),
+        ({"broker.conf": "enableControllerMode=true"}, BrokerIdentity()),
         ({"broker.conf": "brokerId = -1\nenableControllerMode = true"}, BrokerIdentity()),
     ],
 )
