@@ -346,13 +346,6 @@ def test_a_process_has_one_writer_of_a_store(
     assert len(rows_of(world.new)) == 3
 
 
-def test_closing_sends_what_was_appended(world: World) -> None:
-    writer = world.fake.writer()
-    writer.append(ROWS)
-    writer.close()
-    assert world.fake.brokers["a"].queues["T", 0].end == 4
-
-
 def test_threads_share_running_brokers(world: World) -> None:
     cluster = world.fake.open()
     asked = [cluster.topics, lambda: cluster.queue_ranges("T"), lambda: cluster.scan().count()]

@@ -81,14 +81,6 @@ def test_export_takes_what_was_chosen(live: Path, tmp_path: Path) -> None:
     assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
 
 
-def test_an_export_whose_name_says_nothing_needs_a_format(
-    golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    words = ("export", golden_store("basic"), tmp_path / "out.txt")
-    assert "out.txt: the name does not give the format" in refusal(*words)
-    success(*words, "--format", "jsonl")
-
-
 def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     lines = [
         {"topic": "Orders", "body": "one", "keys": "k1", "bornTimestamp": "2026-01-02T03:04:05Z"},

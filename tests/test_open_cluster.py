@@ -85,10 +85,6 @@ def test_stores_that_cannot_be_one_cluster_are_refused(make: Make, tmp_path: Pat
         rmqstore.open_cluster({"a": [first, second]})
     with pytest.raises(NotAStoreError):
         rmqstore.open_cluster([first, tmp_path / "nowhere"])
-    with pytest.raises(OptionError, match="at least one store"):
-        rmqstore.open_cluster([])
-    with rmqstore.open_cluster([first, second]) as cluster:
-        assert [*cluster.stores] == ["x", "y"]
 
 
 def test_open_takes_a_list_patterns_and_a_table_of_stores(make: Make, tmp_path: Path) -> None:
@@ -124,15 +120,6 @@ def test_a_cluster_has_what_was_written_meanwhile(make: Make) -> None:
             writer.append(pa.table({"topic": ["T"], "body": [b"new"]}))
         cluster.refresh()
         assert scan.count() == 8
-
-
-def test_a_pattern_in_the_working_folder(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make("x1", {"T": 5})
-    monkeypatch.chdir(tmp_path)
-    with rmqstore.open(["x*"]) as cluster:
-        assert cluster.count() == 5
 
 
 @pytest.mark.parametrize(

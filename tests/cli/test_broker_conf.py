@@ -97,13 +97,6 @@ def test_what_names_no_store_is_refused(words: list[str], text: str) -> None:
     assert text in refusal(*words)
 
 
-def test_a_file_without_a_root_needs_the_path(live: Path, tmp_path: Path) -> None:
-    file = tmp_path / "broker.conf"
-    file.write_text("brokerName=b\n")
-    assert "has no storePathRootDir: give the path of the store too" in refusal("stat", "-c", file)
-    success("stat", "-c", file, live)
-
-
 def test_import_takes_the_folders_of_the_file(conf: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"topic": "New", "body": "x"}\n')

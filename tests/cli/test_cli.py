@@ -99,15 +99,6 @@ def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Gold
     assert all("topic" in row for row in rows("stat", golden_store("controller")))
 
 
-def test_dump_writes_the_requested_messages(live: Path) -> None:
-    chosen = rows("dump", live, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
-    assert [row["queueOffset"] for row in chosen] == [10, 11]
-    assert {row["topic"] for row in chosen} == {"LivePlain"}
-    assert all(isinstance(row["properties"], dict) for row in chosen)
-    condition = "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0"
-    assert [row["queueOffset"] for row in rows("dump", live, "--where", condition)] == [3, 5]
-
-
 USAGE_ERRORS = {
     "no message there": (["get", "259"], "no message begins"),
     "no id": (["get", "ABCDEF"], "not found: ABCDEF: no message has"),

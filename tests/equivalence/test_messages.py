@@ -283,11 +283,3 @@ def test_only_the_entries_of_valid_maps_are_stored(
 def test_no_rows_make_no_records() -> None:
     batch = pa.RecordBatch.from_pydict({"topic": pa.array([], pa.string()), "body": []})
     assert len(MessageMaker(WriteSpec()).make(batch)) == 0
-
-
-def test_a_message_that_was_delayed_before_keeps_its_real_topic() -> None:
-    before: dict[str, Any] = {"topic": "T", "body": b"", "properties": [("REAL_TOPIC", "R")]}
-    rows = [before | {"delayTimeLevel": level} for level in (None, 2)]
-    stored = make(WriteSpec(make_uniq_key=False), rows).properties.joined().to_pylist()
-    found = [parse_properties(text) for text in stored]
-    assert found == [{"REAL_TOPIC": "R"}, {"DELAY": "2", "REAL_TOPIC": "T", "REAL_QID": "1"}]

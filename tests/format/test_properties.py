@@ -125,12 +125,6 @@ def test_hosts_and_ids_are_spelled_as_java_does() -> None:
     assert message.offsetMsgId == message.msgId == "FF000001" + "0000FFFF" + "0000000000001234"
 
 
-def test_message_id_of_both_widths_is_parsed() -> None:
-    assert parse_message_id("7F00000100002A9F0000000000000677") == ("127.0.0.1:10911", 0x677)
-    wide = "20010db8000000000000000000000020" + "0000f92d" + "00000000000000ff"
-    assert parse_message_id(wide) == ("[2001:db8:0:0:0:0:0:20]:63789", 255)
-
-
 @pytest.mark.parametrize(
     "text",
     [

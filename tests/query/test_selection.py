@@ -9,7 +9,6 @@ import pytest
 
 import rmqstore
 import store_builder as build
-from goldens import Golden
 from reading import by_queue, offsets, read
 from rmqstore import OffsetOutOfRangeError, OptionError
 from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags
@@ -191,6 +190,14 @@ def test_refusal_names_the_option(options: dict[str, Any], name: str) -> None:
 LACKING = {
     "unknown topic": ({"subscribe": "Nope"}, "no topic Nope"),
     "unknown queue": ({"assign": {"A": [0, 7]}}, r"A has no queue \[7\]"),
+    "an offset of an unknown queue": (
+        {"subscribe": "A", "starting_offsets": {"A": {"90": 1}}},
+        r"A has no queue \[90\]",
+    ),
+    "a time of an unknown queue": (
+        {"subscribe": "A", "ending_offsets_by_timestamp": {"A": {"0": "ms:5", "90": "ms:5"}}},
+        r"A has no queue \[90\]",
+    ),
     "unknown group": ({"starting_offsets": "group:nope"}, "'nope'"),
     "unknown column": ({"columns": "topic,nope"}, "columns.*nope"),
     "kafka": ({"columns": "kafka"}, "columns: kafka .* in reads of Spark"),
@@ -255,17 +262,3 @@ def test_tags_are_split_as_consumers_do(text: str | None, expected: set[str] | N
 
 def test_numbers_for_earliest_and_latest_are_those_of_spark() -> None:
     assert (EARLIEST, LATEST) == (-2, -1)
-
-
-def test_a_queue_in_a_table_of_offsets_has_to_exist(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
-        for bounds in (
-            {"starting_offsets": {"LivePlain": {"90": 1}}},
-            {
-                "ending_offsets_by_timestamp": {
-                    "LivePlain": {"0": 1700000000000, "90": 1700000000000}
-                }
-            },
-        ):
-            with pytest.raises(OptionError, match=r"LivePlain has no queue \[90\]"):
-                store.count(subscribe="LivePlain", **bounds)

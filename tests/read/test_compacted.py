@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import struct
 from pathlib import Path
 
@@ -24,9 +23,9 @@ UNIT = struct.Struct(">qiqqqhii")
 
 
 @pytest.fixture
-def root(golden_store: Golden, tmp_path: Path) -> Path:
+def root(copied: Golden) -> Path:
     """Return a store of the real 5.3.3; of its topic Prices it serves what served.json has."""
-    return Path(shutil.copytree(golden_store("compacted"), tmp_path / "s"))
+    return copied("compacted")
 
 
 def served(root: Path) -> dict[int, list[tuple[int, bytes]]]:

@@ -155,16 +155,6 @@ def test_entries_that_were_cut_off_are_not_messages(
         assert list(verify(opened)) == []
 
 
-@pytest.mark.parametrize("abort", [False, True])
-def test_unwritten_bytes_end_the_log(tmp_path: Path, *, abort: bool) -> None:
-    store = a_store()
-    root = store.write(tmp_path / "s", abort=abort)
-    last = store.placed[-1]
-    with rmqstore.open(root) as opened:
-        row = rows(opened.view("commitlog"))[-1]
-    assert (row["kind"], row["commitLogOffset"]) == ("end", last.physical_offset + last.size)
-
-
 @pytest.mark.parametrize("at", [0, 5, 9, 24, 47])
 def test_a_damaged_head_ends_a_log_that_was_not_closed_and_is_damage_in_a_closed_one(
     tmp_path: Path, at: int

@@ -13,7 +13,7 @@ import goldens
 import rmqstore
 from goldens import Golden
 from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, column, offsets, plain, read, state
-from rmqstore import MessageNotFoundError, OptionError, UnsupportedFeatureError
+from rmqstore import OptionError, UnsupportedFeatureError
 from rmqstore.errors import install
 from rmqstore.format.record import from_millis
 
@@ -33,7 +33,7 @@ def _columns_of(row: dict[str, object], *names: str) -> dict[str, object]:
     return {name: value for name, value in row.items() if name not in names}
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", [*PLAIN, "cq-ext"])
 def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
     golden_store: Golden, name: str
 ) -> None:
@@ -73,34 +73,24 @@ def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
         assert found[row["physicalOffset"]] == _columns_of(goldens.message(row, "b"), "tagsCode")
 
 
-@pytest.mark.parametrize("name", BY_QUEUE)
-def test_topics_and_queues_are_those_of_the_real_store(golden_store: Golden, name: str) -> None:
+@pytest.mark.parametrize("name", [*BY_QUEUE, "batch-cq"])
+def test_queues_have_the_ranges_of_the_real_store_and_times_and_bytes_of_the_messages(
+    golden_store: Golden, name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
-        found = {
-            (info.topic, info.queue_id) for topic in store.topics() for info in store.queues(topic)
+        infos = {
+            (info.topic, info.queue_id): info
+            for topic in store.topics()
+            for info in store.queues(topic)
         }
-    assert found == {queue for queue, rows in goldens.queues(name).items()}
-
-
-@pytest.mark.parametrize("name", BY_QUEUE)
-def test_queue_range_is_that_of_the_real_store(golden_store: Golden, name: str) -> None:
-    expected = {}
-    rows = goldens.queues(name)
-    for queue in goldens.summary(name)["queues"]:
-        key = queue["topic"], queue["queueId"]
-        first = queue["minOffset"]
-        if name in STALE_MINIMUM:
-            first = min((row["queueOffset"] for row in rows[key]), default=queue["maxOffset"])
-        expected[key] = first, queue["maxOffset"]
-    with rmqstore.open(golden_store(name)) as store:
-        assert {key: store.queue_range(*key) for key in expected} == expected
-
-
-@pytest.mark.parametrize("name", BY_QUEUE)
-def test_queue_info_has_times_and_bytes_of_the_messages(golden_store: Golden, name: str) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        for (topic, queue_id), rows in goldens.queues(name).items():
-            info = store.queues(topic)[store.queue_ids(topic).index(queue_id)]
+        assert infos.keys() == goldens.queues(name).keys()
+        for queue in goldens.summary(name)["queues"]:
+            key, first = (queue["topic"], queue["queueId"]), queue["minOffset"]
+            rows, info = goldens.queues(name)[key], infos[key]
+            if name in STALE_MINIMUM:
+                first = min((row["queueOffset"] for row in rows), default=queue["maxOffset"])
+            assert store.queue_range(*key) == (info.min_offset, info.max_offset)
+            assert store.queue_range(*key) == (first, queue["maxOffset"])
             times = (
                 tuple(from_millis(row["storeTimestamp"]) for row in (rows[0], rows[-1]))
                 if rows
@@ -156,37 +146,6 @@ def test_get_finds_each_message_by_physical_offset_and_by_offset_message_id(
                 assert {name: found[name] for name in TOLD_OF_LOG} == expected
 
 
-@pytest.mark.parametrize("name", ["basic", "ipv6", "crash2", "dledger"])
-def test_get_between_records_finds_no_message(golden_store: Golden, name: str) -> None:
-    starts = {row["physicalOffset"] for row in goldens.records(name)}
-    with rmqstore.open(golden_store(name)) as store:
-        for at in [at + 1 for at in sorted(starts)[:50]]:
-            with pytest.raises(MessageNotFoundError):
-                store.get(at)
-
-
-@pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
-def test_get_after_the_end_of_a_crashed_log_finds_no_message(
-    golden_store: Golden, name: str
-) -> None:
-    end = goldens.summary(name)["maxPhyOffset"]
-    with rmqstore.open(golden_store(name)) as store:
-        for at in (end, end + 1, end + 200):
-            with pytest.raises(MessageNotFoundError):
-                store.get(at)
-
-
-@pytest.mark.parametrize(
-    "name", ["crash", "crash2", "crash3", "crash5", "dledger-crash", "dledger-crash2"]
-)
-def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(
-    golden_store: Golden, name: str
-) -> None:
-    with rmqstore.open(golden_store(name)) as store:
-        assert store.log_end is not None
-        assert store.log_end.physical_offset == goldens.summary(name)["maxPhyOffset"]
-
-
 @pytest.mark.parametrize("name", CRASHED)
 def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
     golden_store: Golden, name: str
@@ -213,19 +172,6 @@ def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
         (key, row["queueOffset"]) for key, rows in goldens.queues(name).items() for row in rows
     }
     assert served <= {(key, row["queueOffset"]) for key, rows in found.items() for row in rows}
-
-
-def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: Golden) -> None:
-    on_disk = {
-        (row["topic"], row["queueId"]): row["onDiskBefore"]
-        for row in goldens.summary("crash2")["queues"]
-    }
-    with rmqstore.open(golden_store("crash2")) as store:
-        ends = {key: store.queue_range(*key)[1] for key in on_disk}
-    last = {key: rows[-1]["queueOffset"] + 1 for key, rows in goldens.queues("crash2").items()}
-    assert ends == last
-    # golden/README.md, fact 29
-    assert sum(disk["endUnit"] - last[key] for key, disk in on_disk.items()) == 55
 
 
 @pytest.mark.parametrize("name", CRASHED)
@@ -308,48 +254,6 @@ def test_properties_as_text_are_the_stored_string(golden_store: Golden, name: st
     } == expected
 
 
-def test_offsets_and_times_bound_each_queue(golden_store: Golden) -> None:
-    rows = goldens.queues("basic")["TopicA", 0]
-    lines = goldens.lines("basic", "expected")
-    middle = sorted(row["storeTimestamp"] for row in lines)[len(lines) // 2]
-    with rmqstore.open(golden_store("basic")) as store:
-        found = read(
-            store,
-            assign={"TopicA": [0]},
-            starting_offsets={"TopicA": {"0": 3}},
-            ending_offsets='{"TopicA":{"0":9}}',
-        )
-        assert offsets(found) == [
-            row["physicalOffset"] for row in rows if 3 <= row["queueOffset"] < 9
-        ]
-        # Times do not rise with the log here; a bound is a queue's first message at or after it.
-        late = read(store, starting_timestamp=middle)
-        early = read(store, ending_timestamp=middle)
-    expected_late = set()
-    for queue in goldens.queues("basic").values():
-        cut = next(
-            (at for at, row in enumerate(queue) if row["storeTimestamp"] >= middle), len(queue)
-        )
-        expected_late |= {row["physicalOffset"] for row in queue[cut:]}
-    assert set(offsets(late)) == expected_late
-    assert set(offsets(early)) == {row["physicalOffset"] for row in lines} - expected_late
-
-
-def test_system_topics_are_left_out_unless_requested(golden_store: Golden) -> None:
-    user = {
-        "LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop",
-        "LiveRetry", "LiveTimer",
-    }  # fmt: skip
-    with rmqstore.open(golden_store("live")) as store:
-        found = {row["topic"] for row in read(store, columns="topic", include_system_topics=False)}
-        by_pattern = {
-            row["topic"]
-            for row in read(store, columns="topic", subscribe_pattern=".*LMQ.*|%DLQ%.*")
-        }
-    assert found == user | {"LiveTx"}
-    assert by_pattern == {"%DLQ%CG_retry"}
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_reading_changes_nothing_in_the_folder(
     golden_store: Golden, tmp_path: Path, name: str
@@ -370,20 +274,3 @@ def test_reading_changes_nothing_in_the_folder(
             store.get("no id")
         assert store.broker_name
     assert state(root) == before
-
-
-def test_broker_name_is_that_of_the_live_broker(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
-        names = {
-            topic
-            for topic in store.parts.store_queues.known_topics()
-            if topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")
-        }
-        assert names == {f"rmq_sys_SYNC_BROKER_MEMBER_{store.broker_name}"}
-
-
-def test_messages_outlive_the_store_they_were_read_from(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("one"), broker_name="b") as store:
-        table = store.scan(columns=TOLD_COLUMNS).read_all()
-    expected = [goldens.message(row, "b") for row in goldens.lines("one", "expected")]
-    assert [plain(row) for row in table.to_pylist()] == expected

@@ -36,6 +36,11 @@ PARTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"body": zlib.compress(BODY)[:-5], "sys_flag": build.COMPRESSED},
         "body is not one complete ZLIB stream",
     ),
+    "no frame": (
+        "body",
+        {"body": b"this is no stream", "sys_flag": build.COMPRESSED | build.ZSTD},
+        "body does not inflate as ZSTD",
+    ),
     "unknown type": (
         "body",
         {"body": zlib.compress(BODY), "sys_flag": build.COMPRESSED | 0x400},
@@ -138,6 +143,10 @@ def test_the_other_modes_fail_or_leave_the_record_out(
         with pytest.raises(CorruptRecordError, match=said) as failed:
             read(store, scan=scan)
         assert failed.value.offset == placed[DAMAGED].physical_offset
+        with pytest.raises(CorruptRecordError, match=said):
+            store.get(failed.value.offset)
+        if "CRC" in part:
+            assert len(read(store, scan=scan, check_crc=False)) == N
         rows = read(store, scan=scan, mode="DROPMALFORMED")
     assert [row["queueOffset"] for row in rows] == [0, 1, 3, 4]
     assert "dropped 1 damaged record," in caplog.text

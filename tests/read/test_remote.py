@@ -10,7 +10,6 @@ import rmqstore
 import tiers
 from goldens import Golden
 from remote_reads import ASKED, Ask, answer
-from rmqstore.errors import OptionError
 
 NAMES = tuple(
     dict.fromkeys(
@@ -31,19 +30,3 @@ def test_a_file_system_of_pyarrow_gives_what_the_disk_gives(
     filesystem = pafs.LocalFileSystem()
     found = answer(lambda: rmqstore.open(str(root), filesystem=filesystem), ask, f"local:/{root}")
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("uri", "options", "text"),
-    [
-        ("s3://KEY:SECRET@bucket/x", {}, "credentials do not belong in a URI"),
-        ("s3://bucket/x", {"connect_timeout": "abc"}, "must be a number of seconds"),
-        ("hdfs://host:abc/x", {}, "the port must be a number"),
-    ],
-)
-def test_what_is_wrong_with_a_uri_is_named_without_secrets(
-    uri: str, options: dict[str, object], text: str
-) -> None:
-    with pytest.raises(OptionError, match=text) as refused:
-        rmqstore.open(uri, storage_options=options)
-    assert "SECRET" not in str(refused.value)

@@ -10,7 +10,6 @@ import pytest
 
 import rmqstore
 import store_builder as build
-from rmqstore import CorruptRecordError
 from rmqstore.inspect.verify import verify
 
 A_FILE, N = 25, 50  # messages of each queue
@@ -67,24 +66,12 @@ def test_a_copied_file_is_read_as_it_is_served_and_said(
     assert [text for text in caplog.messages if text.startswith(WARNING)] != []
     assert bodies(root, queue_id=1) == [b"1-%d" % number for number in range(N)]
     assert not any("T-1" in text for text in caplog.messages)
+    caplog.clear()
+    choice = {"assign": {"T": [0]}, "ending_offsets": {"T": {"0": A_FILE}}}
+    assert bodies(root, **choice) == served
+    assert [text for text in caplog.messages if text.startswith(WARNING)] != []
     copy_file(root, (0, 0), (0, 1))
     assert bodies(root) == served * 2
-
-
-def test_a_part_of_the_queue_shows_it_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = made().write(tmp_path / "s")
-    copy_file(root, (0, 1), (0, 0))
-    caplog.set_level(logging.WARNING)
-    choice = {"assign": {"T": [0]}, "ending_offsets": {"T": {"0": A_FILE}}}
-    assert len(bodies(root, **choice)) == A_FILE
-    assert [text for text in caplog.messages if text.startswith(WARNING)] != []
-
-
-def test_units_of_another_queue_are_damage(tmp_path: Path) -> None:
-    root = made().write(tmp_path / "s")
-    copy_file(root, (1, 0), (0, 1))
-    with pytest.raises(CorruptRecordError, match="queue id is 1"):
-        bodies(root)
 
 
 def test_verify_says_what_the_units_lead_to(tmp_path: Path) -> None:
@@ -124,13 +111,3 @@ def test_a_rebuild_mends_them(tmp_path: Path) -> None:
         assert list(writer.rebuild()) == []
     assert bodies(root) == [b"0-%d" % number for number in range(N)]
     assert queue_findings(root) == []
-
-
-def test_a_queue_that_a_broker_shifted_is_no_such_case(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = made()
-    del store.queues["T", 0][3]  # the record was not dispatched
-    caplog.set_level(logging.WARNING)
-    assert len(bodies(store.write(tmp_path / "s"))) == N - 1
-    assert not any("for the record of another unit" in text for text in caplog.messages)

@@ -74,15 +74,6 @@ def test_a_store_in_s3_is_not_written_to(golden_store: Golden, s3: S3Server) -> 
         rmqstore.create(f"s3://{BUCKET}/new")
 
 
-def test_unknown_options_and_schemes_are_refused_by_name() -> None:
-    with pytest.raises(OptionError, match="'regoin' is not an option of s3://"):
-        rmqstore.open("s3://stores/one", storage_options={"regoin": "x"})
-    with pytest.raises(UnsupportedFeatureError, match="no file system is known for ftp://"):
-        rmqstore.open("ftp://stores/one")
-    with pytest.raises(OptionError, match="a store on the local disk takes none"):
-        rmqstore.open("/somewhere", storage_options={"region": "x"})
-
-
 @pytest.mark.parametrize(
     ("path", "expected"),
     [

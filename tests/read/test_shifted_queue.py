@@ -42,9 +42,10 @@ def read(root: Path, **choice: object) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 def test_each_mode_returns_every_message_at_the_place_of_its_unit(
-    store: build.Store, tmp_path: Path, mode: str
+    store: build.Store, tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert read(store.write(tmp_path / "s"), mode=mode) == bodies()
+    assert "for the record of another unit" not in caplog.text
 
 
 def test_verify_names_the_units_and_does_not_blame_them(

@@ -83,7 +83,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["basic", "edges", "live", "one", "empty", "expired", "crash", "crash2", "crash5"]
+    "name",
+    ["basic", "edges", "live", "one", "empty", "expired", "batch-cq", "crash", "crash2", "crash5"],
 )
 def test_the_first_look_finds_what_a_batch_read_finds(golden_store: Golden, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:

@@ -20,7 +20,7 @@ import goldens
 import rmqstore
 import store_builder as build
 from goldens import Golden
-from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
+from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.read import parts
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
@@ -281,17 +281,6 @@ def test_bounds_by_physical_offset_that_leave_nothing_are_refused(
 ) -> None:
     with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=complaint):
         store.scan(**bounds)  # type: ignore[arg-type]
-
-
-def test_a_scan_ends_with_its_store(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store("live")) as store:
-        scan = store.scan(columns=COLUMNS)
-        begun = iter(scan)
-        next(begun)
-        rows = scan.to_arrow()
-    with pytest.raises(StoreStateError, match="was closed"):
-        list(begun)
-    assert rows.num_rows  # stays valid
 
 
 def test_a_scan_in_a_notebook_shows_columns_and_the_first_rows(golden_store: Golden) -> None:

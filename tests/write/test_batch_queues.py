@@ -68,12 +68,6 @@ def test_a_rebuild_makes_batch_queues_of_topics_whose_records_show_it(
     require_valid(root)
 
 
-def test_batch_queues_that_are_all_gone_are_taken_from_the_log(root: Path) -> None:
-    before = rows_of(root)
-    shutil.rmtree(root / "batchconsumequeue")
-    assert rows_of(root) == before
-
-
 def test_a_batch_queue_that_is_put_back_is_not_taken_for_a_plain_one(root: Path) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(messages(10, "New"))

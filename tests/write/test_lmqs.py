@@ -120,28 +120,6 @@ def test_topics_that_a_broker_does_not_dispatch(root: Path, topic: str) -> None:
     require_valid(root)
 
 
-@pytest.mark.parametrize(
-    ("names", "reason"),
-    [
-        ("%LMQ%a,other", "begin with %LMQ%"),
-        ("%LMQ%a,", "begin with %LMQ%"),
-        ("%LMQ%a/b", "cannot name a folder"),
-        ("%LMQ%" + "x" * 300, "cannot name a folder"),
-        ("%LMQ%a,%LMQ%b,%LMQ%a", "'%LMQ%a' twice"),
-    ],
-)
-def test_names_that_a_broker_cannot_dispatch_are_refused(
-    root: Path, names: str, reason: str
-) -> None:
-    with rmqstore.open(root, "a", config=CONFIG) as writer:
-        with pytest.raises(
-            IllegalMessageError, match=f"row 8, counted from 1: MESSAGE_ILLEGAL: .*{reason}"
-        ):
-            writer.append(rows("%LMQ%b", names), first_row=7)
-        writer.append(rows("%LMQ%b"))
-    assert lmqs(root)["%LMQ%b"] == [(0, b"new 0")]
-
-
 def test_a_refused_row_leaves_no_gap_in_any_lmq(root: Path) -> None:
     """The rows before it in its batch name the same queues, which the writer knows already."""
     good = rows("%LMQ%a,%LMQ%b", "%LMQ%sub_1", "%LMQ%new")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import goldens
 import rmqstore
 import store_builder as build
 from goldens import Golden
-from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
+from rmqstore.errors import CorruptRecordError, StoreStateError
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -127,20 +125,6 @@ def test_a_queue_that_lost_files_is_rebuilt(copied: Golden, lost: list[int]) -> 
         oldest = str(files[0].relative_to(root))
         after[oldest] = before[oldest]
     assert without_index(after) == without_index(before)
-
-
-def test_another_writer_is_refused_at_once(copied: Golden) -> None:
-    root = copied("one")
-    with StoreWriter(find_store(root), StoreConfig()):
-        with pytest.raises(StoreLockedError, match="this process"):
-            StoreWriter(find_store(root), StoreConfig())
-        program = "import sys, rmqstore; rmqstore.open(sys.argv[1], mode='a')"
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode
-        assert "StoreLockedError" in done.stderr
-    repair(root)
 
 
 def ends(root: Path) -> dict[tuple[str, int], int]:

@@ -7,32 +7,6 @@ import pytest
 from goldens import lines
 from rmqstore.format.columns.property_decode import KnownNames, Origin, origin_of
 
-KNOWN = KnownNames(groups={"CG_pop", "CG_retry"}, topics={"LivePop", "LiveRetry"})
-
-
-@pytest.mark.parametrize("name", ["live", "v55-live-lite", "v55-live-rocksdb"])
-def test_copies_that_a_broker_made_lead_to_the_first_message(name: str) -> None:
-    rows = lines(name, "expected")
-    first = {
-        row["properties"]["UNIQ_KEY"]: row
-        for row in rows
-        if row["topic"] in ("LiveRetry", "LivePop")
-    }
-    n_copies = {"%RETRY%CG_retry": 0, "%DLQ%CG_retry": 0, "%RETRY%CG_pop_LivePop": 0}
-    for row in rows:
-        origin = origin_of(row["topic"], row["properties"], KNOWN)
-        if origin is None or origin.is_waiting:
-            assert not row["topic"].startswith(("%RETRY%", "%DLQ%"))
-            continue
-        n_copies[row["topic"]] += 1
-        original = first[row["properties"]["UNIQ_KEY"]]
-        is_pop = row["topic"] == "%RETRY%CG_pop_LivePop"
-        assert origin.group == ("CG_pop" if is_pop else "CG_retry")
-        assert origin.topic == original["topic"]
-        assert origin.message_id == (None if is_pop else original["msgId"])
-        assert origin.is_dead == row["topic"].startswith("%DLQ%")
-    assert all(n_copies.values())
-
 
 @pytest.mark.parametrize("name", ["live", "v55-live-lite", "v55-live-rocksdb"])
 def test_a_retry_that_waits_for_its_delay_is_one_of_the_group(name: str) -> None:

@@ -301,13 +301,6 @@ def test_every_length_may_be_another(tmp_path: Path, file: str) -> None:
         assert set(everything(root)) <= {f"k{n:02d}" for n in range(12)} | {"new"}
 
 
-def test_a_huge_log_of_zeros_ends_where_it_begins(tmp_path: Path) -> None:
-    root = small(tmp_path / "s")
-    with (root / "timerlog" / f"{1 << 30:020d}").open("wb") as file:
-        file.truncate(1 << 30)
-    assert set(keys(root)) <= {f"k{n:02d}" for n in range(12)} | {"new"}
-
-
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("file", ["timerlog/" + "0" * 20, "timerlog", "timerwheel", "timerwheel.7"])
 def test_a_file_may_be_anything(tmp_path: Path, file: str, put: Callable[[Path], None]) -> None:

@@ -15,7 +15,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from reading import offsets, read
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, RmqStoreError
+from rmqstore.errors import OffsetOutOfRangeError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.read.joined_files import FileSharing, Share
 from rmqstore.read.read_spec import MODES
@@ -156,19 +156,6 @@ def test_damaged_files_are_read_as_they_are_one_by_one(
     assert together == [outcome(root, caplog, **one) for one in options]
     with rmqstore.open(root) as opened:
         assert findings == list(verify(opened))
-
-
-def test_damage_is_reported_with_its_own_file(tmp_path: Path) -> None:
-    store = made()
-    at = store.placed[333]
-    store.put(at.physical_offset + 88, b"\xff\xff\xff")
-    root = store.write(tmp_path / "s")
-    path = root / "commitlog" / f"{at.physical_offset // 4096 * 4096:020d}"
-    for options in ({}, {"scan": "commitlog"}):
-        with rmqstore.open(root) as opened, pytest.raises(CorruptRecordError) as raised:
-            read(opened, columns="commitLogOffset", **options)
-        assert raised.value.path == str(path)
-        assert raised.value.offset == at.physical_offset
 
 
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])

@@ -168,12 +168,6 @@ def test_a_record_that_does_not_is_damage(tmp_path: Path, names: str, numbers: s
         assert len(read(store, subscribe="Parent")) == 1
 
 
-def test_damage_of_a_record_that_names_the_queue_is_told(tmp_path: Path) -> None:
-    root = _store("%LMQ%a", "0", body_crc=1).write(tmp_path / "s")
-    with rmqstore.open(root) as store, pytest.raises(CorruptRecordError, match="CRC of the body"):
-        read(store, subscribe="%LMQ%a")
-
-
 def test_copies_in_retry_and_schedule_topics_are_not_dispatched(tmp_path: Path) -> None:
     """They have the properties of a message that is in the queue already."""
     store = _store("%LMQ%a", "0")

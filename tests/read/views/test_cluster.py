@@ -345,6 +345,7 @@ def test_a_damaged_queue_stops_no_assignments(
             BrokerIdentity("b", "c", 3, "1.2.3.4:10911"),
         ),
         ({"broker.conf": "enableControllerMode=true"}, BrokerIdentity()),
+        ({"broker.conf": "brokerId = -1\nenableControllerMode = true"}, BrokerIdentity()),
     ],
 )
 def test_files_tell_who_a_broker_is(

@@ -20,7 +20,6 @@ from rmqstore.read.split import Limits
 from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.schema import view_spec
 from rmqstore.store.opening import open_for
-from tier_builder import stored_messages, write_tier
 
 KEY = ("topic", "queueId", "queueOffset", "consumerGroup")
 
@@ -143,20 +142,3 @@ def test_damage_has_the_reason_and_the_groups(copied: Golden) -> None:
     (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
     with pytest.raises(CorruptConfigError):
         view(root)
-
-
-def test_messages_in_tiered_storage_are_shown(golden_store: Golden, tmp_path: Path) -> None:
-    root = golden_store("live")
-    tier = write_tier(tmp_path, stored_messages(root, [("LivePlain", 0)]))
-    with rmqstore.open(root, tiered=tier) as store:
-        found = rows(store.view("consumed", subscribe="LivePlain", columns=KEY))
-    assert sorted(found, key=str) == sorted(view(root, subscribe="LivePlain", columns=KEY), key=str)
-
-
-def test_brokers_are_shown_together(golden_store: Golden) -> None:
-    paths = {"a": golden_store("live"), "b": golden_store("basic")}
-    with rmqstore.open_cluster(paths) as cluster:
-        found = rows(cluster.view("consumed", subscribe=["LivePlain", "TopicA"]))
-    assert {(row["brokerName"], row["topic"]) for row in found} == {
-        ("a", "LivePlain"), ("b", "TopicA"),
-    }  # fmt: skip

@@ -140,14 +140,6 @@ def test_copies_in_tiered_storage_are_shown(golden_store: Golden, tmp_path: Path
     )
 
 
-def test_brokers_are_shown_together(golden_store: Golden) -> None:
-    paths = {"a": golden_store("live"), "b": golden_store("v55-live-lite")}
-    with rmqstore.open_cluster(paths) as cluster:
-        found = rows(cluster.view("deadLetters", consumer_group="CG_retry"))
-    assert {row["brokerName"] for row in found} == {"a", "b"}
-    assert len(found) == 16
-
-
 @pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_origins_of_many_messages_equal_those_of_each(seed: int) -> None:
     rng = random.Random(seed)

@@ -244,18 +244,6 @@ def test_queues_hide_system_topics_and_take_a_selection(golden_store: Golden) ->
     assert [(row["topic"], row["queueId"]) for row in found] == [("LiveTx", 1)]
 
 
-@pytest.mark.parametrize("name", ["batch-cq", "lmq"])
-def test_queues_of_another_kind_begin_and_end_as_in_the_real_store(
-    golden_store: Golden, name: str
-) -> None:
-    found = view(golden_store(name), "queues", include_system_topics=True)
-    places = ("topic", "queueId", "minOffset", "maxOffset")
-    assert sorted([row[place] for place in places] for row in found) == sorted(
-        [row[place] for place in places] for row in goldens.summary(name)["queues"]
-    )
-    assert {row["reason"] for row in found} == {None}
-
-
 @pytest.mark.parametrize("name", sorted(VIEWS))
 @pytest.mark.parametrize("store", goldens.OTHER_QUEUES)
 def test_no_view_fails_for_queues_of_another_kind(
@@ -349,7 +337,7 @@ def test_units_of_queues_that_begin_late_make_as_many_pieces_as_are_asked_for(
 # ---- index
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.EVERY if name != "default-sizes"])
+@pytest.mark.parametrize("name", goldens.EVERY)
 def test_every_key_of_the_real_store_has_an_item(golden_store: Golden, name: str) -> None:
     found: dict[int, set[int]] = {}
     for row in view(golden_store(name), "index"):
@@ -385,16 +373,6 @@ def test_items_are_what_the_files_hold(golden_store: Golden) -> None:
     )  # fmt: skip
     assert [tuple(row[column] for column in columns) for row in found] == expected
     assert all(row["isValid"] for row in found)
-
-
-def test_items_of_default_sizes_are_found(golden_store: Golden) -> None:
-    found = view(golden_store("default-sizes"), "index", columns="keyHash,commitLogOffset,isValid")
-    keys = {
-        (abs(build.java_hash(f"{row['topic']}#{row['key']}")), offset)
-        for row in goldens.lines("default-sizes", "keys")
-        for offset in row["physicalOffsets"]
-    }
-    assert {(row["keyHash"], row["commitLogOffset"]) for row in found} == keys
 
 
 def test_damaged_items_say_what_is_wrong(copied: Golden) -> None:

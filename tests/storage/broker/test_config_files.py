@@ -31,6 +31,7 @@ DAMAGE = {
     "cut": b'{"topicConfigTable":{"T":{"perm":6',
     "garbage": b"\xfe\x80\x01 not JSON",
     "list": b"[1,2]",
+    "other types": b'{"topicConfigTable":[],"offsetTable":[]}',
 }
 
 
@@ -133,7 +134,7 @@ def test_a_table_without_entries_is_not_replaced_by_its_backup(tmp_path: Path) -
     assert load_table(LOCAL, path) == {}
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", [*DAMAGE][:4])  # all that is no JSON object
 def test_a_writer_does_not_put_damage_in_the_place_of_a_valid_backup(
     root: Path, damage: str
 ) -> None:
@@ -178,15 +179,6 @@ def test_settings_come_before_topics_and_metadata_before_both(small: Path) -> No
     (small / "brokerIdentity").write_text("of-metadata#name#7")
     expected = expected._replace(name="name", cluster="of-metadata", broker_id=7)
     assert identity(small) == expected
-
-
-def test_the_settings_of_a_broker_in_controller_mode_say_no_id(small: Path) -> None:
-    # Source: distribution/conf/controller/quick-start/broker-n0.conf
-    settings = "brokerName = broker-a\nbrokerId = -1\nenableControllerMode = true\n"
-    (small / "broker.conf").write_text(settings)
-    with rmqstore.open(small) as store:
-        assert store.broker_name == "broker-a"
-    assert identity(small).broker_id is None
 
 
 @pytest.mark.parametrize("line", ["brokerId=one", "brokerPermission=", "brokerId=9" + 30 * "9"])

@@ -29,7 +29,6 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import BATCH_UNIT
-from rmqstore.format.record import from_millis
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
@@ -97,19 +96,6 @@ def test_each_column_alone_equals_the_column_among_all(golden_store: Golden, col
         columns = list(dict.fromkeys(["queueOffset", column]))
         found = read(store, columns=columns, assign={"BatchB": [1]})
     assert [row[column] for row in found] == [row[column] for row in EVERYTHING["BatchB", 1]]
-
-
-def test_queues_begin_and_end_where_those_of_rocketmq_do(golden_store: Golden) -> None:
-    with rmqstore.open(golden_store(NAME)) as store:
-        for queue in goldens.summary(NAME)["queues"]:
-            key = queue["topic"], queue["queueId"]
-            rows = goldens.queues(NAME)[key]
-            info = store.queues(key[0])[key[1]]
-            assert store.queue_range(*key) == (queue["minOffset"], queue["maxOffset"])
-            assert (info.min_offset, info.max_offset) == (queue["minOffset"], queue["maxOffset"])
-            assert info.n_bytes == sum(row["storeSize"] for row in rows)
-            assert info.first_store_timestamp == from_millis(rows[0]["storeTimestamp"])
-            assert info.last_store_timestamp == from_millis(rows[-1]["storeTimestamp"])
 
 
 def test_offset_at_is_the_first_message_at_a_time(golden_store: Golden) -> None:
@@ -222,13 +208,6 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(
         assert offsets(rows(read_queues(parts, [piece], _spec("FAILFAST", "commitLogOffset")))) == [
             row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
         ]
-
-
-def test_a_stream_finds_where_they_end(golden_store: Golden) -> None:
-    tail = StoreTail(open_parts(golden_store(NAME)), parse_selection())
-    tail.poll()
-    assert tail.ends == {key: len(rows) for key, rows in EVERYTHING.items()}
-    assert {key: tail.first(key) for key in tail.ends} == dict.fromkeys(EVERYTHING, 0)
 
 
 # ---- made by hand

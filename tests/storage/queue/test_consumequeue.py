@@ -43,11 +43,6 @@ def test_the_end_follows_the_last_written_unit(
     assert _queue(tmp_path / "0", units, first).end() == (first + count if units else 0)
 
 
-def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
-    units = _queue(tmp_path / "0", UNITS, first=60).units(78, 105)
-    assert list(zip(*(column.tolist() for column in units), strict=True)) == UNITS[18:45]
-
-
 def test_a_file_that_becomes_shorter_gives_the_whole_units_that_it_still_has(
     tmp_path: Path,
 ) -> None:
@@ -80,12 +75,6 @@ def test_single_units_are_those_of_ranges_and_zeros_elsewhere(
 def test_units_of_a_deleted_file_are_out_of_range(tmp_path: Path) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="59"):
         _queue(tmp_path / "0", UNITS, first=60).units(59, 70)
-
-
-def test_missing_middle_file_is_damage_that_is_named(tmp_path: Path) -> None:
-    build.write_queue(tmp_path / "0", UNITS)
-    (tmp_path / "0" / f"{400:020d}").unlink()
-    assert list(ConsumeQueue(tmp_path / "0").runs(15, 45)) == [(15, 20), (40, 45)]
 
 
 def test_read_over_a_missing_middle_file_names_where_it_should_stand(tmp_path: Path) -> None:

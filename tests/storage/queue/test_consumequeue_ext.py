@@ -16,7 +16,7 @@ import goldens
 import rmqstore
 import tiers
 from goldens import Golden
-from reading import TOLD_COLUMNS, by_queue, read
+from reading import read
 from rmqstore.errors import CorruptQueueError, RmqStoreError
 from rmqstore.format.hashing import bit_positions
 from rmqstore.inspect.verify import verify
@@ -58,15 +58,6 @@ def test_units_are_those_rocketmq_reads(golden_store: Golden, queue: tuple[str, 
     assert found.store_timestamps.tolist() == [unit["msgStoreTime"] for unit in expected]
     assert (found.bit_map_sizes + 20).tolist() == [unit["size"] for unit in expected]
     assert [one and one.hex() for one in maps] == [unit.get("filterBitMapHex") for unit in expected]
-
-
-def test_messages_have_every_column_that_rocketmq_gives(golden_store: Golden) -> None:
-    expected = {
-        key: [goldens.message(row, "b") for row in rows]
-        for key, rows in goldens.queues(NAME).items()
-    }
-    with rmqstore.open(golden_store(NAME), broker_name="b") as store:
-        assert by_queue(read(store, columns=TOLD_COLUMNS)) == expected
 
 
 def test_groups_are_matched_by_the_bits_of_the_unit(golden_store: Golden) -> None:

@@ -57,57 +57,6 @@ def test_torn_tail_with_abort_is_the_end(tmp_path: Path, caplog: pytest.LogCaptu
     assert str(root) in warnings[0]
 
 
-def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
-    store = _store()
-    last = _tear_last(store)
-    with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        assert opened.log_end is None
-        for scan in ("queue", "commitlog"):
-            with pytest.raises(CorruptRecordError) as caught:
-                read(opened, scan=scan)
-            assert caught.value.offset == last.physical_offset
-            assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
-            rows = read(opened, scan=scan, mode="PERMISSIVE")
-            corrupt = offsets(row for row in rows if row["_corrupt_record"])
-            assert corrupt == [last.physical_offset]
-        with pytest.raises(CorruptRecordError):
-            opened.get(last.physical_offset)
-
-
-def test_record_with_a_broken_body_ends_a_log_that_was_not_closed(tmp_path: Path) -> None:
-    """A recovery drops the good records after it: they count only if the end is ignored."""
-    store = _store()
-    broken = store.placed[40]
-    store.put(broken.physical_offset + 88, b"X")
-    root = store.write(tmp_path / "s", abort=True)
-    (root / "checkpoint").unlink()
-    with rmqstore.open(root) as opened:
-        for scan in ("queue", "commitlog"):
-            assert offsets(read(opened, scan=scan)) == store.places[:40]
-            assert len(read(opened, scan=scan, check_crc=False)) == 40
-    with rmqstore.open(root, ignore_log_end=True) as opened:
-        for scan in ("queue", "commitlog"):
-            with pytest.raises(CorruptRecordError) as caught:
-                read(opened, scan=scan)
-            assert caught.value.offset == broken.physical_offset
-            assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
-            assert len(read(opened, scan=scan, check_crc=False)) == 60
-
-
-def test_recovery_starts_where_the_checkpoint_says_all_was_safe(tmp_path: Path) -> None:
-    """Damage before that offset is not the end of the log; it is damage, and the mode decides."""
-    store = _store(120)
-    broken = store.placed[3]
-    store.put(broken.physical_offset + 88, b"X")
-    with rmqstore.open(store.write(tmp_path / "s", abort=True)) as opened:
-        assert opened.log_end is not None
-        assert opened.log_end.physical_offset == store.end
-        with pytest.raises(CorruptRecordError):
-            read(opened)
-        assert len(read(opened, mode="DROPMALFORMED")) == 119
-        assert len(read(opened, mode="DROPMALFORMED", scan="commitlog")) == 119
-
-
 @pytest.mark.parametrize("n_bytes", [0, 4096], ids=["empty", "preallocated"])
 @pytest.mark.parametrize("abort", [False, True])
 def test_a_next_file_without_records_is_not_damage(
@@ -157,20 +106,6 @@ def test_damaged_sizes_cost_no_record_but_their_own(tmp_path: Path) -> None:
             assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good
             rows = read(opened, scan=scan, mode="PERMISSIVE")
             assert offsets(row for row in rows if row["_corrupt_record"] is None) == good
-
-
-@pytest.mark.parametrize("abort", [False, True])
-def test_missing_middle_file_is_data_loss(tmp_path: Path, *, abort: bool) -> None:
-    store = _store(120)
-    root = store.write(tmp_path / "s", abort=abort)
-    assert len(store.segments) == 4
-    (root / "commitlog" / f"{4096:020d}").unlink()
-    left = [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
-    with rmqstore.open(root) as opened:
-        for scan in ("queue", "commitlog"):
-            with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
-                read(opened, scan=scan)
-            assert offsets(read(opened, scan=scan, fail_on_data_loss=False)) == left
 
 
 def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
