@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import crc32c
 import pyarrow as pa
@@ -135,17 +135,11 @@ PLAIN, TRANSACTIONAL, CONTROL = 0, 16, 48  # attributes
 ABORT, COMMIT = 0, 1
 
 
-class Producer(NamedTuple):
-    producer_id: int = -1
-    epoch: int = -1
-    sequence: int = -1
-
-
 def batch(
     base_offset: int,
     values: Sequence[bytes | None],
     *,
-    producer: Producer | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),  # its id, epoch and sequence
     attributes: int = PLAIN,
     key: bytes | None = None,
     time: int = TIME,
@@ -155,7 +149,7 @@ def batch(
     last = len(values) - 1
     return kafka_batches.batch(
         base_offset, rows, attributes=attributes, base_time=time, max_time=time + max(last, 0),
-        leader_epoch=0, producer=producer or Producer(),
+        leader_epoch=0, producer=producer,
         last_delta=last if last_offset_delta is None else last_offset_delta,
     )  # fmt: skip
 
@@ -163,7 +157,7 @@ def batch(
 def sent(
     offset: int, producer_id: int, *values: bytes, sequence: int = 0, time: int = TIME
 ) -> bytes:
-    producer = Producer(producer_id, 0, sequence)
+    producer = (producer_id, 0, sequence)
     return batch(offset, values, producer=producer, attributes=TRANSACTIONAL, time=time)
 
 
@@ -180,13 +174,13 @@ def commit(offset: int, value: int | None, producer_id: int | None = None) -> by
     content = None if value is None else struct.pack(">hqihq", 3, value, -1, 0, TIME)
     if producer_id is None:
         return batch(offset, [content], key=key)
-    producer = Producer(producer_id, 0, 0)
+    producer = (producer_id, 0, 0)
     return batch(offset, [content], key=key, producer=producer, attributes=TRANSACTIONAL)
 
 
 def marker(offset: int, producer_id: int, kind: int) -> bytes:
     return batch(
-        offset, [struct.pack(">hi", 0, 0)], producer=Producer(producer_id, 0), attributes=CONTROL,
+        offset, [struct.pack(">hi", 0, 0)], producer=(producer_id, 0, -1), attributes=CONTROL,
         key=struct.pack(">hh", 0, kind),
     )  # fmt: skip
 

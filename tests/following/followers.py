@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -136,6 +137,20 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 20) -> None:
 
 def files(target: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((target / "commitlog").iterdir())}
+
+
+def mangler(
+    dice: random.Random, ways_of: Callable[[random.Random, bytes], list[bytes]]
+) -> Callable[[bytes], bytes]:
+    """Return what cuts, doubles or changes a frame now and then; ``ways_of`` it are of a kind."""
+
+    def mangle(frame: bytes) -> bytes:
+        if dice.random() < 0.8:
+            return frame
+        cut, late = frame[: dice.randrange(len(frame))], dice.randbytes(dice.randrange(40)) + frame
+        return dice.choice([cut, frame * 2, late, *ways_of(dice, frame)])
+
+    return mangle
 
 
 def require_survival(master: FakeMaster, target: Path) -> None:
