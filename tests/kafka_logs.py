@@ -45,7 +45,6 @@ def unpack(name: str, folder: Path) -> Path:
 
 
 def log_dirs(name: str, root: Path) -> list[list[Path]]:
-    """Return the log directories of each broker of a store."""
     if name == "epochs":
         return [[root / "b1"], [root / "b2d1", root / "b2d2"]]
     return [[root]]
@@ -64,7 +63,6 @@ def bounds(name: str) -> dict[tuple[str, int], Row]:
 
 @cache
 def records(name: str) -> dict[tuple[str, int], list[Row]]:
-    """Return the records of each partition as a consumer got them."""
     found: dict[tuple[str, int], list[Row]] = {}
     with lzma.open(FOLDER / f"{name}.expected.jsonl.xz", "rt", encoding="utf-8") as file:
         for line in file:
@@ -114,7 +112,6 @@ def expected(name: str, partition: tuple[str, int], *, only_committed: bool = Fa
 
 
 def source_rows(name: str, *, only_committed: bool = False) -> list[Row]:
-    """Return the records of a store in the columns of Spark's Kafka source."""
     return [
         {
             "key": bytes_of(row["key"]), "value": bytes_of(row["value"]),
@@ -162,7 +159,6 @@ def sent(
 
 
 def changed(content: bytes, at: int = -1, bits: int = 1) -> bytes:
-    """Return bytes of which some bits of one are other ones."""
     found = bytearray(content)
     found[at] ^= bits
     return bytes(found)

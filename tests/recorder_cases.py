@@ -270,7 +270,6 @@ def _hashed(text: str) -> int:
 
 
 def _flip_a_body(root: Path) -> None:
-    """Flip a byte of the body of a message in the middle of the log."""
     rows = [row for row in goldens.lines(root.name, "expected") if len(row["bodyBase64"]) > 8]
     offset = sorted(row["physicalOffset"] for row in rows)[len(rows) // 2]
     path = max(file for file in (root / "commitlog").iterdir() if int(file.name) <= offset)
@@ -453,7 +452,6 @@ def _names(way: str) -> tuple[str, ...]:
 
 @cache
 def _refused(way: str) -> frozenset[str]:
-    """Return the options that a way to read refuses, whatever their values."""
     if way in IN_PYTHON:
         return frozenset()
     scope = "stream" if way == STREAM else "batch"

@@ -26,7 +26,6 @@ SIZES = StoreConfig().updated({name: int(size) for name, size in SMALL.items()})
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> None:
-    """Append messages and let them show."""
     n = len(bodies)
     queue_ids = pa.array([queue_id] * n, pa.int32())
     writer.append(

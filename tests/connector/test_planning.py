@@ -303,7 +303,6 @@ def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[Q
 
 
 def cut_at_headers(whole: LogSlice, headers: Sequence[int], limits: Limits) -> list[LogSlice]:
-    """Return the tasks of a log without holes; each of them is one slice."""
     points = [whole.start, *(head for head in headers if whole.start < head < whole.end), whole.end]
     parts = [
         SampledSpan(whole._replace(start=start, end=end), end - start)

@@ -49,9 +49,6 @@ COMPARED = {
 TYPES = {name: column.sql.lower() for name, column in documented.COLUMNS.items()}
 
 
-# ---- values, types and columns
-
-
 def _types(schema: StructType) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in schema}
 
@@ -143,9 +140,6 @@ def test_the_tasks_of_spark_keep_the_order_of_each_queue(
         for queue, expected in goldens.queues("basic").items()
         if expected
     }
-
-
-# ---- push-down
 
 
 @contextmanager
@@ -250,9 +244,6 @@ def test_the_columns_of_kafka_are_what_sql_makes_of_messages(
     )
     (row,) = load(spark, root, columns="kafka").where(condition).selectExpr("string(key)").collect()
     assert row.key == "größe"
-
-
-# ---- views
 
 
 def test_every_view_gives_the_rows_of_the_core(

@@ -65,9 +65,6 @@ def test_a_write_never_takes_the_options_of_the_table_that_its_rows_come_from() 
             make(schema, overwrite=False)
 
 
-# ---- in Spark
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     add(tmp_path / "a store", ("A", 0, ["a0", "a1"]), ("B", 0, ["b0"]))

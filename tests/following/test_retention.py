@@ -163,7 +163,6 @@ def test_the_last_file_stays_whatever_is_asked_for(tmp_path: Path) -> None:
 
 
 def keeping(checkpoint: Path) -> dict[str, Any]:
-    """Return settings that keep one file, and what a query has not read."""
     return {"retention": Retention(max_bytes=FILE_BYTES), "keep_for": (checkpoint,)}
 
 

@@ -62,9 +62,6 @@ class FailingDisk(Disk):
         super().flush(path)
 
 
-# ---- the thread that flushes
-
-
 def test_files_are_flushed_that_are_there_after_a_cut(tmp_path: Path) -> None:
     """The thread has files open that were deleted; others have their names now."""
     stale: list[str] = []
@@ -194,9 +191,6 @@ def test_a_loop_that_was_held_up_takes_its_own_delay_for_no_slow_disk() -> None:
     state, _ = after(state, 61.0, events.StateWritten(writing.saved), events.Received(200, 300))
     state, _ = decide(state, 61.0, TICK)
     assert state.phase is Phase.APPENDING
-
-
-# ---- the thread that connects
 
 
 def test_an_address_that_cannot_be_one_ends_the_follower(tmp_path: Path) -> None:
@@ -329,9 +323,6 @@ def test_an_interrupt_after_a_write_leaves_a_note_of_the_last_record(
     with closing(CommitLog(paths.commitlogs)) as copied:
         end = read_clean_end(paths, copied)
     assert end == CleanEnd(log.end, log.placed[-1].record.store_timestamp)
-
-
-# ---- questions
 
 
 def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> None:
@@ -484,9 +475,6 @@ def test_a_second_answer_decides_nothing(phase: Phase) -> None:
     state = state.with_work(is_stopping=False)
     state, _ = decide(state, 1.0, answer, Question.END)
     assert not state.work.is_stopping
-
-
-# ---- the end
 
 
 def ending_of(state: ReplicaState) -> Ending:
