@@ -266,9 +266,6 @@ def _hashed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-# ---- stores
-
-
 def _flip_a_body(root: Path) -> None:
     rows = [row for row in goldens.lines(root.name, "expected") if len(row["bodyBase64"]) > 8]
     offset = sorted(row["physicalOffset"] for row in rows)[len(rows) // 2]
@@ -326,8 +323,6 @@ def places() -> dict[str, Place]:
         ),
     }
 
-
-# ---- facts
 
 _SIMPLE = re.compile(r"[\w.-]+")
 _SYSTEM = re.compile(r"%|rmq_|RMQ_|SCHEDULE_TOPIC|TRANS_CHECK|TBW102|BenchmarkTest")
@@ -394,9 +389,6 @@ def _words(texts: Iterable[str | None]) -> list[str]:
     """Return words that need no quoting, each once, in their order."""
     words = chain.from_iterable((text or "").split(" ") for text in texts)
     return list(dict.fromkeys(filter(_SIMPLE.fullmatch, words))) or ["absent"]
-
-
-# ---- cases
 
 
 def require_every_option() -> None:
