@@ -106,22 +106,6 @@ def test_a_schema_of_the_user_converts_as_spark_does(
     assert_df_equality(found.where(has_text), converted, ignore_nullable=True)
 
 
-def test_sql_over_a_temporary_view_names_its_options(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    spark.sql(
-        "CREATE TEMPORARY VIEW basic_messages USING rmqstore "
-        f"OPTIONS (path '{golden_store('basic')}', subscribe 'TopicA,TopicB')"
-    )
-    try:
-        found = spark.sql(
-            "SELECT topic, count(*) AS n FROM basic_messages GROUP BY topic"
-        ).collect()
-    finally:
-        spark.catalog.dropTempView("basic_messages")
-    assert {row.topic: row.n for row in found} == {"TopicA": 721, "TopicB": 297}
-
-
 def test_the_tasks_of_spark_keep_the_order_of_each_queue(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:

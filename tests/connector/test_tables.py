@@ -93,6 +93,8 @@ def test_a_table_reads_with_its_options_and_dropping_it_keeps_the_store(
         "CREATE TABLE others USING rmqstore OPTIONS (subscribe 'A') "
         f"LOCATION '{root}' TBLPROPERTIES ('x' = 'y')"
     )
+    sql.sql(f"CREATE TEMPORARY VIEW opened USING rmqstore OPTIONS (path '{root}', subscribe 'A')")
+    assert bodies(sql, "SELECT string(body) FROM opened") == ["a0", "a1"]
     for options, expected in (
         ("", ["a0", "a1"]),
         ('WITH (startingOffsets = \'{"A":{"0":1}}\')', ["a1"]),

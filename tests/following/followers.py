@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import rmqstore
 from following.fake_master import FakeMaster, content
@@ -82,6 +82,8 @@ def copied(log: Store, target: Path, **settings: Any) -> FollowProgress:
 
 
 class Following:
+    """A follower in a thread; a context manager, which stops it at the end."""
+
     def __init__(self, address: str, target: Path, **settings: Any) -> None:
         self.stop = threading.Event()
         self.follower = follower(address, target, self.stop, **settings)
@@ -99,6 +101,12 @@ class Following:
         self._thread = threading.Thread(target=keep_error)
         self._thread.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def end(self) -> None:
         self.stop.set()
         self.wait()
@@ -114,17 +122,8 @@ class Following:
 
 
 @contextmanager
-def following(address: str, target: Path, **settings: Any) -> Iterator[Following]:
-    run = Following(address, target, **settings)
-    try:
-        yield run
-    finally:
-        run.end()
-
-
-@contextmanager
 def copying(log: Store, target: Path, **settings: Any) -> Iterator[tuple[FakeMaster, Following]]:
-    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+    with FakeMaster(log) as master, Following(master.address, target, **settings) as run:
         yield master, run
 
 

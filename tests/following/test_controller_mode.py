@@ -25,11 +25,11 @@ from following.fake_master import (
     part,
 )
 from following.followers import (
+    Following,
     copied,
     epochs_of,
     files,
     follow_once,
-    following,
     mangler,
     require_exact,
     require_survival,
@@ -66,7 +66,7 @@ def test_a_copy_is_exact_and_has_the_epochs_of_its_broker(tmp_path: Path) -> Non
     epochs = [Epoch(1, 0), Epoch(2, middle), Epoch(7, last)]
     with FakeController(log, epochs) as master:
         master.confirm_offset = 123
-        with following(master.address, target) as run:
+        with Following(master.address, target) as run:
             wait_for(lambda: run.follower.progress().queues_end == log.end)
             wait_for(lambda: len(master.reports[0]) > 2)
             more(log, 10)
@@ -98,7 +98,7 @@ def test_an_epoch_is_noted_when_the_copy_has_a_record_of_it(tmp_path: Path) -> N
 
 def test_a_copy_of_an_empty_log_goes_on_when_there_is_something(tmp_path: Path) -> None:
     log, target = Store(segment_bytes=FILE_BYTES), tmp_path / "copy"
-    with FakeController(log, [Epoch(1, 0)]) as master, following(master.address, target) as run:
+    with FakeController(log, [Epoch(1, 0)]) as master, Following(master.address, target) as run:
         wait_for(lambda: len(master.reports) == 1 and len(master.reports[0]) > 2)
         more(log, 30)
         wait_for(lambda: run.follower.progress().queues_end == log.end)
@@ -131,7 +131,7 @@ def test_after_a_switch_the_copy_is_cut_where_the_epochs_part(
 
 def test_a_switch_under_a_follower(tmp_path: Path) -> None:
     log, target = log_of(150), tmp_path / "copy"
-    with FakeController(log, [Epoch(1, 0)]) as master, following(master.address, target) as run:
+    with FakeController(log, [Epoch(1, 0)]) as master, Following(master.address, target) as run:
         for number in range(2, 6):
             end = master.log.end
             wait_for(lambda end=end: run.follower.progress().queues_end == end)
@@ -212,7 +212,7 @@ def test_only_a_master_is_asked_for_its_log(
         assert len(master.handshakes) == is_told_late
         assert not any(master.reports)
         master.on_handshake = lambda: None
-        with following(master.address, target) as run:
+        with Following(master.address, target) as run:
             master.settings = good
             wait_for(lambda: run.follower.progress().queues_end == log.end)
     require_exact(target, log)
@@ -245,7 +245,7 @@ def test_a_follower_ends_while_it_waits_for_a_handshake(tmp_path: Path) -> None:
     log, target = log_of(30), tmp_path / "copy"
     with FakeController(log, [Epoch(1, 0)]) as master:
         master.mangle_handshake = lambda handshake: handshake[:-1]
-        with following(master.address, target, reconnect=False):
+        with Following(master.address, target, reconnect=False):
             wait_for(lambda: len(master.handshakes) == 1)
         master.mangle_handshake = lambda handshake: handshake
         follow_once(master, target)
@@ -268,7 +268,7 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
     monkeypatch.setattr(Mail, "wait", wait_late)
     with FakeController(log, [Epoch(1, 0)]) as master:
         master.mangle_handshake = lambda handshake: handshake[:-1]
-        with following(master.address, target, reconnect=False):
+        with Following(master.address, target, reconnect=False):
             wait_for(lambda: len(master.handshakes) == 1)
             is_late.set()
             assert waits.wait(20)
@@ -385,7 +385,7 @@ def test_a_copy_that_begins_again_earlier_has_all_epochs(tmp_path: Path) -> None
     short = log_of(60)
     with FakeController(log_of(200), [Epoch(1, 0)]) as master:
         master.is_slow = True
-        with following(master.address, target, start="last-file") as run:
+        with Following(master.address, target, start="last-file") as run:
             wait_for(lambda: bool(master.reports) and len(master.reports[-1]) > 1)
             assert run.follower.progress().begin > 0
             master.log = short

@@ -22,7 +22,6 @@ from following.followers import (
     SlowStates,
     copying,
     follow_once,
-    following,
     require_exact,
     wait_for,
 )
@@ -226,7 +225,7 @@ def test_a_connection_that_is_reset_at_once_is_made_again(
         threading.Thread(target=accept, daemon=True).start()
         monkeypatch.setattr(socket, "create_connection", connect_slowly)
         address = Address("127.0.0.1", port)
-        with following(master.address, tmp_path / "copy", ha_address=address) as run:
+        with Following(master.address, tmp_path / "copy", ha_address=address) as run:
             wait_for(lambda: run.follower.progress().n_connections > 2)
 
 
