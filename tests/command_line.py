@@ -30,7 +30,6 @@ def rows(*words: object) -> list[dict[str, Any]]:
 
 
 def refusal(*words: object) -> str:
-    """Return what a verb says that refuses what was typed."""
     shown = run(*words)
     assert shown.exit_code == 2, shown.output
     return shown.stderr

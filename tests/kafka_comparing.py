@@ -27,7 +27,6 @@ def decoded(
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """Return the rows of a table, with times as numbers."""
     table.validate(full=True)
     times = table.column("timestamp").cast(pa.int64())
     return table.set_column(table.column_names.index("timestamp"), "timestamp", times).to_pylist()

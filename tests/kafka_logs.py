@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import crc32c
 import pyarrow as pa
@@ -45,7 +45,6 @@ def unpack(name: str, folder: Path) -> Path:
 
 
 def log_dirs(name: str, root: Path) -> list[list[Path]]:
-    """Return the log directories of each broker of a store."""
     if name == "epochs":
         return [[root / "b1"], [root / "b2d1", root / "b2d2"]]
     return [[root]]
@@ -64,7 +63,6 @@ def bounds(name: str) -> dict[tuple[str, int], Row]:
 
 @cache
 def records(name: str) -> dict[tuple[str, int], list[Row]]:
-    """Return the records of each partition as a consumer got them."""
     found: dict[tuple[str, int], list[Row]] = {}
     with lzma.open(FOLDER / f"{name}.expected.jsonl.xz", "rt", encoding="utf-8") as file:
         for line in file:
@@ -114,7 +112,6 @@ def expected(name: str, partition: tuple[str, int], *, only_committed: bool = Fa
 
 
 def source_rows(name: str, *, only_committed: bool = False) -> list[Row]:
-    """Return the records of a store in the columns of Spark's Kafka source."""
     return [
         {
             "key": bytes_of(row["key"]), "value": bytes_of(row["value"]),
@@ -135,17 +132,11 @@ PLAIN, TRANSACTIONAL, CONTROL = 0, 16, 48  # attributes
 ABORT, COMMIT = 0, 1
 
 
-class Producer(NamedTuple):
-    producer_id: int = -1
-    epoch: int = -1
-    sequence: int = -1
-
-
 def batch(
     base_offset: int,
     values: Sequence[bytes | None],
     *,
-    producer: Producer | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),  # its id, epoch and sequence
     attributes: int = PLAIN,
     key: bytes | None = None,
     time: int = TIME,
@@ -155,7 +146,7 @@ def batch(
     last = len(values) - 1
     return kafka_batches.batch(
         base_offset, rows, attributes=attributes, base_time=time, max_time=time + max(last, 0),
-        leader_epoch=0, producer=producer or Producer(),
+        leader_epoch=0, producer=producer,
         last_delta=last if last_offset_delta is None else last_offset_delta,
     )  # fmt: skip
 
@@ -163,12 +154,11 @@ def batch(
 def sent(
     offset: int, producer_id: int, *values: bytes, sequence: int = 0, time: int = TIME
 ) -> bytes:
-    producer = Producer(producer_id, 0, sequence)
+    producer = (producer_id, 0, sequence)
     return batch(offset, values, producer=producer, attributes=TRANSACTIONAL, time=time)
 
 
 def changed(content: bytes, at: int = -1, bits: int = 1) -> bytes:
-    """Return bytes of which some bits of one are other ones."""
     found = bytearray(content)
     found[at] ^= bits
     return bytes(found)
@@ -180,13 +170,13 @@ def commit(offset: int, value: int | None, producer_id: int | None = None) -> by
     content = None if value is None else struct.pack(">hqihq", 3, value, -1, 0, TIME)
     if producer_id is None:
         return batch(offset, [content], key=key)
-    producer = Producer(producer_id, 0, 0)
+    producer = (producer_id, 0, 0)
     return batch(offset, [content], key=key, producer=producer, attributes=TRANSACTIONAL)
 
 
 def marker(offset: int, producer_id: int, kind: int) -> bytes:
     return batch(
-        offset, [struct.pack(">hi", 0, 0)], producer=Producer(producer_id, 0), attributes=CONTROL,
+        offset, [struct.pack(">hi", 0, 0)], producer=(producer_id, 0, -1), attributes=CONTROL,
         key=struct.pack(">hh", 0, kind),
     )  # fmt: skip
 

@@ -87,7 +87,6 @@ def make_store(golden_store: Callable[[str], Path], path: Path) -> None:
 
 
 def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
-    """Make all folders that the pages name below a folder of the test."""
     make_store(golden_store, folder / "data" / "rocketmq" / "store")
     places = {"crashed": "crash", "batch": "batch-cq", "compacted": "compacted", "cut": "crash2"}
     for name, golden in places.items():
@@ -106,7 +105,6 @@ def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
 
 
 def placed(code: str, folder: Path) -> str:
-    """Return code that names the folders of the test in the place of those of the page."""
     for place in PLACES:
         code = re.sub(rf"(?<![\w.]){place}\b", f"{folder}{place}", code)
     return code

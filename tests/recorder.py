@@ -47,9 +47,6 @@ _SHOWN = 300  # characters of a value, from a little before the first difference
 _ALONE = ("only in one record", None, None)
 
 
-# ---- record
-
-
 def record(arguments: argparse.Namespace) -> int:
     require_every_option()
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -119,9 +116,6 @@ def _errors(outcome: Outcome) -> Iterator[Outcome]:
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
-
-
-# ---- compare
 
 
 def compare(arguments: argparse.Namespace) -> int:

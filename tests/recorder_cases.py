@@ -266,11 +266,7 @@ def _hashed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-# ---- stores
-
-
 def _flip_a_body(root: Path) -> None:
-    """Flip a byte of the body of a message in the middle of the log."""
     rows = [row for row in goldens.lines(root.name, "expected") if len(row["bodyBase64"]) > 8]
     offset = sorted(row["physicalOffset"] for row in rows)[len(rows) // 2]
     path = max(file for file in (root / "commitlog").iterdir() if int(file.name) <= offset)
@@ -327,8 +323,6 @@ def places() -> dict[str, Place]:
         ),
     }
 
-
-# ---- facts
 
 _SIMPLE = re.compile(r"[\w.-]+")
 _SYSTEM = re.compile(r"%|rmq_|RMQ_|SCHEDULE_TOPIC|TRANS_CHECK|TBW102|BenchmarkTest")
@@ -397,9 +391,6 @@ def _words(texts: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(filter(_SIMPLE.fullmatch, words))) or ["absent"]
 
 
-# ---- cases
-
-
 def require_every_option() -> None:
     """Refuse to record if an option or an argument has no values here.
 
@@ -453,7 +444,6 @@ def _names(way: str) -> tuple[str, ...]:
 
 @cache
 def _refused(way: str) -> frozenset[str]:
-    """Return the options that a way to read refuses, whatever their values."""
     if way in IN_PYTHON:
         return frozenset()
     scope = "stream" if way == STREAM else "batch"

@@ -58,9 +58,6 @@ _NOT_COMPARED = ("allocated",)
 _SHORT = 200
 
 
-# ---- rows
-
-
 def digest_of(table: pa.Table, clean: Callable[[pa.Array], pa.Array]) -> str:
     """Return a hash of rows in their order, however they are divided into batches.
 
@@ -112,9 +109,6 @@ def _feed(digest: Any, column: pa.Array) -> None:
         digest.update(column.cast(pa.int64()).to_numpy().tobytes())
     else:
         digest.update(column.to_numpy(zero_copy_only=False).tobytes())
-
-
-# ---- tasks
 
 
 class _Task:
@@ -193,9 +187,6 @@ def _numbers(values: Any) -> str:
     digest.update(array.tobytes())
     shown = f" {array[0]}..{array[-1]}" if is_whole and array.size else ""
     return f"{array.size}{shown} {digest.hexdigest()}"
-
-
-# ---- reads
 
 
 class Recorder:

@@ -40,14 +40,12 @@ def items_of(records: Iterable[dict[str, Any]]) -> Items:
 
 
 def write_index(root: Path, items: Items) -> None:
-    """Give a store this index in RocksDB, in place of any other."""
     folder = root / "rocksdbstore"
     shutil.rmtree(folder, ignore_errors=True)
     write_database(folder, {"default": items})
 
 
 def write_database(folder: Path, families: Mapping[str, Items]) -> None:
-    """Write a database that has these items in its column families."""
     database = Rdict(str(folder), Options(raw_mode=True))
     for name, items in families.items():
         family = database

@@ -131,7 +131,6 @@ class TieringBroker:
         self.sent[key] += bodies
 
     def upload(self, key: Key, count: int | None = None) -> None:
-        """Upload the next messages of a queue, all by default."""
         uploaded = self._uploaded.setdefault(key, [])
         end = uploaded[-1].queue_offset + 1 if uploaded else 0
         here = stored_messages(self.root, [key])[key]
@@ -148,7 +147,6 @@ class TieringBroker:
             file.unlink()
 
     def numbered(self) -> dict[Key, list[tuple[int, str]]]:
-        """Return queue offset and body of all messages, by queue."""
         return {
             key: [(number, body.decode().ljust(200)) for number, body in enumerate(bodies)]
             for key, bodies in self.sent.items()

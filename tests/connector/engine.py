@@ -89,8 +89,6 @@ def task(partition: int, attempt: int, properties: Mapping[str, str]) -> Iterato
         TaskContext._setTaskContext(before)
 
 
-# ---- schemas
-
 _TYPES: dict[str, DataType] = {
     "string": StringType(), "binary": BinaryType(), "int": IntegerType(), "integer": IntegerType(),
     "long": LongType(), "bigint": LongType(), "timestamp": TimestampType(),
@@ -105,9 +103,6 @@ def ddl(text: str) -> StructType:
         name, kind, *rest = column.split()
         schema.add(name, _TYPES[kind.lower()], nullable=not rest)
     return schema
-
-
-# ---- batch reads
 
 
 @dataclass(frozen=True)
@@ -261,9 +256,6 @@ def _meets(condition: Any, row: Mapping[str, Any]) -> bool | None:
     return None if value is None else _COMPARISONS[name](value, condition.value)
 
 
-# ---- options, of reads and writes
-
-
 @dataclass
 class _Stated:
     """The format, schema and options of a read or write, stated step by step."""
@@ -317,9 +309,6 @@ class FrameReader(_Stated):
         rows = [row for file in sorted(Path(folder).glob("*.json"))
                 for row in json.loads(file.read_text())]  # fmt: skip
         return LocalFrame([pa.Table.from_pylist(rows, schema)])
-
-
-# ---- batch writes
 
 
 @dataclass(frozen=True)
@@ -396,9 +385,6 @@ def _written(
 
 
 _attempts = count()
-
-
-# ---- streams
 
 
 class StreamReader(_Stated):
@@ -616,9 +602,6 @@ class _SourceSink:
     def _writer(self) -> Any:
         source = _unpickled(_pickled(self._kind(options=self._options)))
         return source.streamWriter(self._schema, False)
-
-
-# ---- the session
 
 
 class Engine:

@@ -77,7 +77,6 @@ def in_log_order(found: Iterable[Row]) -> list[Row]:
 
 
 def messages(name: str, broker_name: str = "b") -> list[Row]:
-    """Return the answer key of a golden store, by queue, in order."""
     return in_queue_order(
         goldens.message(row, broker_name) for row in goldens.lines(name, "expected")
     )

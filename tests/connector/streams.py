@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import rmqstore
 from connector.engine import Engine, LocalFrame, StreamFrame
@@ -26,7 +26,6 @@ SIZES = StoreConfig().updated({name: int(size) for name, size in SMALL.items()})
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> None:
-    """Append messages and let them show."""
     n = len(bodies)
     queue_ids = pa.array([queue_id] * n, pa.int32())
     writer.append(
@@ -56,18 +55,6 @@ class Clock:
         self.seconds += seconds
 
 
-def stream(
-    spark: SparkSession | Engine, path: Path | list[Path], **options: object
-) -> DataFrame | StreamFrame:
-    """Return a stream of one store or several; options that are not text become JSON."""
-    reader: Any = spark.readStream.format("rmqstore").schema(SCHEMA)
-    for name, value in options.items():
-        reader = reader.option(name, value if isinstance(value, str) else json.dumps(value))
-    if isinstance(path, list):
-        return reader.option("paths", json.dumps([str(root) for root in path])).load()
-    return reader.load(str(path))
-
-
 def drain(
     spark: SparkSession | Engine, path: Path | list[Path], folder: Path, **options: object
 ) -> list[dict[str, Any]]:
@@ -88,8 +75,14 @@ def start(
     once: bool = False,
     **options: object,
 ) -> Any:
-    """Return a query, of Spark or of the engine, that runs and whose rows `delivered` returns."""
-    writer: Any = stream(spark, path, **options).writeStream.format("json")
+    """Return a running query of Spark or the engine; options that are not text become JSON."""
+    reader: Any = spark.readStream.format("rmqstore").schema(SCHEMA)
+    if isinstance(path, list):
+        options["paths"] = [str(root) for root in path]
+    for name, value in options.items():
+        reader = reader.option(name, value if isinstance(value, str) else json.dumps(value))
+    stream = reader.load() if isinstance(path, list) else reader.load(str(path))
+    writer = stream.writeStream.format("json")
     writer = writer.option("path", str(folder / "rows"))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     return (

@@ -37,9 +37,6 @@ def physical(rows: list[Row]) -> set[int]:
     return {row["physicalOffset"] for row in rows}
 
 
-# ---- all columns of every plain store
-
-
 @pytest.mark.parametrize("name", [*goldens.PLAIN, "dledger", "dledger-mixed"])
 def test_every_message_by_queue_in_all_columns(golden: Golden, name: str) -> None:
     found = golden.read(
@@ -60,9 +57,6 @@ def test_without_options_the_documented_columns_of_user_topics_come(golden: Gold
     assert {row["brokerName"] for row in found} == {"broker-a"}
 
 
-# ---- which topics and queues
-
-
 @pytest.mark.parametrize(
     "options", [{"subscribe": "TopicA"}, {"subscribePattern": "Topic[A]"}], ids=str
 )
@@ -79,17 +73,11 @@ def test_by_log_a_topic_is_read_whose_queues_and_entry_are_gone(
     )
 
 
-# ---- no message
-
-
 def test_a_read_of_no_message_is_an_empty_frame(golden: Golden) -> None:
     fifth = {"TopicA": {"0": 5, "1": 5}}
     nothing = {"assign": {"TopicA": [0, 1]}, "startingOffsets": fifth, "endingOffsets": fifth}
     assert golden.read("basic", **nothing) == []
     assert golden.load("basic", subscribePattern="no such topic").count() == 0
-
-
-# ---- columns, schemas
 
 
 def test_a_schema_may_have_a_map_without_nulls(golden: Golden) -> None:
@@ -104,9 +92,6 @@ def test_a_schema_may_have_a_map_without_nulls(golden: Golden) -> None:
     assert [row["properties"] for row in collect(frame)] == [
         row["properties"] for row in messages("one")
     ]
-
-
-# ---- several stores
 
 
 @pytest.fixture
@@ -197,9 +182,6 @@ def test_what_is_not_a_store_is_refused(engine: Engine, tmp_path: Path, path: st
     refused(load(engine, tmp_path / path).collect, "NotAStoreError", str(tmp_path))
 
 
-# ---- damage
-
-
 @pytest.fixture(scope="module")
 def damaged(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory
@@ -225,9 +207,6 @@ def test_the_column_of_the_reason_may_have_another_name_and_place(
     )  # fmt: skip
     assert len(found) == 721
     assert [row["commitLogOffset"] for row in found if row["why"]] == [victim["physicalOffset"]]
-
-
-# ---- crashed stores
 
 
 @pytest.mark.parametrize("name", goldens.CRASHED)
@@ -257,9 +236,6 @@ def test_the_log_of_one_node_of_several_is_read_in_many_tasks(
         assert sorted(found) == sorted(physical(goldens.records("dledger-mixed")))
     epochs = golden.load("controller", view="epochs")
     assert [row.epoch for row in epochs.collect()] == [1, 2, 5]
-
-
-# ---- partitions
 
 
 def _tasks(frame: Frame) -> list[list[tuple[str, int, int, int]]]:
@@ -325,9 +301,6 @@ def test_damage_in_one_of_many_tasks_is_still_found(
         assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
             victim["physicalOffset"]
         ]
-
-
-# ---- queues of other kinds
 
 
 @pytest.mark.parametrize("name", ["lmq", "cq-ext", "v55-rocksdb-lmq"])

@@ -35,7 +35,6 @@ COLUMNS = ("topic", "queueId", "queueOffset", "brokerName", "body", "tags", "pro
 
 
 def numbered(store: build.Store, key: tuple[str, int], start: int, end: int) -> build.Store:
-    """Append messages with the bodies m0, m1, …"""
     for number in range(start, end):
         at = build.T0 + len(store.placed)
         body = b"m%d" % number

@@ -58,9 +58,6 @@ def test_the_source_works_with_the_api_of_an_older_release(grown: Path, version:
     assert tuple(done.stdout.split()) == AS_OF[version]
 
 
-# ---- a stream without limits
-
-
 def reader(root: Path, **options: str) -> UnlimitedStreamReader:
     given = {"path": str(root), "startingOffsets": "earliest", **options}
     return UnlimitedStreamReader(

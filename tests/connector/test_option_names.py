@@ -41,7 +41,6 @@ SCHEMA = StructType().add("queueOffset", "long")
 
 @pytest.fixture
 def expired(tmp_path: Path) -> Path:
-    """Return a store whose oldest messages were deleted, as retention does."""
     root = tmp_path / "store"
     add(root, ("T", 0, [f"{number:02}" + "x" * 4000 for number in range(80)]))
     for folder in (root / "commitlog", root / "consumequeue" / "T" / "0"):

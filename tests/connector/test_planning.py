@@ -303,7 +303,6 @@ def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[Q
 
 
 def cut_at_headers(whole: LogSlice, headers: Sequence[int], limits: Limits) -> list[LogSlice]:
-    """Return the tasks of a log without holes; each of them is one slice."""
     points = [whole.start, *(head for head in headers if whole.start < head < whole.end), whole.end]
     parts = [
         SampledSpan(whole._replace(start=start, end=end), end - start)
@@ -391,7 +390,7 @@ class Read(NamedTuple):
     source: str
     n_bytes: int
     number: int
-    is_counted: bool
+    is_counted: bool = True
 
     @property
     def n_records(self) -> int | None:
@@ -410,16 +409,12 @@ class Read(NamedTuple):
         ]
 
 
-def read(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True) -> Read:
-    return Read(store, n_bytes, n_records, is_counted)
-
-
 def parts_of(task: InputPartition) -> list[Part]:
     return [*splits_of(task, Part)]
 
 
 def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -> None:
-    stores = [read(f"store-{number:03}", 600_000, 2_000) for number in range(100)]
+    stores = [Read(f"store-{number:03}", 600_000, 2_000) for number in range(100)]
     tasks = plan_tasks(stores, Limits(128 << 20))
     sizes = [len(parts_of(task)) for task in tasks]
     assert sizes == [27, 27, 27, 19]  # 27 times 600,000 bytes and 4 MiB are just below 128 MiB
@@ -429,16 +424,16 @@ def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -
 
 
 def test_portions_of_one_store_cost_its_opening_once() -> None:
-    reads = [read("store", 1_000, 10) for _ in range(500)]
+    reads = [Read("store", 1_000, 10) for _ in range(500)]
     (task,) = plan_tasks(reads, Limits(128 << 20))
     assert len(parts_of(task)) == 500
 
 
 def test_a_large_store_beside_small_ones_is_cut_as_if_it_were_alone() -> None:
-    alone = plan_tasks([read("large", 300 << 20, 10_000)], Limits(128 << 20))
+    alone = plan_tasks([Read("large", 300 << 20, 10_000)], Limits(128 << 20))
     assert [len(parts_of(task)) for task in alone] == [1, 1, 1]
     tasks = plan_tasks(
-        [read("a", 100, 1), read("large", 300 << 20, 10_000), read("z", 100, 1)], Limits(128 << 20)
+        [Read("a", 100, 1), Read("large", 300 << 20, 10_000), Read("z", 100, 1)], Limits(128 << 20)
     )
     assert sorted([part.store for part in parts_of(task)] for task in tasks) == [
         ["a", "z"], ["large"], ["large"], ["large"],
@@ -449,7 +444,7 @@ def test_a_large_store_beside_small_ones_is_cut_as_if_it_were_alone() -> None:
 def test_packed_tasks_keep_the_limits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     reads = [
-        read(f"store-{number}", int(rng.integers(1, 1 << 24)), int(rng.integers(1, 1_000)))
+        Read(f"store-{number}", int(rng.integers(1, 1 << 24)), int(rng.integers(1, 1_000)))
         for number in range(int(rng.integers(1, 200)))
     ]
     total = sum(read.n_records or 0 for read in reads)
@@ -469,21 +464,21 @@ def test_packed_tasks_keep_the_limits(seed: int) -> None:
 
 
 def test_there_are_as_many_tasks_as_requested_when_nearly_all_is_in_one_store() -> None:
-    tiny = [read(f"tiny-{number}", 1, 1) for number in range(3)]
-    tasks = plan_tasks([read("large", 1 << 20, 1_000), *tiny], Limits(UNLIMITED, None, 50))
+    tiny = [Read(f"tiny-{number}", 1, 1) for number in range(3)]
+    tasks = plan_tasks([Read("large", 1 << 20, 1_000), *tiny], Limits(UNLIMITED, None, 50))
     assert 50 <= len(tasks) <= 54
     assert max(part.n_records for task in tasks for part in parts_of(task)) <= 20
 
 
 def test_what_cannot_be_counted_is_not_packed_if_records_are_limited() -> None:
-    reads = [read(f"store-{number}", 100, 5, is_counted=False) for number in range(3)]
+    reads = [Read(f"store-{number}", 100, 5, is_counted=False) for number in range(3)]
     assert len(plan_tasks(reads, Limits(128 << 20, max_records=100))) == 3
     assert len(plan_tasks(reads, Limits(128 << 20))) == 1
 
 
 def test_nothing_to_read_gives_no_task() -> None:
     assert plan_tasks([], Limits(1, 1, 1)) == []
-    nothing = read("store", 0, 0)
+    nothing = Read("store", 0, 0)
     assert plan_tasks([nothing, nothing], Limits(1, 1, 7)) == []
 
 

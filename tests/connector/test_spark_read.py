@@ -49,9 +49,6 @@ COMPARED = {
 TYPES = {name: column.sql.lower() for name, column in documented.COLUMNS.items()}
 
 
-# ---- values, types and columns
-
-
 def _types(schema: StructType) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in schema}
 
@@ -109,22 +106,6 @@ def test_a_schema_of_the_user_converts_as_spark_does(
     assert_df_equality(found.where(has_text), converted, ignore_nullable=True)
 
 
-def test_sql_over_a_temporary_view_names_its_options(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    spark.sql(
-        "CREATE TEMPORARY VIEW basic_messages USING rmqstore "
-        f"OPTIONS (path '{golden_store('basic')}', subscribe 'TopicA,TopicB')"
-    )
-    try:
-        found = spark.sql(
-            "SELECT topic, count(*) AS n FROM basic_messages GROUP BY topic"
-        ).collect()
-    finally:
-        spark.catalog.dropTempView("basic_messages")
-    assert {row.topic: row.n for row in found} == {"TopicA": 721, "TopicB": 297}
-
-
 def test_the_tasks_of_spark_keep_the_order_of_each_queue(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
@@ -143,9 +124,6 @@ def test_the_tasks_of_spark_keep_the_order_of_each_queue(
         for queue, expected in goldens.queues("basic").items()
         if expected
     }
-
-
-# ---- push-down
 
 
 @contextmanager
@@ -250,9 +228,6 @@ def test_the_columns_of_kafka_are_what_sql_makes_of_messages(
     )
     (row,) = load(spark, root, columns="kafka").where(condition).selectExpr("string(key)").collect()
     assert row.key == "größe"
-
-
-# ---- views
 
 
 def test_every_view_gives_the_rows_of_the_core(

@@ -26,9 +26,6 @@ from written import require_valid
 pytestmark = pytest.mark.spark
 
 
-# ---- the source
-
-
 def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -106,9 +103,6 @@ def test_data_loss_stops_a_query(spark: SparkSession, tmp_path: Path) -> None:
     assert "failOnDataLoss" in text
 
 
-# ---- the sink
-
-
 def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batch_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -144,9 +138,6 @@ def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path
     assert "can only be appended to" in failure(
         lambda: started.start(str(tmp_path / "b")).awaitTermination()
     )
-
-
-# ---- an older release
 
 
 def test_the_stores_checkpoint_and_ledgers_of_0_1_0_are_continued(

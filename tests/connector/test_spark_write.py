@@ -66,11 +66,6 @@ def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
     assert len(read(root)) == 50
 
 
-def test_overwrite_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 5).write.format("rmqstore").mode("overwrite")
-    refused(lambda: frame.save(str(tmp_path / "s")), "UnsupportedFeatureError", "append")
-
-
 def test_jobs_that_append_at_once_do_so_one_after_the_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -27,7 +27,6 @@ Reopen = Callable[[Query], Query]
 
 
 def start_broker(root: Path, at: int) -> None:
-    """Write the lock file as a broker does that starts."""
     os.utime(root / "lock", ns=((build.T0 + at) * 1_000_000,) * 2)
 
 

@@ -65,9 +65,6 @@ def test_a_write_never_takes_the_options_of_the_table_that_its_rows_come_from() 
             make(schema, overwrite=False)
 
 
-# ---- in Spark
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     add(tmp_path / "a store", ("A", 0, ["a0", "a1"]), ("B", 0, ["b0"]))
@@ -96,6 +93,8 @@ def test_a_table_reads_with_its_options_and_dropping_it_keeps_the_store(
         "CREATE TABLE others USING rmqstore OPTIONS (subscribe 'A') "
         f"LOCATION '{root}' TBLPROPERTIES ('x' = 'y')"
     )
+    sql.sql(f"CREATE TEMPORARY VIEW opened USING rmqstore OPTIONS (path '{root}', subscribe 'A')")
+    assert bodies(sql, "SELECT string(body) FROM opened") == ["a0", "a1"]
     for options, expected in (
         ("", ["a0", "a1"]),
         ('WITH (startingOffsets = \'{"A":{"0":1}}\')', ["a1"]),

@@ -43,7 +43,6 @@ SETTINGS = {
 
 
 def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> None:
-    """Append messages of topic T, each with a key of its own."""
     for number in range(count):
         body = mark + bytes([number % 251]) * size
         stored_at = 1_700_000_000_000 + (time_ms or len(log.placed))
@@ -206,7 +205,6 @@ class FakeMaster(Listener):
 
 
 def content(log: Store) -> dict[str, Any]:
-    """Return the files that an exact copy of a log has, by name."""
     return {f"{start:020d}": bytes(data) for start, data in log.segments.items() if start < log.end}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import rmqstore
 from following.fake_master import FakeMaster, content
@@ -81,6 +82,8 @@ def copied(log: Store, target: Path, **settings: Any) -> FollowProgress:
 
 
 class Following:
+    """A follower in a thread; a context manager, which stops it at the end."""
+
     def __init__(self, address: str, target: Path, **settings: Any) -> None:
         self.stop = threading.Event()
         self.follower = follower(address, target, self.stop, **settings)
@@ -98,6 +101,12 @@ class Following:
         self._thread = threading.Thread(target=keep_error)
         self._thread.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def end(self) -> None:
         self.stop.set()
         self.wait()
@@ -113,17 +122,8 @@ class Following:
 
 
 @contextmanager
-def following(address: str, target: Path, **settings: Any) -> Iterator[Following]:
-    run = Following(address, target, **settings)
-    try:
-        yield run
-    finally:
-        run.end()
-
-
-@contextmanager
 def copying(log: Store, target: Path, **settings: Any) -> Iterator[tuple[FakeMaster, Following]]:
-    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+    with FakeMaster(log) as master, Following(master.address, target, **settings) as run:
         yield master, run
 
 
@@ -136,6 +136,20 @@ def wait_for(is_so: Callable[[], bool], seconds: float = 20) -> None:
 
 def files(target: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((target / "commitlog").iterdir())}
+
+
+def mangler(
+    dice: random.Random, ways_of: Callable[[random.Random, bytes], list[bytes]]
+) -> Callable[[bytes], bytes]:
+    """Return what cuts, doubles or changes a frame now and then; ``ways_of`` it are of a kind."""
+
+    def mangle(frame: bytes) -> bytes:
+        if dice.random() < 0.8:
+            return frame
+        cut, late = frame[: dice.randrange(len(frame))], dice.randbytes(dice.randrange(40)) + frame
+        return dice.choice([cut, frame * 2, late, *ways_of(dice, frame)])
+
+    return mangle
 
 
 def require_survival(master: FakeMaster, target: Path) -> None:

@@ -204,7 +204,6 @@ class World:
         self.append(2)
 
     def begin_epoch(self) -> None:
-        """An epoch begins without another master."""
         self.epochs += (Epoch(self.epochs[-1].number + 1, self.high),)
         self.append(1)
 

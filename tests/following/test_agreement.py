@@ -13,7 +13,6 @@ from following.followers import (
     copied,
     files,
     follow_once,
-    following,
     require_exact,
     wait_for,
 )
@@ -104,7 +103,7 @@ def test_a_log_that_is_cut_before_what_is_compared_is_compared_again(tmp_path: P
         follow_once(master, target)
         n_before = len(master.reports)
         master.is_slow = True
-        with following(master.address, target, overlap=600) as run:
+        with Following(master.address, target, overlap=600) as run:
             wait_for(lambda: len(master.reports) > n_before and len(master.reports[-1]) > 1)
             master.log, master.is_slow = log, False
             wait_for(lambda: run.follower.progress().n_cuts == 1)
@@ -260,7 +259,7 @@ def test_each_byte_of_a_record_counts(place: int, step: int, tmp_path: Path) -> 
 def test_a_log_that_was_empty_may_begin_anywhere(tmp_path: Path) -> None:
     """A slave without a log begins with the last file of its master."""
     target, log = tmp_path / "copy", log_of(600)
-    with FakeMaster(log_of(0)) as master, following(master.address, target) as run:
+    with FakeMaster(log_of(0)) as master, Following(master.address, target) as run:
         wait_for(lambda: run.follower.progress().n_connections > 0)
         master.low = 3 * FILE_BYTES
         master.log = log

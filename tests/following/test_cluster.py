@@ -27,14 +27,14 @@ from store_builder import Store
 
 class Run(Following):
     def __init__(
-        self, addresses: list[str], target: Path, options: dict[str, Any], settings: dict[str, Any]
+        self, address: str, target: Path, options: dict[str, Any] | None = None, **settings: Any
     ) -> None:
         self.stop = threading.Event()
         self.seen = ClusterProgress({}, {})
         followers = ClusterFollower(
-            [Endpoint(Address.parse(each), timeout=5.0) for each in addresses], target,
+            [Endpoint(Address.parse(address), timeout=5.0)], target,
             FollowSettings(**{"timing": TIMING, **settings}), self.stop, progress=self._see,
-            refresh_seconds=0.1, **options,
+            refresh_seconds=0.1, **(options or {}),
         )  # fmt: skip
         self.start(lambda: self._see(followers.run()))
 
@@ -47,18 +47,6 @@ class Run(Following):
 
 
 @contextmanager
-def running(
-    addresses: str | list[str], target: Path, options: dict[str, Any] | None = None, **settings: Any
-) -> Iterator[Run]:
-    given = [addresses] if isinstance(addresses, str) else addresses
-    run = Run(given, target, options or {}, settings)
-    try:
-        yield run
-    finally:
-        run.end()
-
-
-@contextmanager
 def masters(**logs: Store) -> Iterator[dict[str, FakeMaster]]:
     with ExitStack() as stack:
         yield {name: stack.enter_context(FakeMaster(log, name=name)) for name, log in logs.items()}
@@ -68,7 +56,7 @@ def test_each_broker_gets_a_copy_and_new_ones_are_taken_up(tmp_path: Path) -> No
     logs = {"a": log_of(100), "b": log_of(200), "other": log_of(5)}
     with masters(**logs) as brokers, FakeNameServer() as names:
         names.brokers = {"a": ("C", {0: brokers["a"].address}), "other": ("D", {0: "h:1"})}
-        with running(names.address, tmp_path / "all", {"cluster": "C"}) as run:
+        with Run(names.address, tmp_path / "all", {"cluster": "C"}) as run:
             wait_for(lambda: run.end_of("a") == logs["a"].end)
             names.brokers["b"] = ("C", {0: brokers["b"].address, 1: "nobody:1"})
             wait_for(lambda: run.end_of("b") == logs["b"].end)
@@ -97,7 +85,7 @@ def test_a_copy_that_cannot_go_on_does_not_stop_the_others(tmp_path: Path) -> No
     with masters(**logs) as brokers, FakeNameServer() as names:
         names.brokers = {name: ("C", {0: each.address}) for name, each in brokers.items()}
         brokers["a"].settings["enableDLegerCommitLog"] = "true"
-        with running(names.address, tmp_path / "all") as run:
+        with Run(names.address, tmp_path / "all") as run:
             wait_for(lambda: "a" in run.seen.errors)
             wait_for(lambda: run.end_of("b") == logs["b"].end)
             more(logs["b"], 50)
@@ -115,7 +103,7 @@ def test_a_broker_is_followed_where_it_is_registered_by_now(tmp_path: Path) -> N
         FakeMaster(log, name="a") as first,
         FakeMaster(log, name="a") as second,
         FakeNameServer({"a": ("C", {0: first.address})}) as names,
-        running(names.address, tmp_path / "all") as run,
+        Run(names.address, tmp_path / "all") as run,
     ):
         wait_for(lambda: run.end_of("a") == log.end)
         names.brokers["a"] = ("C", {1: first.address})  # the master has gone
@@ -135,7 +123,7 @@ def test_a_slave_is_preferred_if_that_is_asked_for_and_kept(tmp_path: Path) -> N
         FakeMaster(log, name="a") as master,
         FakeMaster(log, name="a") as slave,
         FakeNameServer({"a": ("C", {0: master.address, 2: slave.address})}) as names,
-        running(names.address, tmp_path / "all", {"prefers_slave": True}) as run,
+        Run(names.address, tmp_path / "all", {"prefers_slave": True}) as run,
     ):
         wait_for(lambda: run.end_of("a") == log.end)
         names.brokers["a"][1][1] = "nobody:1"
@@ -157,7 +145,7 @@ def test_copies_go_on_while_no_name_server_answers(tmp_path: Path) -> None:
         (target / "damaged" / ".rmqstore" / "follow.json").write_text("{")
         (target / "a file").touch()
         nobody = f"127.0.0.1:{free_ports(1)[0]}"
-        with running(nobody, target) as run:
+        with Run(nobody, target) as run:
             wait_for(lambda: run.end_of("a") == log.end)
         with pytest.raises(BrokerUnreachableError):
             rmqstore.follow_cluster(nobody, target, once=True, reconnect=False)
@@ -221,7 +209,7 @@ def test_an_answer_that_is_not_a_list_of_brokers_is_an_error(
 
 def test_a_stop_does_not_wait_for_a_name_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with running(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path / "all") as run:
+        with Run(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path / "all") as run:
             connection, _ = silent.accept()
             began = time.monotonic()
             run.end()

@@ -15,11 +15,11 @@ import tiers
 from following.fake_master import BATCH_TOPIC, FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     TIMING,
+    Following,
     copied,
     copying,
     files,
     follow_once,
-    following,
     require_exact,
     wait_for,
 )
@@ -57,7 +57,7 @@ def test_a_copy_grows_with_the_log_and_goes_on_after_a_stop(tmp_path: Path) -> N
     log, target = log_of(10), tmp_path / "copy"
     with FakeMaster(log) as master:
         for turn in range(4):
-            with following(master.address, target) as run:
+            with Following(master.address, target) as run:
                 for _ in range(5):
                     more(log, 37 + turn)
                     wait_for(lambda: run.follower.progress().queues_end == log.end)
@@ -147,7 +147,7 @@ def test_a_connection_that_breaks_again_and_again_leaves_an_exact_copy(
     log = log_of(100)
     with (
         FakeMaster(log, batch=dice.choice([17, 500, 3000])) as master,
-        following(master.address, tmp_path / "copy", sync_seconds=0.05) as run,
+        Following(master.address, tmp_path / "copy", sync_seconds=0.05) as run,
     ):
         for _ in range(8):
             more(log, dice.randrange(60), size=dice.choice([1, 100, 4000]))
@@ -213,7 +213,7 @@ def test_refusals_and_failures_of_the_ordinary_port_are_told(tmp_path: Path) -> 
 
 def test_a_copy_that_is_in_use_and_a_folder_of_something_else_are_refused(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(50)
-    with FakeMaster(log) as master, following(master.address, target) as run:
+    with FakeMaster(log) as master, Following(master.address, target) as run:
         wait_for(lambda: run.follower.progress().end == log.end)
         with pytest.raises(StoreLockedError):
             follow_once(master, target)
@@ -254,7 +254,7 @@ def test_bytes_after_what_the_state_vouches_for_are_kept_and_cleared(tmp_path: P
 
 def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(20)
-    with FakeMaster(log) as master, following(master.address, target) as run:
+    with FakeMaster(log) as master, Following(master.address, target) as run:
         wait_for(lambda: run.follower.progress().queues_end == log.end)
         master.tables[21] = BATCH_TOPIC
         for number in range(5):

@@ -9,7 +9,7 @@ import pytest
 
 import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
-from following.followers import copied, files, follow_once, following, require_exact, wait_for
+from following.followers import Following, copied, files, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import due
 from rmqstore.replica.state import FollowState, copy_paths, read_state, state_path, write_state
@@ -42,7 +42,7 @@ def state_of(target: Path) -> FollowState:
 def require_seen_by_readers(master: FakeMaster, target: Path, n_rows: int) -> None:
     """Count what a reader sees before the master sends anything, and let it be compared then."""
     master.is_slow = True
-    with following(master.address, target) as run:
+    with Following(master.address, target) as run:
         wait_for(lambda: run.follower.progress().n_connections > 0)
         with rmqstore.open(target) as store:
             assert store.scan().read_all().num_rows == n_rows
@@ -87,7 +87,7 @@ def test_found_records_are_not_vouched_for_before_they_are_compared(
     before = files(target)
     with FakeMaster(log) as master:
         master.is_slow = True
-        with following(master.address, target) as run:
+        with Following(master.address, target) as run:
             wait_for(lambda: run.follower.progress().n_connections > 1)
             written = state_of(target).updated_at
             wait_for(lambda: state_of(target).updated_at > written)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from following.fake_master import BATCH_TOPIC, FakeMaster, log_of
-from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
+from following.followers import TIMING, Following, follow_once, require_exact, wait_for
 from following.replicas import TICK, after, asking, decide, streaming
 from ports import free_ports
 from rmqstore.errors import (
@@ -91,7 +91,7 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     target, log = tmp_path / "copy", log_of(20)
     patient = replace(TIMING, silence=30.0)  # there is no other connection once nothing answers
     with FakeMaster(log) as master:
-        with following(master.address, target, timing=patient) as run:
+        with Following(master.address, target, timing=patient) as run:
             wait_for(lambda: run.follower.progress().queues_end == log.end)
             master.tables[21] = BATCH_TOPIC
             built = log.end
@@ -155,7 +155,7 @@ def test_the_intervals_of_the_broker_are_read(tmp_path: Path) -> None:
         master.settings |= {"haSendHeartbeatInterval": "700", "haHousekeepingInterval": "200"}
         master.heartbeat = 0.7
         timing = replace(TIMING, report=60.0, silence=0.3, first_header=0.3)
-        with following(master.address, tmp_path / "copy", timing=timing):
+        with Following(master.address, tmp_path / "copy", timing=timing):
             wait_for(lambda: bool(master.reports) and len(master.reports[0]) > 10)
         assert len(master.reports) == 1
 
@@ -218,7 +218,7 @@ def test_metrics_without_the_library_say_what_to_install(monkeypatch: pytest.Mon
 
 def test_progress_says_whether_the_broker_answers(tmp_path: Path) -> None:
     log = log_of(20)
-    with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
+    with FakeMaster(log) as master, Following(master.address, tmp_path / "copy") as run:
         wait_for(lambda: run.follower.progress().is_connected)
         assert abs(run.follower.progress().source_at / 1000 - time.time()) < 60
         master.settings["haListenPort"] = str(free_ports(1)[0])
@@ -280,7 +280,7 @@ def test_a_broker_that_is_down_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    with caplog.at_level(logging.DEBUG), following(address, tmp_path / "copy") as run:
+    with caplog.at_level(logging.DEBUG), Following(address, tmp_path / "copy") as run:
         wait_for(lambda: bool(warnings(caplog)))
         run.stop.wait(0.5)
     (told,) = warnings(caplog)
@@ -294,7 +294,7 @@ def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after
     with FakeMaster(log) as master:
         good = master.settings["haListenPort"]
         master.settings["haListenPort"] = str(free_ports(1)[0])
-        with following(master.address, tmp_path / "copy") as run:
+        with Following(master.address, tmp_path / "copy") as run:
             wait_for(lambda: bool(warnings(caplog)))
             run.stop.wait(0.5)
             (told,) = warnings(caplog)

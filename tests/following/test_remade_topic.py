@@ -9,7 +9,7 @@ import pytest
 
 import rmqstore
 from following.fake_master import FakeMaster
-from following.followers import follow_once, following, wait_for
+from following.followers import Following, follow_once, wait_for
 from store_builder import Record, Store
 
 
@@ -55,7 +55,7 @@ def test_the_queues_are_those_of_the_new_topic(
 def test_a_topic_may_be_made_again_while_it_is_followed(tmp_path: Path) -> None:
     log, target = Store(segment_bytes=1 << 14), tmp_path / "copy"
     dice = random.Random(1)
-    with FakeMaster(log) as master, following(master.address, target) as run:
+    with FakeMaster(log) as master, Following(master.address, target) as run:
         for mark in "abcdef":
             log.queues.clear()
             count = dice.randrange(2, 40)

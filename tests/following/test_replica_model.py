@@ -143,9 +143,6 @@ def test_a_gap_begins_a_new_copy_or_ends_by_name(event: str, on_gap: str) -> Non
     assert world.is_over == (on_gap == "fail")
 
 
-# ---- defects, each of which the model has to find
-
-
 def on_action(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decide]:
     """Return what replaces some actions by others; ``change`` gets the state and the action."""
 
@@ -161,8 +158,6 @@ def on_action(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Deci
 
 
 def on_event(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decide]:
-    """Return what replaces some events by others, or by none."""
-
     def mutant(decide: Decide) -> Decide:
         def decide_wrongly(state: Any, found: Any) -> Any:
             if isinstance(found.event, kind):

@@ -20,7 +20,6 @@ from following.followers import (
     copied,
     copying,
     follow_once,
-    following,
     require_exact,
     wait_for,
 )
@@ -163,7 +162,6 @@ def test_the_last_file_stays_whatever_is_asked_for(tmp_path: Path) -> None:
 
 
 def keeping(checkpoint: Path) -> dict[str, Any]:
-    """Return settings that keep one file, and what a query has not read."""
     return {"retention": Retention(max_bytes=FILE_BYTES), "keep_for": (checkpoint,)}
 
 
@@ -300,7 +298,7 @@ def test_after_a_gap_a_new_copy_begins_and_the_old_one_is_kept(tmp_path: Path) -
         assert (done.begin, done.end) == (master.low, log.end)
         require_exact(target, log, master.low)
         require_exact(tmp_path / f"copy.until-{end}", old)
-        with following(master.address, target, on_gap="restart") as run:
+        with Following(master.address, target, on_gap="restart") as run:
             wait_for(lambda: run.follower.progress().end == log.end)
             more(log, 10)
             wait_for(lambda: run.follower.progress().queues_end == log.end)
@@ -356,7 +354,7 @@ def test_a_connected_follower_that_retention_overtakes_says_so(tmp_path: Path) -
 def test_a_connected_follower_that_retention_overtakes_may_begin_again(tmp_path: Path) -> None:
     log, target = log_of(1000), tmp_path / "copy"
     with SlowMaster(log, batch=1000) as master:
-        with following(master.address, target, on_gap="restart") as run:
+        with Following(master.address, target, on_gap="restart") as run:
             wait_for(lambda: run.follower.progress().end > 0)
             master.low = 4 * FILE_BYTES
             wait_for(lambda: run.follower.progress().end == log.end)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from following.fake_master import FakeMaster
-from following.followers import copied, follow_once, following, wait_for
+from following.followers import Following, copied, follow_once, wait_for
 from interop.power_cut import Query
 from store_builder import Record, Store
 
@@ -36,7 +36,7 @@ def test_a_stream_gets_each_message_once_while_a_follower_is_stopped_and_started
         follow_once(master, target)
         query = Query(target, {}, random.Random(1))
         for _ in range(3):
-            with following(master.address, target) as run:
+            with Following(master.address, target) as run:
                 for _ in range(4):
                     number(log, 60, numbers, now)
                     query.trigger()
@@ -60,7 +60,7 @@ def test_a_stream_sees_a_cut_as_what_it_is(n_more: int, tmp_path: Path) -> None:
     query = Query(target, {}, random.Random(1))
     drained(query)
     assert set(query.delivered) >= lost
-    with FakeMaster(other) as master, following(master.address, target) as run:
+    with FakeMaster(other) as master, Following(master.address, target) as run:
         wait_for(lambda: run.follower.progress().queues_end == other.end)
         query.trigger()
         drained(query)

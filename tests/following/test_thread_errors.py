@@ -22,7 +22,6 @@ from following.followers import (
     SlowStates,
     copying,
     follow_once,
-    following,
     require_exact,
     wait_for,
 )
@@ -60,9 +59,6 @@ class FailingDisk(Disk):
             self.may_go_on.wait(10)
             raise OSError(errno.EIO, "Input/output error", str(path))
         super().flush(path)
-
-
-# ---- the thread that flushes
 
 
 def test_files_are_flushed_that_are_there_after_a_cut(tmp_path: Path) -> None:
@@ -196,9 +192,6 @@ def test_a_loop_that_was_held_up_takes_its_own_delay_for_no_slow_disk() -> None:
     assert state.phase is Phase.APPENDING
 
 
-# ---- the thread that connects
-
-
 def test_an_address_that_cannot_be_one_ends_the_follower(tmp_path: Path) -> None:
     with FakeMaster(log_of(20)) as master:
         nowhere = Address.parse("a..b:10912")
@@ -232,7 +225,7 @@ def test_a_connection_that_is_reset_at_once_is_made_again(
         threading.Thread(target=accept, daemon=True).start()
         monkeypatch.setattr(socket, "create_connection", connect_slowly)
         address = Address("127.0.0.1", port)
-        with following(master.address, tmp_path / "copy", ha_address=address) as run:
+        with Following(master.address, tmp_path / "copy", ha_address=address) as run:
             wait_for(lambda: run.follower.progress().n_connections > 2)
 
 
@@ -329,9 +322,6 @@ def test_an_interrupt_after_a_write_leaves_a_note_of_the_last_record(
     with closing(CommitLog(paths.commitlogs)) as copied:
         end = read_clean_end(paths, copied)
     assert end == CleanEnd(log.end, log.placed[-1].record.store_timestamp)
-
-
-# ---- questions
 
 
 def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> None:
@@ -484,9 +474,6 @@ def test_a_second_answer_decides_nothing(phase: Phase) -> None:
     state = state.with_work(is_stopping=False)
     state, _ = decide(state, 1.0, answer, Question.END)
     assert not state.work.is_stopping
-
-
-# ---- the end
 
 
 def ending_of(state: ReplicaState) -> Ending:

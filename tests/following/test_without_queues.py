@@ -12,10 +12,10 @@ import rmqstore
 from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     DyingDisk,
+    Following,
     copied,
     files,
     follow_once,
-    following,
     require_exact,
     wait_for,
 )
@@ -55,7 +55,7 @@ def test_the_log_and_the_tables_are_copied_and_readers_find_all_messages(tmp_pat
 
 def test_a_reader_beside_the_follower_finds_all_messages(tmp_path: Path) -> None:
     log, target = log_of(300), tmp_path / "copy"
-    with FakeMaster(log) as master, following(master.address, target, build_queues=False) as run:
+    with FakeMaster(log) as master, Following(master.address, target, build_queues=False) as run:
         wait_for(lambda: run.follower.progress().end == log.end)
         assert offsets(target) == placed(log)
 

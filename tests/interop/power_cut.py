@@ -234,7 +234,6 @@ class Trial:
         self.stale += [body for body in delivered if body not in self.present]
 
     def write(self) -> None:
-        """Append messages, with triggers and moments of certainty between them."""
         dice = self._dice
         sure = dice.randrange(4)
         for burst in range(dice.randint(1, 6)):
@@ -296,7 +295,6 @@ class Trial:
         self._note_durable()
 
     def dump(self) -> Served:
-        """Return the messages that the real store serves."""
         decode = self._rocketmq.rocketmq.common.message.MessageDecoder.decode
         rightly, wrongly = Counter[str](), set[str]()
         for key in QUEUES:

@@ -99,7 +99,6 @@ class RocketMQ:
         return RealStore(self, root, sizes, attributes, is_controlled=is_controlled)
 
     def store_config(self, root: Path, **sizes: Any) -> Any:
-        """Return the MessageStoreConfig of a store at ``root``; ``sizes`` are fields of it."""
         config = self.rocketmq.store.config.MessageStoreConfig()
         config.setStorePathRootDir(str(root))
         config.setStorePathCommitLog(str(root / "commitlog"))

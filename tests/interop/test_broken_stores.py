@@ -52,7 +52,6 @@ def sizes_of(case: Case, root: Path) -> dict[str, Any]:
 
 
 def written(name: str) -> dict[tuple[str, int], dict[int, int]]:
-    """Return the physical offset of every message, by queue and queue offset."""
     queues: dict[tuple[str, int], dict[int, int]] = {}
     rows = goldens.lines(name, "expected")
     if name in goldens.CRASHED:  # the real store lost some when it was read back

@@ -29,7 +29,6 @@ SIZES = store_sizes(1 << 20, 2000, 100, 400)
 
 
 def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str]) -> None:
-    """Write the table of topics that a broker of such a store has."""
     table = {
         topic: {
             "topicName": topic, "perm": 6, "order": False, "topicFilterType": "SINGLE_TAG",

@@ -21,7 +21,6 @@ ROOMS = ["r1", "r2", "r3", "räume"]
 
 
 def case(dice: random.Random) -> tuple[list[MessageQueue], list[str]]:
-    """Return queues and clients, whose names have a room; sorted as Java sorts them."""
     brokers = dice.sample([f"{room}@b{number}" for room in ROOMS for number in range(3)], 3)
     queues = [
         MessageQueue("Topic", broker, queue_id)

@@ -91,7 +91,6 @@ class RealFilters:
         return list(self._mapped(compiled, texts).toArray())
 
     def contexts(self, rows: Sequence[Mapping[str, str]]) -> Any:
-        """Return what expressions are evaluated against, a java.util.List."""
         context = self._rocketmq.broker.filter.MessageEvaluationContext
         found = self._java.util.ArrayList()
         for row in rows:

@@ -146,7 +146,6 @@ class Query:
 
 @contextmanager
 def victim(home: Path) -> Iterator[Callable[[], RocketMQ]]:
-    """Return a function that starts a JVM with RocketMQ to be killed; the last one is closed."""
     started: list[RocketMQ] = []
 
     def start() -> RocketMQ:

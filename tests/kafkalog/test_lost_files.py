@@ -17,7 +17,6 @@ BEGAN = "the log begins at 10, and {} says that it began at {}: its first segmen
 
 @pytest.fixture
 def folder(folder: Path) -> Path:
-    """Return a partition folder with the offsets 0 to 30 in three segments."""
     for base in (0, 10, 20):
         build.write_segment(folder, base, *(build.batch(base + n, [b"v"]) for n in range(10)))
     return folder

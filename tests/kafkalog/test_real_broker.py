@@ -77,7 +77,6 @@ def client(*words: str) -> list[Line]:
 
 
 def read(log_dir: Path, topic: str) -> list[Line]:
-    """Return what kafkalog reads of a topic, in the form of the clients' answers."""
     found: list[Line] = []
     with kafkalog.open(log_dir) as logs:
         for level in LEVELS:

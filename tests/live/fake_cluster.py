@@ -62,8 +62,6 @@ class FakeNames(FakeServer):
 
 @dataclass
 class Stored:
-    """A record of a queue, and the places of its messages."""
-
     place: int
     record: bytes
     physical_offset: int

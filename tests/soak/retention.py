@@ -31,7 +31,6 @@ def delete_oldest(root: Path, n_segments: int) -> None:
 
 
 def last_physical_offset(file: Path) -> int:
-    """Return the physical offset that the last unit of a full queue file names."""
     with file.open("rb") as opened:
         opened.seek(-_UNIT.size, 2)
         physical_offset: int = _UNIT.unpack(opened.read(_UNIT.size))[0]
@@ -39,7 +38,6 @@ def last_physical_offset(file: Path) -> int:
 
 
 def end_of_index_file(file: Path) -> int:
-    """Return the physical offset of the last record that an index file has items of."""
     with file.open("rb") as opened:
         opened.seek(_END_PHYSICAL_OFFSET_POSITION)
         end: int = _END_PHYSICAL_OFFSET.unpack(opened.read(_END_PHYSICAL_OFFSET.size))[0]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,21 +88,12 @@ def usage_of(pid: int) -> Usage | None:
 
 
 def descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    result: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        result += below
-        waiting += below
-    return result
+    found: list[int] = []
+    for file in (_PROC / str(pid) / "task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in map(int, file.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
 
 
 class Soak:
@@ -117,7 +108,6 @@ class Soak:
         return time.monotonic() - self.started
 
     def add(self, quantity: str, value: float) -> None:
-        """Note a value. A quantity ends with its unit."""
         self.seen.setdefault(quantity, []).append((self.seconds, value))
 
     def quarters(self, quantity: str) -> list[float]:
@@ -171,7 +161,6 @@ def spark_session() -> SparkSession:
 
 
 def start(spark: SparkSession, source: Path, sink: Path, checkpoint: Path) -> StreamingQuery:
-    """Start the copy of a store, with triggers one after the other."""
     frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
     writer = frame.load(str(source)).writeStream.format("rmqstore").options(**SIZES)
     return writer.option("checkpointLocation", str(checkpoint)).start(str(sink))
@@ -184,7 +173,6 @@ def add_process(soak: Soak, name: str, pid: int) -> None:
 
 
 def add_largest(soak: Soak, name: str, group: list[Usage]) -> None:
-    """Note what the processes of a group hold at most."""
     soak.add(f"{name}, anonymous MB", max(usage.anonymous_bytes for usage in group) / MB)
     soak.add(f"{name}, open files", max(usage.n_open_files for usage in group))
     soak.add(f"{name}, maps", max(usage.n_maps for usage in group))
@@ -205,7 +193,6 @@ def add_spark(soak: Soak, pid: int) -> float:
 
 
 def add_folders(soak: Soak, folder: Path) -> None:
-    """Note how much lies in the folders that a stream and a sink keep."""
     for name, path in {
         "checkpoint": folder / "checkpoint",
         "sink's own folder": folder / "sink" / ".rmqstore",
@@ -234,7 +221,6 @@ class Triggers:
         self.n = 0
 
     def add(self, soak: Soak, cpu_seconds: float) -> None:
-        """Note the triggers since the last call."""
         new = [
             progress
             for progress in self._query.recentProgress
@@ -260,7 +246,6 @@ def heap_bytes(spark: SparkSession) -> int:
 
 
 def run(seconds: float, folder: Path) -> list[str]:
-    """Run the copy for some time; return what grew."""
     source, sink, output = folder / "source", folder / "sink", folder / "writer.log"
     spark = spark_session()
     copied = CopiedMessages(sink, N_SEGMENTS // 2)

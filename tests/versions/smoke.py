@@ -140,7 +140,6 @@ class Smoke:
         return self.spark.read.format("rmqstore").options(**options).load(str(path))
 
     def rows(self, n_rows: int) -> DataFrame:
-        """Return messages of two topics, with all that a row may bring."""
         rows = [
             (f"T{number % 2}", f"body {number}".encode(), "tag", {"k": "v"}, BORN[number % 2])
             for number in range(n_rows)
@@ -152,7 +151,6 @@ class Smoke:
         return self.spark.createDataFrame(rows, schema)
 
     def check(self, root: Path, n_rows: int) -> None:
-        """See that a store holds rows as :meth:`rows` makes them."""
         with rmqstore.open(root) as store:
             table = store.scan().read_all()
         assert table.num_rows == n_rows

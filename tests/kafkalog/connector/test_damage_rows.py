@@ -31,7 +31,6 @@ def given_options(log_dir: Path, options: dict[str, str]) -> dict[str, str]:
 
 
 def rows(log_dir: Path, plan: int | None, **options: str) -> list[Row]:
-    """Return offsets and reasons, in the order of the tasks."""
     given = given_options(log_dir, options)
     if plan is not None:
         given["maxRecordsPerPartition"] = str(plan)

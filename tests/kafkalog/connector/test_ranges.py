@@ -27,7 +27,6 @@ def sizes(ranges: list[OffsetRange]) -> list[int]:
 
 
 def require_whole(ranges: list[OffsetRange], parts: list[OffsetRange]) -> None:
-    """Require that parts follow each other without a gap and have all bytes."""
     for whole in ranges:
         own = [part for part in parts if part.partition == whole.partition]
         assert (own[0].start, own[-1].end) == (whole.start, whole.end)

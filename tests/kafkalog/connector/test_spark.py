@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812 - the usual name
-)
+from pyspark.sql import DataFrame, SparkSession
 
 import kafka_logs as golden
 from pyspark_rmqstore.schema import kafka_schema
@@ -36,21 +31,6 @@ def test_every_record_is_as_a_consumer_got_it(
     read = load(spark, kafka_store("txn"), subscribePattern=".*", includeHeaders="true")
     found = read.coalesce(1).sortWithinPartitions("topic", "partition", "offset")
     assert_df_equality(found, key)
-
-
-def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: golden.Golden) -> None:
-    reader = spark.read.format("kafkalog").schema("topic STRING, offset LONG, timestamp TIMESTAMP")
-    read = reader.options(subscribe="Tx", minPartitions=9).load(str(kafka_store("txn")))
-    assert read.columns == ["topic", "offset", "timestamp"]
-    rows = read.select("timestamp", "offset", F.spark_partition_id().alias("task")).toArrow()
-    assert len(set(rows["task"].to_pylist())) == 9
-    expected = Counter(
-        (row["timestamp"], row["offset"])
-        for row in golden.source_rows("txn")
-        if row["topic"] == "Tx"
-    )
-    found = zip(rows["timestamp"].to_pylist(), rows["offset"].to_pylist(), strict=True)
-    assert Counter(found) == expected
 
 
 def test_a_stream_gives_each_record_once_and_takes_up_new_partitions(

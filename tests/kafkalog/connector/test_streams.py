@@ -41,8 +41,6 @@ Run = Callable[..., list[str]]
 
 @pytest.fixture
 def run(engine: Engine, log_dir: Path) -> Run:
-    """Return a function that runs a query to its end and returns the values that it gave."""
-
     def start(checkpoint: Path, **options: Any) -> list[str]:
         reader = engine.readStream.format("kafkalog")
         for name, value in {"subscribePattern": ".*", **options}.items():
