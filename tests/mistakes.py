@@ -363,7 +363,7 @@ MISTAKES: Final = (
         """    finally:
         path.replace(target)""",
         "an export that fails leaves a file that looks complete",
-        "test_exchange.py",
+        "cli/test_damage.py",
     ),
     Mistake(
         "store/rmqstore/copying/copier.py",
