@@ -137,6 +137,14 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     return table
 
 
+def holds_table(storage: Storage, path: Path) -> bool:
+    """Return whether a broker's JSON file is there and neither empty nor damaged."""
+    try:
+        return _load(storage, path) is not None
+    except CorruptConfigError:
+        return False
+
+
 def is_table(content: bytes) -> bool:
     """Return whether bytes are the whole content of a broker's JSON file, which may be empty."""
     try:

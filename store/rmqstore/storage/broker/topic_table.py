@@ -15,8 +15,8 @@ from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
     MAX_TABLE_BYTES,
     QUEUE_TYPE,
+    holds_table,
     integer,
-    is_table,
     load_table,
     part_of,
 )
@@ -162,8 +162,7 @@ def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
     version = content.setdefault(_VERSION, {"counter": 0, "stateVersion": 0, "timestamp": 0})
     version["counter"] = integer(version.get("counter", 0)) + 1
     disk.make_folder(paths.config)
-    if paths.storage.exists(paths.topics_json):
+    if holds_table(paths.storage, paths.topics_json):
         old = read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES)
-        if old.strip() and is_table(old):
-            disk.replace(_backup(paths), old)
+        disk.replace(_backup(paths), old)
     disk.replace(paths.topics_json, _encoded(content))
