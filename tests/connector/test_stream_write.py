@@ -287,15 +287,13 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
         assert len(bodies) in (6 * N_ROWS, 8 * N_ROWS), f"cut {at}: a part of the batch shows"
         driver.run(3)
         driver.run(4)
-        assert by_queue(root) == expected(5), f"cut {at}"
-        require_valid(root, f"cut {at}")
-        assert not (root / ".rmqstore" / "staging").exists()
+        require(root, 5, f"cut {at}")
         shutil.rmtree(root)
 
 
-def require(root: Path, n_batches: int) -> None:
-    assert by_queue(root) == expected(n_batches)
-    require_valid(root)
+def require(root: Path, n_batches: int, where: str = "") -> None:
+    assert by_queue(root) == expected(n_batches), where
+    require_valid(root, where)
     assert not (root / ".rmqstore" / "staging").exists()
 
 
