@@ -31,15 +31,12 @@ def test_a_task_that_does_not_see_the_store_names_its_host(
         frame.count()
 
 
-def test_rows_are_not_staged_where_the_driver_made_no_folder(tmp_path: Path) -> None:
+def test_rows_that_are_staged_on_another_host_are_refused_by_its_name(tmp_path: Path) -> None:
     options = parse_write_options({"path": str(tmp_path / "store"), "topic": "T"})
     sink = StoreSink(StructType().add("body", BinaryType()), options, patience=1)
     folder = staging.job_folder(options.path, "job")
     with pytest.raises(StoreStateError, match=f"a task on host {socket.gethostname()}"):
         sink.stage(iter(()), folder)
-    assert not (tmp_path / "store").exists()
-
-
-def test_rows_that_another_host_staged_are_missed_by_the_name_of_that_host(tmp_path: Path) -> None:
+    assert not (tmp_path / "store").exists(), "the driver made no folder"
     with pytest.raises(StoreStateError, match="a task on host worker-7 has staged rows"):
         require_staged(str(tmp_path / "part-0-0-x"), "worker-7")

@@ -265,14 +265,11 @@ def test_a_look_up_is_cut_into_tasks(
         assert offsets(collect(frame)) == expected
 
 
-def test_ids_are_looked_up(golden: Golden) -> None:
+def test_ids_are_looked_up_and_filters_meet_a_look_up(golden: Golden) -> None:
     some = goldens.lines("basic", "expected")[::97]
     ids = json.dumps([row["msgId"] for row in some])
     found = collect(golden.load("basic", msgId=ids, includeSystemTopics="true"))
     assert offsets(found) == {row["physicalOffset"] for row in some}
-
-
-def test_filters_meet_a_look_up(golden: Golden) -> None:
     frame = golden.load("basic", msgKey="order-25", includeSystemTopics="true")
     every = in_log_order(collect(frame))
     filters = EqualTo(("topic",), "TopicA"), GreaterThan(("queueId",), 0)

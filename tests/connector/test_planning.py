@@ -186,16 +186,15 @@ def test_asking_for_far_more_tasks_than_messages_gives_each_message_its_own() ->
     one = SampledSlice(QueueSlice("T", 0, 5, 8), [Sample(5, 0, 100.0), Sample(7, 200, 100.0)])
     tasks = plan_queues([one], Limits(UNLIMITED, min_partitions=10**12))
     assert tasks == [(one.queue_slice._replace(start=at, end=at + 1),) for at in (5, 6, 7)]
-
-
-def test_without_need_there_is_one_task() -> None:
-    queues = make_log(np.random.default_rng(1), 10, 500)
-    tasks = plan_queues([queue.sampled(4) for queue in queues], Limits(UNLIMITED))
-    assert [set(task) for task in tasks] == [{queue.queue_slice for queue in queues}]
+    assert plan_queues([one], Limits(UNLIMITED)) == [(one.queue_slice,)], "without need it is whole"
 
 
 @pytest.mark.parametrize("limits", [Limits(1), Limits(100, 1, 1), Limits(100, None, 8)], ids=str)
-def test_empty_ranges_are_dropped(limits: Limits) -> None:
+def test_what_is_empty_gives_no_task(limits: Limits) -> None:
+    nothing = Read("store", 0, 0)
+    assert plan_tasks([], limits) == plan_tasks([nothing, nothing], limits) == []
+    for headers in ([], [0], [7], [0, 7, 9]):
+        assert cut_at_headers(LogSlice(7, 7, is_closed=True), headers, limits) == []
     empty = [SampledSlice(QueueSlice("T", 0, 5, 5), []), SampledSlice(QueueSlice("T", 1, 9, 3), [])]
     assert plan_queues([], limits) == []
     assert plan_queues(empty, limits) == []
@@ -363,11 +362,6 @@ def test_the_log_is_cut_into_the_requested_number_of_slices(n_tasks: int) -> Non
     assert max(log_slice.end - log_slice.start for log_slice in log_slices) <= 1_000_000 // n_tasks
 
 
-@pytest.mark.parametrize("headers", [[], [0], [7], [0, 7, 9]], ids=str)
-def test_an_empty_log_gives_no_task(headers: list[int]) -> None:
-    assert cut_at_headers(LogSlice(7, 7, is_closed=True), headers, Limits(1, None, 4)) == []
-
-
 def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:
     """The example of ``_cuts``: 50 bytes up to offset 50, then 3 per byte up to 100."""
     sparse = SampledSlice(QueueSlice("A", 0, 0, 100), [Sample(0, 0, 1.0), Sample(99, 99, 1.0)])
@@ -474,12 +468,6 @@ def test_what_cannot_be_counted_is_not_packed_if_records_are_limited() -> None:
     reads = [Read(f"store-{number}", 100, 5, is_counted=False) for number in range(3)]
     assert len(plan_tasks(reads, Limits(128 << 20, max_records=100))) == 3
     assert len(plan_tasks(reads, Limits(128 << 20))) == 1
-
-
-def test_nothing_to_read_gives_no_task() -> None:
-    assert plan_tasks([], Limits(1, 1, 1)) == []
-    nothing = Read("store", 0, 0)
-    assert plan_tasks([nothing, nothing], Limits(1, 1, 7)) == []
 
 
 def test_parts_of_the_log_that_lie_apart_share_a_task() -> None:

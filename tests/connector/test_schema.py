@@ -179,13 +179,10 @@ def test_the_column_of_corrupt_records_comes_anywhere_but_only_in_mode_permissiv
         one("why", BinaryType(), mode="PERMISSIVE", **given)
 
 
-@pytest.mark.parametrize("columns", ["body", "body,topic,tags", "body,keys"])
-def test_columns_and_a_schema_that_disagree_are_refused(columns: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(columns.replace(",", ", "))):
-        arrow_schema(struct(body=BinaryType(), topic=StringType()), options(columns=columns))
-
-
-def test_columns_and_a_schema_that_agree_are_fine() -> None:
+def test_columns_and_a_schema_must_agree() -> None:
+    for columns in ("body", "body,topic,tags", "body,keys"):
+        with pytest.raises(OptionError, match=re.escape(columns.replace(",", ", "))):
+            arrow_schema(struct(body=BinaryType(), topic=StringType()), options(columns=columns))
     schema = struct(topic=StringType(), body=StringType(), _corrupt_record=StringType())
     given = options(columns="body,topic", mode="PERMISSIVE")
     assert arrow_schema(schema, given).names == schema.names

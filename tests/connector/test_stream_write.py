@@ -251,12 +251,6 @@ def expected(n_batches: int) -> dict[tuple[str, int], list[bytes]]:
     }
 
 
-def commit_changes(root: Path) -> int:
-    disk = FaultyDisk()
-    Driver(root).run(3, disk)
-    return disk.n_changes
-
-
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
     """Return a store with three batches in it; number 3 rolls over the ends of all files."""
@@ -273,7 +267,9 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
     begun: Path, tmp_path: Path, step: int, *, power: bool
 ) -> None:
     counted = Path(shutil.copytree(begun, tmp_path / "count"))
-    n_changes = commit_changes(counted)
+    counting = FaultyDisk()
+    Driver(counted).run(3, counting)
+    n_changes = counting.n_changes
     assert n_changes > 20
     for folder in ("commitlog", "consumequeue/T/0", "index"):
         files = [len(list((root / folder).iterdir())) for root in (begun, counted)]
@@ -287,15 +283,13 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
         assert len(bodies) in (6 * N_ROWS, 8 * N_ROWS), f"cut {at}: a part of the batch shows"
         driver.run(3)
         driver.run(4)
-        assert by_queue(root) == expected(5), f"cut {at}"
-        require_valid(root, f"cut {at}")
-        assert not (root / ".rmqstore" / "staging").exists()
+        require(root, 5, f"cut {at}")
         shutil.rmtree(root)
 
 
-def require(root: Path, n_batches: int) -> None:
-    assert by_queue(root) == expected(n_batches)
-    require_valid(root)
+def require(root: Path, n_batches: int, where: str = "") -> None:
+    assert by_queue(root) == expected(n_batches), where
+    require_valid(root, where)
     assert not (root / ".rmqstore" / "staging").exists()
 
 

@@ -28,11 +28,6 @@ CREATED = {
 }  # fmt: skip
 
 
-def test_only_what_was_explicit_counts_of_the_properties_of_a_table() -> None:
-    assert user_options(CREATED) == {"tags": "a", "path": "file:/s"}
-    assert user_options({"Tags": "a", "owner": "x"}) == {"Tags": "a", "owner": "x"}
-
-
 @pytest.mark.parametrize("name", ["subscribes", "owners", "colour"])
 def test_an_unknown_option_of_a_table_is_refused_by_name(name: str) -> None:
     with pytest.raises(OptionError, match=f"unknown option '{name}'"):
@@ -41,7 +36,9 @@ def test_an_unknown_option_of_a_table_is_refused_by_name(name: str) -> None:
         RmqStoreDataSource({"path": "/s", "subscribes": "1"}).schema()
 
 
-def test_a_schema_keeps_the_options_of_a_table_alone() -> None:
+def test_a_schema_keeps_the_explicit_options_of_a_table_alone() -> None:
+    assert user_options(CREATED) == {"tags": "a", "path": "file:/s"}
+    assert user_options({"Tags": "a", "owner": "x"}) == {"Tags": "a", "owner": "x"}
     kept = RmqStoreDataSource(CREATED).schema()
     assert options_of_read({}, kept) == {"tags": "a", "path": "file:/s"}
     assert options_of_read({"Tags": "b", "mode": "FAILFAST"}, kept) == {

@@ -123,8 +123,8 @@ def cut_files(root: Path, durable: Durable, dice: random.Random) -> None:
             else:
                 clear_pages(file, max(durable.log_end - start, 0), size, dice)
     share = dice.choice([0.0, 0.3, 1.0])
-    for key, units_end in durable.queue_ends.items():
-        for start, path in files_of(queue_folder(root, key)):
+    for (topic, queue_id), units_end in durable.queue_ends.items():
+        for start, path in files_of(root / "consumequeue" / topic / str(queue_id)):
             if dice.random() < share:
                 with path.open("r+b") as file:
                     clear_pages(file, max(units_end * 20 - start, 0), path.stat().st_size, dice)
@@ -149,10 +149,6 @@ def files_of(folder: Path) -> list[tuple[int, Path]]:
         if folder.exists()
         else []
     )
-
-
-def queue_folder(root: Path, key: Queue) -> Path:
-    return root / "consumequeue" / key[0] / str(key[1])
 
 
 def written_end(folder: Path) -> int:

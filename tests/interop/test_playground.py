@@ -23,11 +23,6 @@ PROGRAM = [sys.executable, str(EXAMPLES / "playground.py")]
 SECONDS = 240  # after which it ends by itself
 
 
-def children_of(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
-    return [int(child) for child in text.split()]
-
-
 def groups_lag(root: Path) -> dict[str, int]:
     with rmqstore.open(root) as store:
         rows = store.view("groups", columns="consumerGroup,topic,lag").to_arrow().to_pylist()
@@ -55,7 +50,8 @@ def test_the_playground_is_open_until_ctrl_c(tmp_path: Path) -> None:
             root = Path(re.search(r"rmqstore stat (\S+)", shown)[1])
             address = re.search(r"rocketmq://127\.0\.0\.1:\d+", shown)[0]
             assert not address.endswith(":9876")
-            (jvm,) = children_of(playground.pid)
+            children = Path(f"/proc/{playground.pid}/task/{playground.pid}/children")
+            (jvm,) = children.read_text(encoding="utf-8").split()
             _require_messages(root, address)
         finally:
             os.killpg(playground.pid, signal.SIGINT)  # as a terminal does

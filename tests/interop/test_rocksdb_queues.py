@@ -138,16 +138,14 @@ def test_a_stream_beside_a_store_that_is_flushed_all_the_time(
     with rocketmq_55.open(root, **SIZES) as real:
         with Appender(real, N_AT_ONCE) as appender:
             query = start(spark, root, folder, startingOffsets="earliest")
-            while len(batches_with_rows(query)) < 5 or appender.done < 300:
+            n_batches = 0
+            while n_batches < 5 or appender.done < 300:
+                n_batches = sum(bool(one.numInputRows) for one in query.recentProgress)
                 appender.check()
                 assert query.isActive, query.exception()
                 time.sleep(0.2)
         wait_for(query, messages_of(appender.done), spark, folder)
         query.stop()
-
-
-def batches_with_rows(query: StreamingQuery) -> list[int]:
-    return [one.batchId for one in query.recentProgress if one.numInputRows]
 
 
 class Appender(BackgroundWork):

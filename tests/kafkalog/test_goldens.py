@@ -32,12 +32,11 @@ def partitions(brokers: list[kafkalog.LogDirs]) -> list[kafkalog.Partition]:
     return [partition for broker in brokers for partition in broker.partitions.values()]
 
 
-def test_the_partitions_are_those_of_the_key(name: str, brokers: list[kafkalog.LogDirs]) -> None:
+def test_partitions_and_their_bounds(
+    name: str, brokers: list[kafkalog.LogDirs], partitions: list[kafkalog.Partition]
+) -> None:
     assert {key for broker in brokers for key in broker.partitions} == set(golden.bounds(name))
     assert not any(broker.missing for broker in brokers)
-
-
-def test_bounds(name: str, partitions: list[kafkalog.Partition]) -> None:
     for partition in partitions:
         key = golden.bounds(name)[partition.topic, partition.partition]
         assert partition.start_offset == key["beginningOffset"], partition

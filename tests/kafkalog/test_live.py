@@ -78,16 +78,11 @@ def test_a_half_written_batch_ends_the_log_for_now(folder: Path) -> None:
         assert opened(folder).scan().count() == 20
 
 
-def test_the_last_segment_grows_during_a_scan(folder: Path) -> None:
-    first, batches = begun(opened(folder))
-    append(folder, build.batch(20, [b"20"]))
-    write(folder, 21)
-    assert first + rest(batches) == list(range(20))
-
-
-def test_a_segment_that_is_deleted_is_read_to_its_end(folder: Path) -> None:
+def test_the_last_segment_grows_and_the_first_is_deleted_during_a_scan(folder: Path) -> None:
     first, batches = begun(opened(folder))
     segment(folder, 0).rename(f"{segment(folder, 0)}.deleted")
+    append(folder, build.batch(20, [b"20"]))
+    write(folder, 21)
     assert first + rest(batches) == list(range(20))
 
 

@@ -51,9 +51,14 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_and_files_that_are_missing(tmp_path: Path) -> None:
     path = write(tmp_path / "c", "0\n2\na.b 0 12\n-c 3 9223372036854775807\n")
     assert read_offset_checkpoint(LOCAL, path) == {("a.b", 0): 12, ("-c", 3): (1 << 63) - 1}
+    missing = str(tmp_path / "missing")
+    assert read_offset_checkpoint(LOCAL, missing) == {}
+    assert read_leader_epochs(LOCAL, missing) == []
+    for path in (missing, str(tmp_path)):  # a folder
+        assert read_topic_id(LOCAL, path) is None
 
 
 NO_NUMBERS = ("9" * 23, "9223372036854775808", "1_0", "\u0661", "-", "0x1")  # to Java
@@ -70,14 +75,6 @@ NO_NUMBERS = ("9" * 23, "9223372036854775808", "1_0", "\u0661", "-", "0x1")  # t
 def test_an_invalid_checkpoint_is_empty(tmp_path: Path, text: str) -> None:
     assert read_offset_checkpoint(LOCAL, write(tmp_path / "c", text)) == {}
     assert read_leader_epochs(LOCAL, write(tmp_path / "c", text)) == []
-
-
-def test_files_that_are_missing(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    assert read_offset_checkpoint(LOCAL, missing) == {}
-    assert read_leader_epochs(LOCAL, missing) == []
-    assert read_topic_id(LOCAL, missing) is None
-    assert read_topic_id(LOCAL, str(tmp_path)) is None  # a folder
 
 
 def test_leader_epochs_and_topic_id(tmp_path: Path, folder: Path) -> None:

@@ -55,12 +55,6 @@ def test_scans_have_the_same_members() -> None:
     assert of_logs == of_stores
 
 
-def test_topics_are_a_method(logs: kafkalog.LogDirs) -> None:
-    topics = logs.topics()
-    assert topics == ["__consumer_offsets", "t", "u"]
-    assert type(topics) is list
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

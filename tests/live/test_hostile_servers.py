@@ -131,13 +131,10 @@ def test_a_read_goes_on_after_broken_answers_without_loss_or_repetition(
     assert n_broken > 0
 
 
-def test_an_answer_that_comes_twice_counts_once(fake: FakeCluster) -> None:
+def test_an_answer_that_comes_twice_counts_once_also_after_a_broker_closed_an_idle_connection(
+    fake: FakeCluster,
+) -> None:
     fake.brokers["a"].mangle = lambda request, frame: frame * (1 + (request.code == 11))
-    with opened(fake) as cluster:
-        assert offsets(cluster) == list(range(N))
-
-
-def test_a_connection_that_a_broker_closed_as_idle_is_made_again(fake: FakeCluster) -> None:
     with opened(fake) as cluster:
         for _ in range(3):
             assert offsets(cluster) == list(range(N))

@@ -93,13 +93,10 @@ def test_a_topic_of_a_record_leads_to_no_other_folder() -> None:
         assert platforms.can_name_file(name), name
 
 
-def test_local_uris_and_patterns_may_name_a_drive() -> None:
-    assert local_path("file:///C:/stores/a%20b") == "C:/stores/a b"
-    assert local_path("file:///srv/store") == "/srv/store"
-    assert platforms.with_slashes("C:\\stores\\*") == "C:/stores/*"
-
-
-def test_a_uri_keeps_its_slashes() -> None:
+def test_local_uris_and_patterns_may_name_a_drive_and_others_keep_their_slashes() -> None:
     name = path_of("s3://bucket/store") / "commitlog"
     assert isinstance(name, UriPath)
     assert str(name) == "s3://bucket/store/commitlog"
+    assert local_path("file:///C:/stores/a%20b") == "C:/stores/a b"
+    assert local_path("file:///srv/store") == "/srv/store"
+    assert platforms.with_slashes("C:\\stores\\*") == "C:/stores/*"

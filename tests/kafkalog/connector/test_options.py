@@ -67,6 +67,11 @@ def test_a_choice_of_partitions_that_exist() -> None:
     assert Choice(pattern="b").of(known) == [("ab", 0), ("b", 0)]  # as Spark, anywhere in a name
     assert Choice(pattern="^[a-z]$").of(known) == [("a", 0), ("a", 1), ("b", 0)]
     assert Choice(partitions=frozenset({TopicPartition("a", 1)})).of(known) == [("a", 1)]
+    own = TopicPartition("__consumer_offsets", 0)  # which no pattern finds
+    assert Choice(pattern=".*").of([own, *known]) == sorted(known)
+    assert Choice(pattern="offsets").of([own]) == []
+    for named in (Choice(topics=(own.topic,)), Choice(partitions=frozenset([own]))):
+        assert named.of([own, *known]) == [own]
 
 
 @pytest.mark.parametrize(
@@ -210,11 +215,3 @@ def test_a_column_says_what_is_damaged_if_asked_for() -> None:
             require_columns(odd, columns)
     with pytest.raises(OptionError, match="why string is not one of the columns"):
         require_columns(schema, parse_column_options({}))
-
-
-def test_a_pattern_finds_no_topic_of_kafkas_own() -> None:
-    known = [TopicPartition(topic, 0) for topic in ("__consumer_offsets", "a", "_b")]
-    assert [key.topic for key in Choice(pattern=".*").of(known)] == ["_b", "a"]
-    assert Choice(pattern="offsets").of(known) == []
-    assert Choice(topics=("__consumer_offsets",)).of(known) == known[:1]
-    assert Choice(partitions=frozenset(known[:1])).of(known) == known[:1]

@@ -233,7 +233,12 @@ def test_a_topic_that_was_made_again_with_other_partitions(
     assert run(checkpoint, failOnDataLoss="false") == made("a-0", 4, time=3)
 
 
-def test_a_checkpoint_without_identities_goes_on(run: Run, log_dir: Path, checkpoint: Path) -> None:
+def test_a_checkpoint_without_identities_goes_on_and_one_of_a_later_release_is_refused(
+    run: Run, log_dir: Path, checkpoint: Path
+) -> None:
+    later = {"a": {"0": 1}, "#identity": {"version": 2}}
+    with pytest.raises(UnsupportedFeatureError, match="offsets of version 2"):
+        StreamOffset.of_json(later)
     make(log_dir, "a-0", 20, IDS[0], time=1)
     make(log_dir, "b-0", 20, None, time=1)
     run(checkpoint, startingOffsets="earliest")
@@ -267,12 +272,6 @@ def test_a_compaction_and_a_cut_are_no_new_topic(run: Run, log_dir: Path, checkp
     assert run(checkpoint, failOnDataLoss="false") == []
     golden.write_segment(folder, 0, first, golden.batch(3, [b"again"], time=golden.TIME + 20))
     assert run(checkpoint) == ["again"]
-
-
-def test_a_checkpoint_of_a_later_release_is_refused() -> None:
-    later = {"a": {"0": 1}, "#identity": {"version": 2}}
-    with pytest.raises(UnsupportedFeatureError, match="offsets of version 2"):
-        StreamOffset.of_json(later)
 
 
 @pytest.fixture
