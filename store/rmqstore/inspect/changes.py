@@ -24,7 +24,7 @@ from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.store.opening import is_store, new_root, open_for
+from rmqstore.store.opening import is_store, new_root, open_for, require_appendable
 from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
@@ -57,6 +57,7 @@ def planned_rebuild(
         StoreStateError: times of delivery follow a table of levels that nothing shows, or files
             are missing whose sizes nothing shows.
     """
+    require_appendable(path)
     paths = find_store(path, **folders)
     plan = plan_of(paths, truncate=truncate, broker_stopped=broker_stopped)
     # Queues that only records of the log name count too. Damage hides how many there will be. The

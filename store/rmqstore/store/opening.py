@@ -186,7 +186,7 @@ def open_for(
             "that it matches, which are read as one"
         )
     if mode != "r":
-        _require_appendable(path, mode, given["tiered"])
+        require_appendable(path, mode, given["tiered"])
     if storage is LOCAL:
         path, storage = locate(path, storage_options, given["filesystem"])
     if mode == "r":
@@ -210,7 +210,9 @@ def open_for(
     )
 
 
-def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str] | None) -> None:
+def require_appendable(
+    path: AnyPath, mode: str = "a", tiered: str | os.PathLike[str] | None = None
+) -> None:
     """Refuse what a store cannot be opened with to append to it.
 
     Raises:
