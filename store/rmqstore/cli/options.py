@@ -15,7 +15,6 @@ import click
 from rmqstore.cli.parameters import (
     Named,
     NewFile,
-    QueueOffset,
     StoreFolder,
     complete_groups,
     complete_topics,
@@ -25,6 +24,7 @@ from rmqstore.cli.parameters import (
     keep_pairs,
     key_values,
     negated,
+    queue_offset,
 )
 from rmqstore.exchange.bodies import FORMS
 from rmqstore.exchange.files import FORMATS, INPUT_FORMATS
@@ -176,7 +176,7 @@ FLAGS: Final[dict[str, Flag]] = {
     ),
     "offset": Flag(
         "-o --offset", "from this queue offset on (with -t and -i, without -b)",
-        argument="starting_offsets", type=QueueOffset(),
+        argument="starting_offsets", type=queue_offset, metavar="INTEGER",
     ),
     "least_offset": Flag("-o --offset", "from this queue offset on", type=click.IntRange(min=0)),
     "starting_timestamp": Flag("-b --begin", more=TIMES, metavar="TIME"),

@@ -156,24 +156,15 @@ class NewFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-class QueueOffset(click.types.IntParamType):
-    """A queue offset, for which some take ``-o``."""
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Return the number."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(
-                f"{value!r} is not a queue offset, which -o means here: dump writes to the file "
-                "that --output names, and export to TARGET, as in rmqstore export PATH TARGET",
-                param, ctx,
-            )  # fmt: skip
+def queue_offset(text: str) -> int:
+    """Return the queue offset that a text is, and say what else ``-o`` may have been meant for."""
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a queue offset, which -o means here: dump writes to the file that "
+            "--output names, and export to TARGET, as in rmqstore export PATH TARGET"
+        ) from None
 
 
 def negated(_context: click.Context, _option: click.Parameter, value: bool) -> bool:

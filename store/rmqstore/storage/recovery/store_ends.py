@@ -25,6 +25,7 @@ from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import (
+    NOT_CLOSED,
     OPEN,
     STATES,
     BrokerRun,
@@ -220,7 +221,7 @@ class StoreEnds:
 
         Source: IndexService.java#load.
         """
-        if not self._paths.has_abort or self._paths.storage.is_locked(self._paths.lock):
+        if state_of(self._paths) != NOT_CLOSED:
             return FOREVER  # the store was closed, or its broker runs: all writes can be read
         return read_checkpoint(self._paths).index_msg_timestamp
 
