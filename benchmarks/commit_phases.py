@@ -26,7 +26,6 @@ SEAMS = (
     ("write the log", "rmqstore.storage.log.appender:LogAppend.write"),
     ("write the log", "rmqstore.storage.log.appender:LogAppend.commit"),
     ("queues", "rmqstore.storage.queue.appender:QueueAppender.append"),
-    ("queues", "rmqstore.storage.queue.appender:QueueAppender.finish"),
     ("index", "rmqstore.storage.index_appender:IndexAppender.add"),
     ("index", "rmqstore.storage.index_appender:IndexAppender.flush"),
     ("fsync", "rmqstore.storage.files.disk:Disk.flush"),

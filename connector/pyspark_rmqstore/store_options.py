@@ -172,11 +172,12 @@ def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str)
 
 def absolute_path(path: str) -> str:
     """Return an absolute local path, which a ``file:`` URI may name; refuse other URIs."""
+    absolute = made_absolute(path)  # which refuses the address of a server with what to write
     if _SCHEME.match(os.fspath(local_path(path))):
         raise UnsupportedFeatureError(
             f"path {path!r}: only local files are supported, by a path or as file:///…"
         )
-    return made_absolute(path)
+    return absolute
 
 
 def store_path(path: str) -> str:

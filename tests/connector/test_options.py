@@ -252,6 +252,11 @@ def test_uris_that_name_no_local_path_are_refused(uri: str, text: str) -> None:
         paths(uri)
 
 
+def test_the_address_of_a_server_is_no_path() -> None:
+    with pytest.raises(OptionError, match="are read as rocketmq://ns1:9876"):
+        paths("ns1:9876")
+
+
 @pytest.mark.parametrize(
     ("path", "table", "names"),
     [

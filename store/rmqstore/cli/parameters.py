@@ -105,12 +105,7 @@ class StoreFolder(click.Path):
         self._is_local = is_local
         self._takes_patterns = takes_patterns
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Return the path."""
         if is_live(value):
             if ctx is not None and ctx.command.name in _OF_BROKERS:
@@ -141,12 +136,7 @@ class NewFile(click.Path):
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Return the path."""
         if is_folder(LOCAL, value):
             hint = "name a file in it"

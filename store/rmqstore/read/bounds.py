@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from rmqstore.errors import OffsetOutOfRangeError, rendered
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 # Queue offsets by queue and store time, ms, of searches that were made together.
 FoundTimes = Mapping[tuple[QueueKey, int], int]
+_NOTHING_FOUND: Final[FoundTimes] = MappingProxyType({})
 
 
 class SearchByTime(Protocol):
@@ -82,7 +84,11 @@ class BoundResolver:
         return {time for time in times if time is not None}
 
     def bounds(
-        self, topic: str, queue_id: int, span: tuple[int, int], found: FoundTimes
+        self,
+        topic: str,
+        queue_id: int,
+        span: tuple[int, int],
+        found: FoundTimes = _NOTHING_FOUND,
     ) -> tuple[int, int]:
         """Return where the selection starts and ends in a queue.
 
@@ -95,7 +101,13 @@ class BoundResolver:
         start = self.start(topic, queue_id, span, found)
         return start, self._offset(topic, queue_id, span, self._end, found)
 
-    def start(self, topic: str, queue_id: int, span: tuple[int, int], found: FoundTimes) -> int:
+    def start(
+        self,
+        topic: str,
+        queue_id: int,
+        span: tuple[int, int],
+        found: FoundTimes = _NOTHING_FOUND,
+    ) -> int:
         """Return where the selection starts in a queue; see :meth:`bounds`."""
         return self._offset(topic, queue_id, span, self._start, found)
 

@@ -332,7 +332,7 @@ class QueueRanges:
                 yield key, (parts[0].start, parts[-1].end)
 
         for key, span in spans():
-            bounds = resolver.bounds(*key, span, {})
+            bounds = resolver.bounds(*key, span)
             yield from queues.slices_of_parts(key, parts_of.pop(key), bounds, spec)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
@@ -374,7 +374,7 @@ class QueueRanges:
             fail_on_data_loss=fail_on_data_loss,
             tolerant=False,
         )
-        return {key: resolver.start(*key, span, {}) for key, span in spans().items()}
+        return {key: resolver.start(*key, span) for key, span in spans().items()}
 
     def is_confirmed(self, queue_slice: QueueSlice, log_end: int) -> bool:
         """Return whether the log confirms a range's units; see ``unit_checks.is_confirmed``.

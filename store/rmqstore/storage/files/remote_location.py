@@ -386,8 +386,14 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
 
 
 def made_absolute(path: Path) -> str:
-    """Return a local path in the form that means the same in processes of other folders."""
-    return str(pathlib.Path(local_path(path)).expanduser().absolute())
+    """Return a local path in the form that means the same in processes of other folders.
+
+    Raises:
+        OptionError: as :func:`require_path`.
+    """
+    local = pathlib.Path(local_path(path)).expanduser()
+    require_path(local)
+    return str(local.absolute())
 
 
 def local_path(path: Path) -> Path:
