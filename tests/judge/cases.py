@@ -108,10 +108,10 @@ class Origins:
     """The stores that cases begin with, made when they are asked for and kept in a folder.
 
     Args:
-        writer: gives the real RocketMQ 5.3.3, which writes the stores of programs.
+        writer: runs programs; without it only stores that were written before are there.
     """
 
-    def __init__(self, folder: Path, writer: Callable[[], Any] | None = None) -> None:
+    def __init__(self, folder: Path, writer: programs.Writer | None = None) -> None:
         self._folder, self._writer = folder, writer
 
     def __getitem__(self, name: str) -> Origin:
@@ -496,7 +496,7 @@ def _draw_how(
         return f"{path}.bak" if dice.random() < 0.3 else _new_name(path, _size(file), dice)
     if damage in ("cut", "long", "tail", "page", "earlier", "bytes"):
         size = _size(file)
-        return _draw_place(damage, file, size, dice) if 0 < size else None
+        return _draw_place(damage, file, size, dice) if size > 0 else None
     return ""
 
 

@@ -13,15 +13,17 @@ import random
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from interop.lost_pages import Durable, cut_files
-from interop.rocketmq import RealStore, RocketMQ, store_sizes
+from interop.rocketmq import RealStore, RocketMQ, resolve_jars, store_sizes
 
+JARS = Path(__file__).parents[2] / ".rocketmq"
 TOPICS = ("A", "B", "C")
 GROUPS = ("g1", "g2")
 _BEGIN_MS = 1_700_000_000_000
@@ -49,8 +51,7 @@ def draw(dice: random.Random) -> str:
         f"log={dice.choice((16384, 16384, 32768, 65536))}",
         f"units={dice.choice((10, 20, 20, 50))}",
         f"items={dice.choice((40, 160))}",
-        *(["lmq"] if has_lmq else []),
-        *(["ext"] if has_ext else []),
+        *(["with=lmq"] if has_lmq else ["with=ext"] if has_ext else []),
         _step("put", dice),
     ]
     weights = _STEPS | ({"lmq": 5} if has_lmq else {})
@@ -95,22 +96,41 @@ def settings(program: str) -> dict[str, Any]:
     """Return the settings of the broker that runs a program."""
     steps = dict(step.partition("=")[::2] for step in program.split(";"))
     others: dict[str, Any] = {}
-    if "lmq" in steps:
+    if steps.get("with") == "lmq":
         others |= {"enableLmq": True, "enableMultiDispatch": True}
-    if "ext" in steps:
+    if steps.get("with") == "ext":
         others |= {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 2048}
     units, items = int(steps["units"]), int(steps["items"])
     return store_sizes(int(steps["log"]), 20 * units, _SLOTS, items, **others)
 
 
-def written(program: str, folder: Path, writer: Callable[[], RocketMQ] | None) -> Path:
+class Writer:
+    """The real RocketMQ with a clock of ours, which is started when a program is to run."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    @cached_property
+    def real(self) -> RocketMQ:
+        return RocketMQ("5.3.3", resolve_jars("5.3.3", JARS), self._home)
+
+    @cached_property
+    def clock(self) -> Any:
+        return _new_clock(self.real)
+
+    def close(self) -> None:
+        if "real" in vars(self):
+            self.real.close()
+
+
+def written(program: str, folder: Path, writer: Writer | None) -> Path:
     """Return the store of a program, which is written once; beside it lies that of yesterday."""
     root = folder / hashlib.sha256(program.encode()).hexdigest()[:16]
     if not root.exists():
         if writer is None:
             raise FileNotFoundError(f"the store of {program} is not written yet")
         with new_folder(folder) as new, ThreadPoolExecutor(1) as undertaker:
-            _Run(program, new, writer(), undertaker).run()
+            _Run(program, new, writer, undertaker).run()
             (new / "done").rename(root)
     return root / "store"
 
@@ -153,15 +173,15 @@ class _Run:
     """A program that runs: each method is a step of the same name."""
 
     def __init__(
-        self, program: str, folder: Path, real: RocketMQ, undertaker: ThreadPoolExecutor
+        self, program: str, folder: Path, writer: Writer, undertaker: ThreadPoolExecutor
     ) -> None:
         self._seed, *self._steps = program.split(";")
-        self._settings, self._real = settings(program), real
+        self._settings, self._real = settings(program), writer.real
         self._folder, self._undertaker = folder, undertaker
         self._done = folder / "done"
         self._yesterday = self._done / "yesterday"
         self._done.mkdir()
-        self._clock = _new_clock(real)
+        self._clock = writer.clock
         self._now, self._n_stores = _BEGIN_MS, 0
         self._durable, self._durable_time = Durable(0, {}), 0
         self._queues: set[tuple[str, int]] = set()
@@ -186,9 +206,9 @@ class _Run:
 
     def _open(self) -> None:
         self._store: RealStore = self._real.open(self._root, **self._settings)
-        field = self._store._default.getClass().getDeclaredField("systemClock")  # noqa: SLF001
+        field = self._store._default.getClass().getDeclaredField("systemClock")
         field.setAccessible(True)
-        field.set(self._store._default, self._clock)  # noqa: SLF001
+        field.set(self._store._default, self._clock)
         self._clock.set(self._now)
 
     def _close(self) -> None:
@@ -220,10 +240,10 @@ class _Run:
         for number in range(count):
             keys = " ".join(f"k{dice.randrange(count)}" for _ in range(dice.choice((0, 1, 1, 2))))
             tags = dice.choice((None, "t0", "t1", "t2"))
-            properties = {"UNIQ_KEY": f"{topic}{dice.getrandbits(60):015X}{number:04X}"}
+            unique = {"UNIQ_KEY": f"{topic}{dice.getrandbits(60):015X}{number:04X}"}
             self._put(
                 topic, dice.randrange(n_queues), self._body(), tags=tags, keys=keys or None,
-                properties=dice.choice((None, properties)),
+                properties=dice.choice(({"p": "v"}, unique)),
             )  # fmt: skip
 
     def _do_batch(self, topic: str, count: int) -> None:
@@ -330,7 +350,7 @@ def _new_clock(real: RocketMQ) -> Any:
     """Return a clock of the real store that a program sets, compiled by the JVM that it is for."""
     import rocketmq_jvm  # of examples/, which interop.rocketmq makes known
 
-    java, gateway = real.java, real._gateway  # noqa: SLF001
+    java, gateway = real.java, real._gateway
     jars = sorted((rocketmq_jvm.SPARK_HOME / "jars").glob("*[jc]*o*-*.jar"))
     files = [jar for jar in jars if jar.name.startswith(("janino-", "commons-compiler-"))]
     urls = gateway.new_array(java.net.URL, len(files))
