@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import posixpath
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ _AHEAD_MS = 30 * 365 * 86_400_000
 _SAFE_MS = 4_102_444_800_000  # the year 2100
 _MAGICS = 0xDAA320A7, 0xDAA320AB
 _LEAST = 88  # bytes of a record, but for the hosts
+_CHUNK = 1 << 16
 _HUGE = 1 << 25  # bytes: a file of that length is mostly hole, and is not read whole
 
 
@@ -65,42 +67,38 @@ class Origin(NamedTuple):
     name: str
     root: Path
     settings: dict[str, Any]
-    version: str = "5.3.3"
-    options: dict[str, Any] = {}
+    version: str
+    options: dict[str, Any]
 
 
-# Golden stores and how often each is drawn. A DLedger log takes seconds to elect its leader.
-GOLDEN = {
-    **dict.fromkeys(("live", "crash", "batch-cq", "cq-ext", "lmq", "expired", "timers"), 6),
-    **dict.fromkeys(("basic", "edges", "crash2", "controller", "rocksdb-cq", "tiered"), 4),
-    **dict.fromkeys(("expired2", "preblank", "crash3", "crash4", "crash5", "one", "empty"), 2),
-    **dict.fromkeys(("v2", "compressed", "ipv6", "prop-crc", "compacted", "rdbm"), 2),
-    **dict.fromkeys(("3.2.6-clean", "4.5.2-killed", "default-sizes"), 1),
-    **dict.fromkeys(("dledger", "dledger-crash", "dledger-expired", "dledger-mixed"), 1),
-    "v49": 4,
-    **dict.fromkeys(("v55-basic", "v55-crash2", "v55-expired", "v55-live-lite", "v55-lmq"), 2),
-    **dict.fromkeys(("v55-edges", "v55-index-rocksdb", "v55-rocksdb-cq", "v55-combine-cq"), 1),
-    **dict.fromkeys(("v55-crash4", "v55-live-rocksdb", "v55-tiered", "v55-cq-separate"), 1),
+# Golden stores, and how often they are drawn. A DLedger log takes seconds to elect its leader.
+_GOLDEN = {
+    6: "live crash batch-cq cq-ext lmq expired timers",
+    4: "basic edges crash2 controller rocksdb-cq tiered v49",
+    2: "expired2 preblank crash3 crash4 crash5 one empty v2 compressed ipv6 prop-crc compacted "
+    "rdbm v55-basic v55-crash2 v55-expired v55-live-lite v55-lmq",
+    1: "3.2.6-clean 4.5.2-killed default-sizes dledger dledger-crash dledger-expired dledger-mixed "
+    "v55-edges v55-index-rocksdb v55-rocksdb-cq v55-combine-cq v55-crash4 v55-live-rocksdb "
+    "v55-tiered v55-cq-separate",
 }
-# A store whose log is spread over the folders of two disks.
-SPREAD = {"live": 3, "crash": 3, "expired": 2}
+GOLDEN = {name: weight for weight, names in _GOLDEN.items() for name in names.split()}
+SPREAD = {"live": 3, "crash": 3, "expired": 2}  # whose log is spread over the folders of two disks
 PROGRAM_SHARE = 0.4
 _SECOND_LOG = "commitlog-2"
 _ATTRIBUTES = {
     "batch-cq": {topic: {"queue.type": "BatchCQ"} for topic in ("BatchA", "BatchB")},
     "compacted": {"Prices": {"cleanup.policy": "COMPACTION"}},
 }
-_SIZES_OF_COMPACTED = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000,
-    "compactionMappedFileSize": 1 << 14, "compactionCqMappedFileSize": 46 * 20,
-}  # fmt: skip
-_SIZES_OF_RDBM = {"mappedFileSizeCommitLog": 1 << 20, "storeType": "defaultRocksDB"}
-_SIZES_OF_TIMERS = {
-    "mappedFileSizeCommitLog": 131072, "mappedFileSizeConsumeQueue": 8000,
-    "mappedFileSizeTimerLog": 5216, "maxHashSlotNum": 100, "maxIndexNum": 1000,
-}  # fmt: skip
-_SETTINGS = {
-    "compacted": _SIZES_OF_COMPACTED, "rdbm": _SIZES_OF_RDBM, "timers": _SIZES_OF_TIMERS,
+_SETTINGS: dict[str, dict[str, Any]] = {  # where no summary has them
+    "compacted": {
+        "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000,
+        "compactionMappedFileSize": 1 << 14, "compactionCqMappedFileSize": 46 * 20,
+    },
+    "rdbm": {"mappedFileSizeCommitLog": 1 << 20, "storeType": "defaultRocksDB"},
+    "timers": {
+        "mappedFileSizeCommitLog": 131072, "mappedFileSizeConsumeQueue": 8000,
+        "mappedFileSizeTimerLog": 5216, "maxHashSlotNum": 100, "maxIndexNum": 1000,
+    },
 }  # fmt: skip
 
 
@@ -118,7 +116,7 @@ class Origins:
         kind, _, rest = name.partition("/")
         if kind == "program":
             root = programs.written(rest, self._folder / kind, self._writer)
-            return Origin(name, root, programs.settings(rest))
+            return Origin(name, root, programs.settings(rest), "5.3.3", {})
         origin = _golden(rest, self._folder)
         return _spread(origin, self._folder) if kind == "spread" else origin
 
@@ -127,7 +125,7 @@ def _golden(name: str, folder: Path) -> Origin:
     root = folder / "golden" / name / "store"
     if not root.exists():
         with programs.new_folder(root.parent) as new:
-            _copy(goldens.unpack(name, new), new / "sparse")
+            copy(goldens.unpack(name, new), new / "sparse")
             if name in _ATTRIBUTES:
                 programs.write_topics(new / "sparse", _ATTRIBUTES[name])
             (new / "sparse").rename(root)
@@ -156,7 +154,7 @@ def _spread(whole: Origin, folder: Path) -> Origin:
     root = folder / "spread" / name / "store"
     if not root.exists():
         with programs.new_folder(root.parent) as new:
-            _copy(whole.root, new / "s")
+            copy(whole.root, new / "s")
             second = new / "s" / _SECOND_LOG
             second.mkdir()
             for file in sorted((new / "s/commitlog").iterdir())[1::2]:
@@ -177,27 +175,28 @@ def make(case: Case, origins: Origins, root: Path) -> Origin:
         FileNotFoundError: the store has no file that a fault names.
     """
     origin = origins[case.origin]
-    _copy(origin.root, root)
+    copy(origin.root, root)
     _set_state(root, case.state)
     for fault in case.faults:
         _break(fault, origin, origins, root)
     return origin
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a folder with new times of its files; holes stay, and pages of zeros become some."""
-    for name, folders, files in os.walk(source):
-        to = target / Path(name).relative_to(source)
-        to.mkdir(parents=True)
-        for folder in folders:
-            if (Path(name) / folder).is_symlink():
-                (to / folder).symlink_to((Path(name) / folder).readlink())
-        for file in files:
-            _copy_file(Path(name) / file, to / file)
+def located(options: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the options of an origin with the folders of a copy at ``root``."""
+    return {
+        name: [root / one for one in value] if isinstance(value, list) else root / value
+        for name, value in options.items()
+    }
 
 
-def _copy_file(source: Path, target: Path) -> None:
-    with source.open("rb", 0) as given, target.open("wb", 0) as made:
+def copy(source: Path, target: Path) -> None:
+    """Copy a folder with new times of its files; pages of zeros become holes."""
+    shutil.copytree(source, target, copy_function=_copy_file)
+
+
+def _copy_file(source: str | Path, target: str | Path) -> None:
+    with Path(source).open("rb", 0) as given, Path(target).open("wb", 0) as made:
         size = os.fstat(given.fileno()).st_size
         made.truncate(size)
         end = 0
@@ -207,8 +206,8 @@ def _copy_file(source: Path, target: Path) -> None:
             except OSError:  # nothing but a hole is left
                 return
             end = os.lseek(given.fileno(), start, os.SEEK_HOLE)
-            for at in range(start, end, 1 << 16):
-                data = os.pread(given.fileno(), min(1 << 16, end - at), at)
+            for at in range(start, end, _CHUNK):
+                data = os.pread(given.fileno(), min(_CHUNK, end - at), at)
                 if data.strip(b"\0"):
                     os.pwrite(made.fileno(), data, at)
 
@@ -315,7 +314,7 @@ def _replace(path: Path, source: Path) -> None:
         raise FileNotFoundError(source)
     if source.is_dir():
         with programs.new_folder(path.parent) as new:  # it may be within what it replaces
-            _copy(source, new / "s")
+            copy(source, new / "s")
             _remove(path)
             (new / "s").rename(path)
     else:
@@ -405,17 +404,20 @@ def draw(seed: int, origins: Origins) -> Case:
     if (origin.root / "abort").exists():  # few want it away
         weights = (10, 70, *weights[2:])
     state = dice.choices(states, weights)[0]
-    files = sorted(
-        path.relative_to(origin.root).as_posix()
-        for path in origin.root.rglob("*")
-        if path.is_file()
-    )
+    files = [file for file in files_of(origin) if file != "abort"]
+    if state in ("crashed", "safe"):
+        files.append("abort")
     faults: dict[str, Fault] = {}
     for _ in range(dice.choices(FAULTS, FAULT_WEIGHTS)[0]):
         fault = _draw_fault(origin, origins, files, dice)
         if not any(_is_near(fault.path, path) for path in faults):
             faults[fault.path] = fault
     return Case(name, state, tuple(faults.values()))
+
+
+def files_of(origin: Origin) -> list[str]:
+    found = (path for path in origin.root.rglob("*") if path.is_file())
+    return sorted(path.relative_to(origin.root).as_posix() for path in found)
 
 
 def _is_near(one: str, other: str) -> bool:
@@ -442,76 +444,48 @@ def _draw_fault(origin: Origin, origins: Origins, files: list[str], dice: random
     parts = sorted({_part(file) for file in files})
     part = dice.choices(parts, [_WEIGHTS[part] for part in parts])[0]
     of_part = [file for file in files if _part(file) == part]
-    folder = dice.choice(sorted({os.path.dirname(file) for file in of_part}))
-    beside = [file for file in of_part if os.path.dirname(file) == folder]
-    if folder and dice.random() < _FOLDER_SHARE:
-        while "/" in folder and dice.random() < 0.4:
-            folder = os.path.dirname(folder)
-        return _draw_damage(origin, origins, folder, [], _OF_FOLDERS, dice)
+    folder = dice.choice(sorted({posixpath.dirname(file) for file in of_part}))
+    beside = [file for file in of_part if posixpath.dirname(file) == folder]
     path = dice.choice((beside[0], beside[len(beside) // 2], beside[-1], dice.choice(beside)))
-    is_segment = path[-20:].isdigit()
-    kinds = _OF_SEGMENTS if is_segment else _OF_OTHERS
-    return _draw_damage(origin, origins, path, of_part, kinds, dice)
-
-
-def _draw_damage(
-    origin: Origin,
-    origins: Origins,
-    path: str,
-    of_part: list[str],
-    kinds: dict[str, float],
-    dice: random.Random,
-) -> Fault:
-    """Return a fault of a file or folder, drawn until one is possible there."""
-    while True:
+    kinds = _OF_SEGMENTS if path[-20:].isdigit() else _OF_OTHERS
+    if folder and dice.random() < _FOLDER_SHARE:
+        path, kinds = folder, _OF_FOLDERS
+        while "/" in path and dice.random() < 0.4:
+            path = posixpath.dirname(path)
+        of_part = sorted({posixpath.dirname(file) for file in of_part} - {""})
+    while True:  # until it is one that may befall this file
         damage = dice.choices(list(kinds), list(kinds.values()))[0]
-        how = _draw_how(damage, origin, origins, path, of_part, dice)
+        how = _draw_how(damage, path, of_part, origin, origins, dice)
         if how is not None:
             return Fault(path, f"{damage}={how}" if how else damage)
 
 
 def _draw_how(
     damage: str,
-    origin: Origin,
-    origins: Origins,
     path: str,
     of_part: list[str],
+    origin: Origin,
+    origins: Origins,
     dice: random.Random,
 ) -> str | None:
     """Return what a damage needs to know; None if it cannot befall the file."""
     file = origin.root / path
+    size = file.stat().st_size if file.exists() else 0  # of abort, which the state may make
     if damage in ("content", "swapped"):
-        others = [other for other in of_part if other != path] or _siblings(origin.root, path)
-        same = [one for one in others if _size(origin.root / one) == _size(file)]
+        others = [other for other in of_part if not _is_near(other, path)]
+        same = [other for other in others if (origin.root / other).stat().st_size == size]
         return dice.choice(same or others) if others else None
     if damage == "old":
         return "" if (origin.root.parent / YESTERDAY / path).exists() else None
     if damage == "other":
         name = dice.choice([name for name in _OTHERS if name != origin.name])
-        found = [one for one in _files_like(origins[name].root, path) if _part(one) == _part(path)]
+        found = [other for other in files_of(origins[name]) if _part(other) == _part(path)]
         return f"{name}:{dice.choice(found)}" if found else None
-    if damage == "renamed":
-        return _new_name(path, _size(file), dice)
-    if damage == "twin":
-        return f"{path}.bak" if dice.random() < 0.3 else _new_name(path, _size(file), dice)
+    if damage in ("renamed", "twin"):
+        return _new_name(path, size, dice)
     if damage in ("cut", "long", "tail", "page", "earlier", "bytes"):
-        size = _size(file)
-        return _draw_place(damage, file, size, dice) if size > 0 else None
+        return _draw_place(damage, file, size, dice) if size else None
     return ""
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _siblings(root: Path, path: str) -> list[str]:
-    beside = sorted(one for one in (root / path).parent.iterdir() if one.is_dir())
-    return [name for one in beside if (name := one.relative_to(root).as_posix()) != path]
-
-
-def _files_like(root: Path, path: str) -> list[str]:
-    found = root.glob(f"{path.partition('/')[0]}/**/*") if "/" in path else [root / path]
-    return sorted(one.relative_to(root).as_posix() for one in found if one.is_file())
 
 
 def _new_name(path: str, size: int, dice: random.Random) -> str:

@@ -45,36 +45,34 @@ _CLOCK = """public class Clock extends org.apache.rocketmq.common.SystemClock {
 
 def draw(dice: random.Random) -> str:
     """Return a program of some ten steps, half of which end with a kill."""
-    has_lmq, has_ext = dice.random() < 0.15, dice.random() < 0.1
+    kind = dice.choices((None, "lmq", "ext"), (75, 15, 10))[0]
+    weights = _STEPS | ({"lmq": 5} if kind == "lmq" else {})
+    drawn = dice.choices(list(weights), list(weights.values()), k=dice.randint(2, 8))
     steps = [
         str(dice.randrange(1000)),
         f"log={dice.choice((16384, 16384, 32768, 65536))}",
         f"units={dice.choice((10, 20, 20, 50))}",
         f"items={dice.choice((40, 160))}",
-        *(["with=lmq"] if has_lmq else ["with=ext"] if has_ext else []),
-        _step("put", dice),
+        *([f"with={kind}"] if kind else []),
+        *(_drawn(step, dice) for step in ("put", *drawn)),
+        *([_drawn("kill", dice)] if dice.random() < 0.45 else []),
     ]
-    weights = _STEPS | ({"lmq": 5} if has_lmq else {})
-    for kind in dice.choices(list(weights), list(weights.values()), k=dice.randint(2, 9)):
-        steps.append(_step(kind, dice))
-    if dice.random() < 0.45:
-        steps.append(_step("kill", dice))
     return ";".join(steps)
 
 
-def _step(kind: str, dice: random.Random) -> str:
-    arguments: dict[str, tuple[Any, ...]] = {
-        "put": (dice.choice(TOPICS), dice.randint(1, 4), dice.choice((5, 20, 40, 80))),
-        "batch": (dice.choice(TOPICS), dice.randint(1, 8)),
-        "delay": (dice.randint(1, 12),),
-        "half": (dice.randint(1, 12),),
-        "lmq": (dice.randint(1, 20),),
-        "clock": (dice.choice((1, 5, 60, 86400)),),
-        "expire": (dice.randint(1, 3),),
-        "again": (dice.choice(TOPICS),),
-        "kill": (dice.randrange(1000),),
-    }
-    return f"{kind}={','.join(map(str, arguments[kind]))}" if kind in arguments else kind
+def _drawn(kind: str, dice: random.Random) -> str:
+    """Return a step, and beside it what makes that it changes something."""
+    topic, small = dice.choice(TOPICS), dice.randint(1, 10)
+    put = f"put={dice.choice(TOPICS)},{dice.randint(1, 4)},{dice.choice((5, 20, 40, 80))}"
+    spelled = {
+        "put": put, "batch": f"batch={topic},{small}", "delay": f"delay={small}",
+        "half": f"half={small}", "lmq": f"lmq={2 * small}", "backup": f"backup;{put}",
+        "clock": f"clock={dice.choice((1, 5, 60, 86400))}",
+        "expire": f"expire={dice.randint(1, 3)}",
+        "again": f"again={topic};put={topic},2,{small}",
+        "kill": f"flush;{put};kill={dice.randrange(1000)}",
+    }  # fmt: skip
+    return spelled.get(kind, kind)
 
 
 def smaller(program: str) -> Iterator[str]:
@@ -299,6 +297,7 @@ class _Run:
         self._store.wait()
         topics = self._real.java.util.HashSet()
         topics.add(topic)
+        self._store.store.getBrokerConfig().setAutoDeleteUnusedStats(False)  # there are none
         self._store.store.deleteTopics(topics)
         self._queues = {queue for queue in self._queues if queue[0] != topic}
 
