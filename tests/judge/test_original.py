@@ -62,11 +62,13 @@ def told(answer: Answer, store: str) -> broken_stores.Row:
     for (topic, queue_id), places in written(store).items():
         queue = f"{topic}-{queue_id}"
         found = {offset: place for offset, place, _ in answer["served"].get(queue, ())}
-        gone = [offset for offset, place in places.items() if found.get(offset) != place]
+        # the messages of an inner batch are served with the first one
+        first = {place: offset for offset, place in reversed(places.items())}
+        gone = [offset for offset, place in places.items() if found.get(first[place]) != place]
         if gone:
             lost[queue] = spans(gone)
-        if answer["next"].get(queue, 0) != max(places) + 1:
-            following[queue] = answer["next"].get(queue, 0)
+        if answer["next"].get(queue, max(places) + 1) != max(places) + 1:
+            following[queue] = answer["next"][queue]
     return {"starts": True, "lost": lost, "next": following}
 
 
