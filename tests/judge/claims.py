@@ -1,6 +1,7 @@
-"""What we say of a store, as plain values: each part of it a value or an error, and its warnings.
+"""What we say of a store, as plain values: each part a value or an error, and its warnings.
 
-Nothing is started for it: reads, checks, streams and commands run in this process.
+Nothing is started for it: checks, reads, streams and commands run in this process. A part is
+``{"value": ..., "warnings": [...]}``, or has ``error``, ``text`` and ``is_ours`` in place of a value.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ import shlex
 import shutil
 import signal
 import threading
+import traceback
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from click.testing import CliRunner
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 import rmqstore
+from command_line import run
 from judge import cases
 from pyspark_rmqstore.offsets import flattened
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from reading import state
 from rmqstore import MessageStore
-from rmqstore.cli import main
 from rmqstore.copying.copier import copy
 from rmqstore.errors import Finding, RmqStoreError
+from rmqstore.format.layout import MAX_V1_TOPIC_BYTES
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import foresee
 from rmqstore.inspect.changes import plan_of
@@ -46,30 +47,25 @@ from rmqstore.read.tailing import TailingScan
 from rmqstore.storage.broker import retry
 
 Claims = dict[str, Any]
-Said = dict[str, Any]  # of one part: "value", or "error", "text" and "is_ours"; "warnings"
-Rows = dict[str, list[list[Any]]]
-T = TypeVar("T")
+Said = dict[str, Any]  # of one part
+Rows = dict[str, list[list[Any]]]  # by queue: queue offset, physical offset, CRC-32 or reason
+Batches = Iterable[pa.RecordBatch]
 
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 SCANS = ("queue", "commitlog")
 LIMIT = 60  # seconds for one part
-_COLUMNS = ["topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "sysFlag"]
-_SPARK_COLUMNS = StructType(
-    [
-        StructField(name, kind())
-        for name, kind in zip(
-            _COLUMNS,
-            (StringType, IntegerType, LongType, LongType, IntegerType, IntegerType),
-            strict=True,
-        )
-    ]
-)
-_CORRUPT = "_corrupt_record"
-_OF_STREAMS = {"commitlogs": "storePathCommitLog", "tiered": "tiered", "conf": "conf"}
-_LOGGERS = ("rmqstore", "pyspark_rmqstore")
+_TYPES = {
+    "topic": StringType, "queueId": IntegerType, "queueOffset": LongType,
+    "commitLogOffset": LongType, "storeSize": IntegerType, "sysFlag": IntegerType,
+}  # fmt: skip
+_COLUMNS = list(_TYPES)
+_SPARK_COLUMNS = StructType([StructField(name, kind()) for name, kind in _TYPES.items()])
+_TRANSACTION, _WITHOUT_UNIT = 0xC, (4, 12)  # of sysFlag
+_OF_STREAMS = {"commitlogs": "storePathCommitLog"}  # other names of arguments
+_LOGGERS = [logging.getLogger(name) for name in ("rmqstore", "pyspark_rmqstore")]
 _LMQ = "%LMQ%"
 _STRICTNESS = {"strict": True, "lenient": False}  # whether data loss is an error
-# A store at rest is not waited for as long as one that a broker may be recovering.
+# A store at rest is not waited for as one that a broker may be recovering.
 retry._QUIET_SECONDS = retry._PAUSE_SECONDS = 0.01
 
 
@@ -90,26 +86,20 @@ def claims(
         copies: a folder for copies; ``copies`` of the claims names those that the original is
             to open, ``rebuilt`` and ``appended``.
     """
-    before, growth = state(root), _Memory()
     folder = copies or root.with_name(f"{root.name}-copies")
     folder.mkdir()
     asking = _Asking(root, options, folder)
-    claimed = asking.reads(keys)
-    claimed["follow"] = asking.follow(whole)
-    claimed["memory"] = growth.megabytes()
+    before, memory = state(root), _Memory()
+    claimed = asking.reads(keys) | {"follow": asking.follow(whole), "memory": memory.megabytes()}
     claimed["changed"] = _differences(before, state(root))
-    findings = claimed["verify"].get("value", [])
     claimed["rebuild"] = asking.rebuild()
     claimed["append"] = asking.append(claimed["stat"].get("value", []))
     claimed["copy"] = asking.copy()
-    claimed["remedies"] = asking.remedies([Finding(**one) for one in findings])
-    claimed["copies"] = {
-        name: str(path) for name in ("rebuilt", "appended") if (path := folder / name).exists()
-    }
+    found = [Finding(**one) for one in claimed["verify"].get("value", [])]
+    claimed["remedies"] = asking.remedies(found) if found else {}
+    made = {name: folder / name for name in ("rebuilt", "appended")}
+    claimed["copies"] = {name: str(path) for name, path in made.items() if path.exists()}
     return claimed
-
-
-# Asking, and what comes of it.
 
 
 class _Listening(logging.Handler):
@@ -122,37 +112,29 @@ class _Listening(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.texts.append(record.getMessage())
 
-    def __enter__(self) -> _Listening:
-        for name in _LOGGERS:
-            logging.getLogger(name).addHandler(self)
+    def __enter__(self) -> Self:
+        for logger in _LOGGERS:
+            logger.addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in _LOGGERS:
-            logging.getLogger(name).removeHandler(self)
+        for logger in _LOGGERS:
+            logger.removeHandler(self)
 
 
 def said(ask: Callable[[], object]) -> Said:
-    """Return the value that a question has as its answer, or the error, and all warnings."""
+    """Return the value that is the answer to a question, or the error, and all warnings."""
     with _Listening() as heard:
         try:
             with _limited():
                 found: Said = {"value": ask()}
-        except Exception as err:
+        except Exception as err:  # noqa: BLE001 - of whatever kind it is, a rule says what may be
             is_ours = isinstance(err, RmqStoreError)
-            text = str(err).partition("\n")[0] if is_ours else _where(err)
+            frame = traceback.extract_tb(err.__traceback__)[-1]
+            text = str(err).partition("\n")[0]
+            text = text if is_ours else f"{err!r} at {Path(frame.filename).name}:{frame.lineno}"
             found = {"error": type(err).__name__, "text": text, "is_ours": is_ours}
     return found | {"warnings": heard.texts}
-
-
-def _where(err: BaseException) -> str:
-    """Return the text of an error that is not ours, and the place that raised it."""
-    trace = err.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    frame = None if trace is None else trace.tb_frame
-    place = "" if frame is None else f" at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-    return f"{err!r}{place}"
 
 
 @contextlib.contextmanager
@@ -162,7 +144,7 @@ def _limited() -> Iterator[None]:
         yield
         return
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
+    def stop(*_: object) -> None:
         raise TimeoutError(f"no answer in {LIMIT} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -194,48 +176,33 @@ class _Log:
     """The bytes of records, by their physical offsets, as they lie in the files of a log."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._files = {
-            int(path.name): path.read_bytes()
-            for folder in folders
-            if folder.is_dir()
-            for path in sorted(folder.iterdir())
-            if path.name.isdigit() and path.is_file() and path.stat().st_size < 1 << 28
-        }
+        paths = [path for folder in folders for path in folder.glob("[0-9]" * 20)]
+        small = [path for path in paths if path.is_file() and path.stat().st_size < 1 << 28]
+        self._files = {int(path.name): path.read_bytes() for path in small}
 
-    def crc(self, physical_offset: int, size: int) -> int | None:
+    def rows(self, batches: Batches) -> dict[str, Rows]:
+        """Return the rows of batches, and what is named as damaged; in "" those of no queue."""
+        rows: Rows = {}
+        damaged: Rows = {}
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            is_known = row["topic"] is not None and (row["sysFlag"] or 0) & _TRANSACTION
+            has_queue = row["topic"] is not None and is_known not in _WITHOUT_UNIT
+            queue = f"{row['topic']}-{row['queueId']}" if has_queue else ""
+            place = [row["queueOffset"], row["commitLogOffset"]]
+            if (reason := row.get("_corrupt_record")) is not None:
+                damaged.setdefault(queue, []).append([*place, reason])
+            else:
+                crc = self._crc(place[1], row["storeSize"])
+                rows.setdefault(queue, []).append([*place, crc])
+        return {"rows": rows, "damaged": damaged}
+
+    def _crc(self, physical_offset: int, size: int) -> int | None:
         """Return the CRC-32 of a record; None for one that is not in these files."""
         start = max((start for start in self._files if start <= physical_offset), default=None)
         if start is None:
             return None
         data = self._files[start][physical_offset - start :][:size]
         return zlib.crc32(data) if len(data) == size else None
-
-
-class _Rows:
-    """Rows of reads, by queue; in "" those of no queue, as half messages are."""
-
-    def __init__(self, log: _Log) -> None:
-        self._log = log
-        self.sound: Rows = {}  # queue offset, physical offset, CRC-32
-        self.damaged: Rows = {}  # queue offset, physical offset, reason
-
-    def add(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        for batch in batches:
-            for row in batch.select(
-                [name for name in (*_COLUMNS, _CORRUPT) if name in batch.schema.names]
-            ).to_pylist():
-                has_queue = row["topic"] is not None and (row["sysFlag"] or 0) & 0xC in (0, 8)
-                queue = f"{row['topic']}-{row['queueId']}" if has_queue else ""
-                place = [row["queueOffset"], row["commitLogOffset"]]
-                if row.get(_CORRUPT) is not None:
-                    self.damaged.setdefault(queue, []).append([*place, row[_CORRUPT]])
-                else:
-                    crc = self._log.crc(place[1], row["storeSize"])
-                    self.sound.setdefault(queue, []).append([*place, crc])
-        return self
-
-    def told(self) -> dict[str, Rows]:
-        return {"rows": self.sound, "damaged": self.damaged}
 
 
 class _Asking:
@@ -247,184 +214,148 @@ class _Asking:
 
     def __init__(self, root: Path, options: Mapping[str, Any], folder: Path) -> None:
         self._root, self._options, self.folder = root, options, folder
-        self._log = _Log(self._log_folders(root))
 
-    def _log_folders(self, root: Path) -> list[Path]:
+    def _log(self, root: Path) -> _Log:
         named = cases.located(self._options, root).get("commitlogs", [root / "commitlog"])
-        return [*named, *sorted(root.glob("dledger-*/data"))]
+        return _Log([*named, *sorted(root.glob("dledger-*/data"))])
 
-    def _open(self, root: Path | None = None) -> MessageStore:
-        root = root or self._root
+    def _open(self, root: Path) -> MessageStore:
         return rmqstore.open(root, **cases.located(self._options, root))
 
     def _folders(self, root: Path) -> dict[str, Any]:
-        """Return the options for a writer, which has none for tiers."""
+        """Return the options of a writer, which has none for tiers."""
         located = cases.located(self._options, root)
         return {name: value for name, value in located.items() if name != "tiered"}
 
     def _of_store(self, ask: Callable[[MessageStore], object], root: Path | None = None) -> Said:
         def opened() -> object:
-            with self._open(root) as store:
+            with self._open(root or self._root) as store:
                 return ask(store)
 
         return said(opened)
 
     def reads(self, keys: Iterable[tuple[str, str]]) -> Claims:
         """Return what the checks, the views, the reads and the look-ups say."""
-        claimed: Claims = {
-            "verify": self._of_store(_checked),
-            "log end": self._of_store(_log_end),
-            "describe": self._of_store(_described),
-            "stat": self._of_store(_queues),
-            "topics": self._of_store(lambda store: store.topics()),
-            "groups": self._of_store(_groups),
-            "keys": {
-                f"{topic} {key}": self._of_store(partial(_found, topic=topic, key=key))
-                for topic, key in keys
-            },
-        }
-        for by in SCANS:
+        asked: dict[str, Callable[[MessageStore], object]] = {
+            "verify": _checked, "log end": _log_end, "describe": _described, "stat": _queues,
+            "topics": MessageStore.topics, "groups": _groups,
+        }  # fmt: skip
+        log = self._log(self._root)
+        for scan in SCANS:
             for mode in MODES:
-                claimed[f"{by} {mode}"] = self._of_store(partial(self._scanned, by=by, mode=mode))
-        return claimed
-
-    def _scanned(self, store: MessageStore, by: str, mode: str) -> dict[str, Rows]:
-        batches = store.scan(
-            scan=by,
-            columns=[*_COLUMNS, "body"],
-            mode=mode,
-            include_system_topics=True,
-            fail_on_data_loss=mode == "FAILFAST",
-        )
-        return _Rows(self._log).add(batches).told()
-
-    # A stream and `dump --follow`, which read the store before anything befell it.
+                asked[f"{scan} {mode}"] = partial(_scanned, log=log, scan=scan, mode=mode)
+        for name, truncates in (("plan", False), ("plan to truncate", True)):
+            asked[name] = partial(_planned, truncates=truncates)
+        of_keys = {
+            f"{topic} {key}": self._of_store(partial(_found, topic=topic, key=key))
+            for topic, key in keys
+        }
+        return {name: self._of_store(ask) for name, ask in asked.items()} | {"keys": of_keys}
 
     def follow(self, whole: Path) -> dict[str, Any]:
         """Return what those that follow the store say when they look again.
 
-        ``whole`` and ``half``: how much they had read. A tail goes on, and a stream begins again
+        ``whole`` and ``half`` is how much they had read. A tail goes on, and a stream begins again
         with the offset of its checkpoint, each with data loss as an error and without.
         """
-        followed = self.folder / "followed"
-        shutil.copytree(whole, followed, copy_function=_link)
-        log = _Log(self._log_folders(followed))
+        root = self.folder / "followed"
+        shutil.copytree(whole, root, copy_function=_link)
+        log, before, after = self._log(root), {}, {}
         tails = {
-            f"tail whole {strictness}": _Tail(self._open(followed), is_strict=is_strict)
-            for strictness, is_strict in _STRICTNESS.items()
+            f"tail whole {name}": _Tail(self._open(root), is_strict=is_strict)
+            for name, is_strict in _STRICTNESS.items()
         }
-        streams = {
-            amount: _Stream(cases.located(self._options, followed), followed)
-            for amount in ("whole", "half")
-        }
-        try:
-            before = {
-                name: said(partial(_polled, tail.poll(), log)) for name, tail in tails.items()
-            }
-            for amount, stream in streams.items():
-                first = said(partial(_polled, stream.first(is_half=amount == "half"), log))
-                before |= {f"stream {amount} {strictness}": first for strictness in _STRICTNESS}
-            _make_alike(self._root, followed)
-            log = _Log(self._log_folders(followed))
-            after = {name: said(partial(_polled, tail.poll(), log)) for name, tail in tails.items()}
-            for amount, stream in streams.items():
-                for strictness, is_strict in _STRICTNESS.items():
-                    after[f"stream {amount} {strictness}"] = said(
-                        partial(_polled, stream.again(is_strict=is_strict), log)
-                    )
-        finally:
-            for tail in tails.values():
-                tail.close()
-        shutil.rmtree(followed)
+        located = cases.located(self._options, root)
+        streams = {amount: _Stream(located, root) for amount in ("whole", "half")}
+        for name, tail in tails.items():
+            before[name] = said(partial(lambda rows, one: rows(one.poll()), log.rows, tail))
+        for amount, stream in streams.items():
+            first = said(partial(lambda s, half: log.rows(s.first(half)), stream, amount == "half"))
+            before |= {f"stream {amount} {name}": first for name in _STRICTNESS}
+        _make_alike(self._root, root)
+        log = self._log(root)
+        for name, tail in tails.items():
+            after[name] = said(partial(lambda rows, one: rows(one.poll()), log.rows, tail))
+            tail.close()
+        for amount, stream in streams.items():
+            for name, strict in _STRICTNESS.items():
+                again = said(partial(lambda s, strict: log.rows(s.again(strict)), stream, strict))
+                after[f"stream {amount} {name}"] = again
+        shutil.rmtree(root)
         return {name: {"before": before[name], "after": after[name]} for name in after}
 
-    # Copies that are changed.
+    def _done(self, name: str, act: Callable[[Path], object]) -> Said:
+        """Return what comes of an act on a copy, and the files that it changes."""
+        root = self.folder / name
+        if not root.exists():
+            cases.copy(self._root, root)
+        before = state(root)
+        return said(partial(act, root)) | {"changed": _differences(before, state(root))}
 
-    def _copied(self, name: str) -> Path:
-        made = self.folder / name
-        cases.copy(self._root, made)
-        return made
-
-    def rebuild(self) -> Claims:
-        """Return the plan of a rebuild, whether it was refused, and what a check then finds.
+    def rebuild(self) -> Said:
+        """Return what comes of a rebuild.
 
         If good records follow the end of the log, that is cut, as is advised then.
         """
-        found: Claims = {}
+        found: Said = {}
         for truncates in (False, True):
-            root = self._copied("rebuilt")
-            before, folders = state(root), self._folders(root)
-            arguments = {"truncate": truncates, "broker_stopped": True}
-
-            found = {"truncates": truncates}
-            found["plan"] = said(partial(_planned, root, folders, arguments))
-            found["planning changed"] = _differences(before, state(root))
-            found["done"] = said(partial(_built, root, folders, arguments))
-            if "value" in found["done"]:
-                found["verify"] = self._of_store(_checked, root)
-                return found
-            found["changed"] = _differences(before, state(root))
-            shutil.rmtree(root)
-            if found["done"]["error"] != "CorruptRecordError":
+            found = self._done("rebuilt", partial(self._build, truncates=truncates))
+            if "value" in found:
+                after = self._of_store(_checked, self.folder / "rebuilt")
+                return found | {"truncates": truncates, "verify": after}
+            shutil.rmtree(self.folder / "rebuilt")
+            if found["error"] != "CorruptRecordError":
                 break
         return found
 
-    def append(self, queues: Sequence[Mapping[str, Any]]) -> Said:
-        """Return what a writer of ours says that appends one message to each ordinary queue."""
-        chosen = [
-            (row["topic"], row["queueId"])
+    def _build(self, root: Path, *, truncates: bool) -> list[dict[str, Any]]:
+        arguments = self._folders(root) | {"truncate": truncates, "broker_stopped": True}
+        with rmqstore.open(root, mode="a", **arguments) as writer:
+            return [_told(one) for one in writer.rebuild()]
+
+    def append(self, queues: Iterable[Mapping[str, Any]]) -> Said:
+        """Return what a read gives after one message was appended to each ordinary queue."""
+        ordinary = [
+            {"topic": row["topic"], "queueId": row["queueId"], "body": b"appended"}
             for row in queues
             if not is_system_topic(row["topic"]) and not row["topic"].startswith(_LMQ)
+            if len(row["topic"]) <= MAX_V1_TOPIC_BYTES
         ]
-        if not chosen:
-            return {"error": "", "text": "there is no queue", "is_ours": True, "warnings": []}
-        root = self._copied("appended")
-        before, folders = state(root), self._folders(root)
-
-        def append() -> dict[str, Any]:
-            topics, ids = zip(*chosen, strict=True)
-            table = pa.table(
-                {
-                    "topic": topics,
-                    "queueId": pa.array(ids, pa.int32()),
-                    "body": pa.array([b"appended"] * len(ids), pa.binary()),
-                }
-            )
-            with rmqstore.open(root, mode="a", broker_stopped=True, **folders) as writer:
-                writer.append(table)
-            with self._open(root) as store:
-                return self._scanned(store, "queue", "PERMISSIVE")
-
-        found = said(append)
+        found = self._done("appended", partial(self._append, rows=ordinary))
         if "error" in found:
-            found["changed"] = _differences(before, state(root))
-            shutil.rmtree(root)
-        return found | {"queues": [f"{topic}-{queue_id}" for topic, queue_id in chosen]}
+            shutil.rmtree(self.folder / "appended")
+        return found | {"queues": [f"{row['topic']}-{row['queueId']}" for row in ordinary]}
+
+    def _append(self, root: Path, rows: list[dict[str, Any]]) -> dict[str, Rows]:
+        kinds = [("topic", pa.string()), ("queueId", pa.int32()), ("body", pa.binary())]
+        with rmqstore.open(root, mode="a", broker_stopped=True, **self._folders(root)) as writer:
+            writer.append(pa.Table.from_pylist(rows, pa.schema(kinds)))
+        with self._open(root) as store:
+            return _scanned(store, self._log(root), "queue", "PERMISSIVE")
 
     def copy(self) -> Said:
-        """Return what a read of a copy gives that was made by us, in mode PERMISSIVE."""
+        """Return what a read gives of a copy that we make, in mode PERMISSIVE."""
         target = self.folder / "copied"
 
         def make() -> dict[str, Rows]:
             copy(self._root, target, verify=False, **self._folders(self._root))
-            options = self._options if "tiered" in self._options else {}
-            with rmqstore.open(target, **cases.located(options, self._root)) as store:
-                return self._scanned(store, "queue", "PERMISSIVE")
+            located = cases.located(self._options, self._root)
+            tiered = {name: value for name, value in located.items() if name == "tiered"}
+            with rmqstore.open(target, **tiered) as store:
+                return _scanned(store, _Log([target / "commitlog"]), "queue", "PERMISSIVE")
 
         found = said(make)
         shutil.rmtree(target, ignore_errors=True)
         return found
 
-    def remedies(self, findings: Sequence[Finding]) -> dict[str, Claims]:
+    def remedies(self, findings: list[Finding]) -> dict[str, Said]:
         """Return what comes of each command that is advised, typed as it is printed."""
-        root = self.folder / "store"
+        root, exported = self.folder / "store", self.folder / "messages.parquet"
         tiered = self._options.get("tiered")
-        if not findings:
-            return {}
         cases.copy(self._root, root)
         with self._open(root) as store:
-            named = None if tiered is None else str(root / tiered)
-            checked = CheckedStore.of(store.paths, str(root), named)
+            source = None if tiered is None else str(root / tiered)
+            checked = CheckedStore.of(store.paths, str(root), source)
         commands = {
             command: kind
             for kind, remedy, _ in by_kind(findings)
@@ -433,32 +364,16 @@ class _Asking:
         }
         done = {}
         for command, kind in commands.items():
-            if not root.exists():
-                cases.copy(self._root, root)
             with contextlib.chdir(self.folder):
-                done[command.replace(str(root), "PATH")] = {"kind": kind, **self._typed(command)}
+                found = self._done(root.name, lambda _, typed=command: _typed(typed))
+            if " rebuild " in command:
+                found["verify"] = self._of_store(_checked, root)
+            if exported.exists():
+                found["rows"] = pq.read_metadata(exported).num_rows
+                exported.unlink()
+            done[command.replace(str(root), "PATH")] = {"kind": kind, **found}
             shutil.rmtree(root)
         return done
-
-    def _typed(self, command: str) -> Claims:
-        """Return how a command ends, and what it leaves."""
-        root, exported = self.folder / "store", self.folder / "messages.parquet"
-        before = state(root)
-        _, verb, *words = shlex.split(command)
-
-        def run() -> dict[str, Any]:
-            shown = CliRunner().invoke(main, [verb, *words])
-            if shown.exception is not None and not isinstance(shown.exception, SystemExit):
-                raise shown.exception
-            return {"code": shown.exit_code, "stderr": shown.stderr[-2000:]}
-
-        found: Claims = said(run) | {"changed": _differences(before, state(root))}
-        if exported.exists():
-            found["rows"] = pq.read_metadata(exported).num_rows
-            exported.unlink()
-        if verb == "rebuild":
-            found["verify"] = self._of_store(_checked, root)
-        return found
 
 
 # What is asked of an open store.
@@ -466,19 +381,17 @@ class _Asking:
 
 def _told(finding: Finding) -> dict[str, Any]:
     unserved = [[run.start, run.stop] for run in finding.unserved]
-    return finding._asdict() | {"unserved": unserved}
+    return finding._asdict() | {"unserved": unserved, "kind": kind_of(finding)}
 
 
 def _checked(store: MessageStore) -> list[dict[str, Any]]:
-    return [_told(one) | {"kind": kind_of(one)} for one in verify(store)]
+    return [_told(one) for one in verify(store)]
 
 
 def _log_end(store: MessageStore) -> int | None:
-    """Return where a broker that starts ends the log; None for one that is not foreseen."""
+    """Return where a broker that starts ends the log; None if that is not foreseen."""
     parts = store.parts
-    if not parts.has_store:
-        return None
-    start = foresee(parts.paths, parts.log, parts.ends)
+    start = foresee(parts.paths, parts.log, parts.ends) if parts.has_store else None
     return None if start is None else start.log_end.physical_offset
 
 
@@ -489,46 +402,41 @@ def _described(store: MessageStore) -> dict[str, Any]:
 
 def _queues(store: MessageStore) -> list[dict[str, Any]]:
     columns = ["topic", "queueId", "minOffset", "maxOffset", "reason"]
-    scan = store.view("queues", columns=columns, include_system_topics=True)
-    return scan.read_all().to_pylist()
-
-
-def _found(store: MessageStore, topic: str, key: str) -> list[int]:
-    return sorted(message.commitLogOffset for message in store.query(topic, key))
+    view = store.view("queues", columns=columns, include_system_topics=True)
+    return list(view.read_all().to_pylist())
 
 
 def _groups(store: MessageStore) -> dict[str, int]:
     columns = ["consumerGroup", "topic", "queueId", "consumerOffset"]
     rows = store.view("groups", columns=columns).read_all().to_pylist()
     return {
-        f"{row['consumerGroup']} {row['topic']}-{row['queueId']}": row["consumerOffset"]
-        for row in rows
+        "{consumerGroup} {topic}-{queueId}".format(**row): row["consumerOffset"] for row in rows
     }
 
 
-# What is done with copies.
+def _found(store: MessageStore, topic: str, key: str) -> list[int]:
+    return sorted(message.commitLogOffset for message in store.query(topic, key))
 
 
-def _planned(
-    root: Path, folders: Mapping[str, Any], arguments: Mapping[str, bool]
-) -> dict[str, Any]:
-    with rmqstore.open(root, **folders) as store:
-        planned = plan_of(store.paths, **arguments)
-    return {"log_start": planned.log_start, "log_end": planned.log_end, "lines": planned.lines()}
+def _scanned(store: MessageStore, log: _Log, scan: str, mode: str) -> dict[str, Rows]:
+    others = {"include_system_topics": True, "fail_on_data_loss": mode == "FAILFAST"}
+    return log.rows(store.scan(scan=scan, columns=[*_COLUMNS, "body"], mode=mode, **others))
 
 
-def _built(
-    root: Path, folders: Mapping[str, Any], arguments: Mapping[str, bool]
-) -> list[dict[str, Any]]:
-    with rmqstore.open(root, mode="a", **folders, **arguments) as writer:
-        return [_told(one) for one in writer.rebuild()]
+def _planned(store: MessageStore, *, truncates: bool) -> dict[str, Any]:
+    plan = plan_of(store.paths, truncate=truncates, broker_stopped=True)
+    return {"log_start": plan.log_start, "log_end": plan.log_end, "lines": plan.lines()}
 
 
-# Those that follow a store.
+def _typed(command: str) -> dict[str, Any]:
+    """Return how a command of ours ends."""
+    shown = run(*shlex.split(command)[1:])
+    if shown.exception is not None and not isinstance(shown.exception, SystemExit):
+        raise shown.exception
+    return {"code": shown.exit_code, "stderr": shown.stderr[-1000:]}
 
 
-def _polled(batches: Iterable[pa.RecordBatch], log: _Log) -> dict[str, Rows]:
-    return _Rows(log).add(batches).told()
+# Those that follow the store.
 
 
 class _Tail:
@@ -536,17 +444,11 @@ class _Tail:
 
     def __init__(self, store: MessageStore, *, is_strict: bool) -> None:
         self._store = store
-        request = parse_request(
-            {
-                "columns": _COLUMNS,
-                "starting_offsets": "earliest",
-                "include_system_topics": True,
-                "mode": "FAILFAST" if is_strict else "DROPMALFORMED",
-                "fail_on_data_loss": is_strict,
-            },
-            streaming=True,
-        )
-        self._scan = TailingScan(store.parts, request)
+        arguments = {
+            "columns": _COLUMNS, "starting_offsets": "earliest", "include_system_topics": True,
+            "mode": "FAILFAST" if is_strict else "DROPMALFORMED", "fail_on_data_loss": is_strict,
+        }  # fmt: skip
+        self._scan = TailingScan(store.parts, parse_request(arguments, streaming=True))
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         for _ in range(2):
@@ -557,53 +459,56 @@ class _Tail:
 
 
 class _Stream:
-    """What a query of Spark does: each time it begins again with the offset that it has."""
+    """What a query of Spark does that begins again with the offset that it has."""
 
     def __init__(self, located: Mapping[str, Any], root: Path) -> None:
-        self._given = {
-            "path": str(root), "startingOffsets": "earliest", "includeSystemTopics": "true",
-        } | {
-            _OF_STREAMS[name]: ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            for name, value in located.items()
+        given: dict[str, Any] = {
+            "path": root, "startingOffsets": "earliest", "includeSystemTopics": "true",
         }  # fmt: skip
+        given |= {_OF_STREAMS.get(name, name): value for name, value in located.items()}
+        self._given = {
+            name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in given.items()
+        }
         self._offset: dict[str, Any] = {}
 
-    def first(self, *, is_half: bool) -> Iterator[pa.RecordBatch]:
+    def first(self, is_half: bool) -> Iterator[pa.RecordBatch]:
         """Yield the first micro-batch: everything, or half of it."""
         limit: dict[str, str] = {}
-        with self._reader(is_strict=False) as reader:
-            end = reader.next_offset(reader.initialOffset(), is_limited=False)
         if is_half:
+            with self._reader() as reader:
+                end = reader.next_offset(reader.initialOffset(), is_limited=False)
             n_rows = sum(row[-1] for row in flattened(end["queues"], 2))
             limit = {"maxOffsetsPerTrigger": str(max(n_rows // 2, 1))}
-        with self._reader(is_strict=False, **limit) as reader:
+        with self._reader(**limit) as reader:
             start = reader.initialOffset()
             self._offset = reader.next_offset(start, is_limited=is_half)
-            yield from self._rows(reader, start, self._offset)
+            yield from _micro_batch(reader, start, self._offset)
 
-    def again(self, *, is_strict: bool) -> Iterator[pa.RecordBatch]:
+    def again(self, is_strict: bool) -> Iterator[pa.RecordBatch]:
         """Yield the micro-batch after the first one."""
-        with self._reader(is_strict=is_strict) as reader:
+        mode = "FAILFAST" if is_strict else "DROPMALFORMED"
+        with self._reader(mode=mode, failOnDataLoss=str(is_strict).lower()) as reader:
             end = reader.next_offset(self._offset, is_limited=False)
-            yield from self._rows(reader, self._offset, end)
+            yield from _micro_batch(reader, self._offset, end)
 
     @contextlib.contextmanager
-    def _reader(self, *, is_strict: bool, **limit: str) -> Iterator[RmqStoreStreamReader]:
-        mode = "FAILFAST" if is_strict else "DROPMALFORMED"
-        given = self._given | limit | {"mode": mode, "failOnDataLoss": str(is_strict).lower()}
-        reader = RmqStoreStreamReader(_SPARK_COLUMNS, parse_stream_options(given))
+    def _reader(self, **others: str) -> Iterator[RmqStoreStreamReader]:
+        lenient = {"mode": "DROPMALFORMED", "failOnDataLoss": "false"}
+        options = parse_stream_options(self._given | lenient | others)
+        reader = RmqStoreStreamReader(_SPARK_COLUMNS, options)
         try:
             yield reader
         finally:
             reader.stop()
 
-    @staticmethod
-    def _rows(
-        reader: RmqStoreStreamReader, start: dict[str, Any], end: dict[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
-        if start != end:
-            for part in reader.partitions(start, end):
-                yield from reader.read(part)
+
+def _micro_batch(
+    reader: RmqStoreStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> Iterator[pa.RecordBatch]:
+    if start != end:
+        for part in reader.partitions(start, end):
+            yield from reader.read(part)
 
 
 # Files.
@@ -618,28 +523,25 @@ def _link(source: str, target: str) -> None:
 
 def _make_alike(source: Path, target: Path) -> None:
     """Put files in the place of those that differ, as when a folder is restored."""
-    wanted = {path.relative_to(source) for path in source.rglob("*")}
+    wanted = {path.relative_to(source): path for path in sorted(source.rglob("*"))}
     for path in sorted(target.rglob("*"), reverse=True):
-        there = source / path.relative_to(target)
-        is_same = path.is_dir() == there.is_dir() and path.is_symlink() == there.is_symlink()
-        if path.relative_to(target) in wanted and is_same:
-            continue
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for name in sorted(wanted):
-        path, there = target / name, source / name
+        there = wanted.get(path.relative_to(target))
+        kind = (path.is_dir(), path.is_symlink())
+        if there is None or kind != (there.is_dir(), there.is_symlink()):
+            cases._remove(path)
+    for name, there in wanted.items():
+        path, aside = target / name, (target / name).with_name("new.aside")
         if there.is_symlink():
             path.unlink(missing_ok=True)
             path.symlink_to(there.readlink())
         elif there.is_dir():
             path.mkdir(exist_ok=True)
         elif not path.exists() or not filecmp.cmp(there, path, shallow=False):
-            new = path.with_name("new.aside")
-            _link(str(there), str(new))
-            new.replace(path)
+            _link(str(there), str(aside))
+            aside.replace(path)
 
 
 def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """Return the files that are there before and not after, the reverse, or differ."""
-    return sorted(
-        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
-    )
+    paths = before.keys() | after.keys()
+    return sorted(path for path in paths if before.get(path) != after.get(path))
