@@ -7,7 +7,6 @@ later are not started: nothing is delivered, expired or compacted.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import threading
 import time
@@ -42,6 +41,7 @@ _FOLDERS = ("commitlog", "consumequeue", "batchconsumequeue", "index", "dledger-
 _OF_ROCKSDB = ("MANIFEST", "OPTIONS", "CURRENT", "IDENTITY", "LOCK", "LOG")
 
 Queue = tuple[str, int]
+Rows = dict[Queue, list[list[int]]]
 Told = dict[str, Any]
 
 
@@ -61,7 +61,7 @@ class Answer(TypedDict, total=False):
     log: list[int]
     queues: dict[str, list[int]]
     served: dict[str, list[list[int]]]
-    garbled: dict[str, list[int]]  # offsets at which it serves bytes that are no record
+    garbled: dict[str, list[list[int]]]  # what it serves besides, bytes that are no record
     stuck: dict[str, list[Any]]  # the offset that a consumer does not get beyond, and why
     keys: dict[str, list[int]]
     groups: dict[str, int]
@@ -165,7 +165,7 @@ class _Opened:
         """Return the settings with absolute folders, and with what they leave to the store."""
         found = {**_QUICKLY, **settings, "storePathRootDir": self._root}
         if any(name.startswith("tiered") for name in settings):
-            found.update({"messageStorePlugIn": _PLUG_IN, "tieredStoreFilePath": "tieredstore"})
+            found = {"messageStorePlugIn": _PLUG_IN, "tieredStoreFilePath": "tieredstore", **found}
         for name in found.keys() - {"storePathRootDir"}:
             if name.startswith(("storePath", "tieredStoreFilePath")):
                 paths = str(found[name]).split(",")
@@ -224,19 +224,18 @@ class _Opened:
         yield "delays", controller.getScheduleMessageService().load
 
     def _store_alone(self, config: Any, broker: Any) -> Any:
-        jvm, store = self._jvm, self._jvm.rocketmq.store
-        self._stats = store.stats.BrokerStatsManager("interop", False)
+        rocketmq = self._jvm.rocketmq
+        self._stats = rocketmq.store.stats.BrokerStatsManager("interop", False)
         arguments = [config, self._stats, None, broker]
-        if jvm.is_5:
-            topics = jvm.java.util.concurrent.ConcurrentHashMap()
-            for name, attributes in _topics(self._root).items():
-                topic = jvm.rocketmq.common.TopicConfig(name)
-                topic.setAttributes(attributes)
-                topics.put(name, topic)
-            arguments.append(topics)
-        if self._settings.get("storeType") == "defaultRocksDB":
-            return store.RocksDBMessageStore(*arguments)
-        return store.DefaultMessageStore(*arguments)
+        if self._jvm.is_5:
+            path = self._root / "config/topics.json"
+            text = path.read_text(errors="replace") if path.exists() else ""
+            body = "org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper"
+            table = rocketmq.remoting.protocol.RemotingSerializable.fromJson
+            arguments.append(table(text or "{}", self._jvm.class_of(body)).getTopicConfigTable())
+        is_rocksdb = self._settings.get("storeType") == "defaultRocksDB"
+        kind = "RocksDBMessageStore" if is_rocksdb else "DefaultMessageStore"
+        return getattr(rocketmq.store, kind)(*arguments)
 
     def _wait(self) -> None:
         """Wait until queues and index are built as far as the log goes, or as it gets."""
@@ -296,24 +295,62 @@ class _Opened:
 
     def _served(self, ranges: Mapping[Queue, list[int]]) -> Told:
         """Return what a consumer of each queue gets from its begin on."""
-        pages = _Pages(self._jvm, self._store)
-        for queue, (_, end) in ranges.items():
-            pages.read(queue, end, _WHOLE)
-        rows, counts = pages.rows()
-        stuck = pages.stuck
+        rows, stuck, n_messages = self._read(ranges, _WHOLE)
         # Where a page begins decides what a hole hides.
-        holes = [queue for queue, (begin, end) in ranges.items() if counts[queue] < end - begin]
+        holes = {
+            queue: ends for queue, ends in ranges.items() if n_messages[queue] < ends[1] - ends[0]
+        }
         if holes:
-            pages = _Pages(self._jvm, self._store)
-            for queue in holes:
-                pages.read(queue, ranges[queue][1], _PAGE)
-            rows = {queue: of_queue for queue, of_queue in rows.items() if queue not in holes}
-            rows |= pages.rows()[0]
-            stuck = pages.stuck
-        sound = {queue: [row for row in rows[queue] if row[2] >= 0] for queue in rows}
-        garbled = {queue: [row[0] for row in rows[queue] if row[2] < 0] for queue in rows}
-        garbled = {queue: offsets for queue, offsets in garbled.items() if offsets}
-        return {"served": _named(sound), "garbled": _named(garbled), "stuck": _named(stuck)}
+            rows_of_holes, stuck, _ = self._read(holes, _PAGE)
+            rows = {queue: rows[queue] for queue in rows if queue not in holes} | rows_of_holes
+        found: Told = {"served": {}, "garbled": {}, "stuck": _named(stuck)}
+        for queue, of_queue in _named(rows).items():
+            for row in of_queue:
+                part = found["served" if row[2] >= 0 else "garbled"]
+                part.setdefault(queue, []).append(row)
+        return found
+
+    def _read(
+        self, ranges: Mapping[Queue, list[int]], count: int
+    ) -> tuple[Rows, dict[Queue, list[Any]], Counter[Queue]]:
+        """Return what a consumer gets that begins at 0 and asks for ``count`` messages each time.
+
+        Those are queue offset, physical offset and CRC-32 of each record, -1 for bytes that are
+        none; where it gets stuck; and how many messages there are, also within inner batches.
+        """
+        results, buffers = self._jvm.java.util.ArrayList(), self._jvm.java.util.ArrayList()
+        pages: list[Queue] = []
+        stuck: dict[Queue, list[Any]] = {}
+        for queue, (_, end) in ranges.items():
+            at = 0
+            while at < end and queue not in stuck:
+                try:
+                    page = self._store.getMessage("judge", *queue, at, count, None)
+                except Py4JJavaError as err:
+                    stuck[queue] = [at, err.java_exception.getClass().getSimpleName()]
+                    break
+                pages.append(queue)
+                results.add(page)
+                buffers.addAll(page.getMessageBufferList())
+                following = page.getNextBeginOffset()
+                if following <= at:
+                    stuck[queue] = [at, page.getStatus().toString()]
+                at = following
+        data, at = memoryview(self._jvm.joined(buffers)), 0
+        rows: Rows = {}
+        n_messages: Counter[Queue] = Counter()
+        for queue, page in zip(pages, self._jvm.value(results), strict=True):
+            n_messages[queue] += page["messageCount"]
+            offsets = page.get("messageQueueOffset") or []  # 4.x does not tell them
+            for number, part in enumerate(page["messageMapedList"]):
+                record = data[at : at + part["size"]]
+                at += part["size"]
+                is_record = len(record) >= _HEAD and record[4:8] in _MAGICS
+                offset = offsets[number] if offsets else int.from_bytes(record[_QUEUE_OFFSET])
+                place = int.from_bytes(record[_PHYSICAL_OFFSET])
+                crc = zlib.crc32(record) if is_record else -1
+                rows.setdefault(queue, []).append([offset, place, crc])
+        return rows, stuck, n_messages
 
     def find(self, topic: str, key: str) -> list[int]:
         """Return where the records are that a look-up of a key finds."""
@@ -388,69 +425,8 @@ class _Opened:
                 field_of(field_of(self._stats, "accountStatManager"), "executor").shutdown()
 
 
-class _Pages:
-    """Messages of queues that are taken from a store page by page, and told all at once."""
-
-    def __init__(self, jvm: Jvm, store: Any) -> None:
-        self._jvm, self._store = jvm, store
-        self._results, self._buffers = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
-        self._queues: list[Queue] = []  # of each page
-        self.stuck: dict[Queue, list[Any]] = {}
-
-    def read(self, queue: Queue, end: int, count: int) -> None:
-        """Take what a consumer gets that begins at 0 and asks for ``count`` messages each time."""
-        at = 0
-        while at < end:
-            try:
-                page = self._store.getMessage("judge", *queue, at, count, None)
-            except Py4JJavaError as err:
-                self.stuck[queue] = [at, err.java_exception.getClass().getSimpleName()]
-                return
-            self._queues.append(queue)
-            self._results.add(page)
-            self._buffers.addAll(page.getMessageBufferList())
-            following = page.getNextBeginOffset()
-            if following <= at:
-                self.stuck[queue] = [at, page.getStatus().toString()]
-                return
-            at = following
-
-    def rows(self) -> tuple[dict[Queue, list[list[int]]], Counter[Queue]]:
-        """Return queue offset, physical offset and CRC-32 of each record, -1 where there is none.
-
-        And how many messages each queue gave, of which an inner batch has several.
-        """
-        data, at = memoryview(self._jvm.joined(self._buffers)), 0
-        rows: dict[Queue, list[list[int]]] = {}
-        counts: Counter[Queue] = Counter()
-        for queue, page in zip(self._queues, self._jvm.value(self._results), strict=True):
-            counts[queue] += page["messageCount"]
-            offsets = page.get("messageQueueOffset") or []  # 4.x does not tell them
-            for number, part in enumerate(page["messageMapedList"]):
-                record = data[at : at + part["size"]]
-                at += part["size"]
-                is_record = len(record) >= _HEAD and record[4:8] in _MAGICS
-                offset = offsets[number] if offsets else int.from_bytes(record[_QUEUE_OFFSET])
-                place = int.from_bytes(record[_PHYSICAL_OFFSET])
-                crc = zlib.crc32(record) if is_record else -1
-                rows.setdefault(queue, []).append([offset, place, crc])
-        return rows, counts
-
-
 def _named(of_queues: Mapping[Queue, Any]) -> Told:
     return {f"{topic}-{queue_id}": value for (topic, queue_id), value in of_queues.items()}
-
-
-def _topics(root: Path) -> dict[str, dict[str, str]]:
-    """Return the attributes of the topics of a store, where no broker reads its tables."""
-    try:
-        table = json.loads((root / "config/topics.json").read_text(encoding="utf-8"))
-        return {
-            name: {key.lstrip("+"): value for key, value in topic.get("attributes", {}).items()}
-            for name, topic in table["topicConfigTable"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
 
 
 def _files(root: Path) -> dict[str, int]:
