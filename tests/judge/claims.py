@@ -1,7 +1,7 @@
-"""What we say of a store, as plain values: each part a value or an error, and its warnings.
+"""What we say of a store, as plain values.
 
-Nothing is started for it: checks, reads, streams and commands run in this process. A part is
-``{"value": ..., "warnings": [...]}``, or has ``error``, ``text`` and ``is_ours`` in place of a value.
+Nothing is started for it: checks, reads, streams and commands run in this process. What one of them
+says has a ``value``, or else ``error``, ``text`` and ``is_ours``, and always its ``warnings``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TRANSACTION, _WITHOUT_UNIT = 0xC, (4, 12)  # of sysFlag
 _OF_STREAMS = {"commitlogs": "storePathCommitLog"}  # other names of arguments
 _LOGGERS = [logging.getLogger(name) for name in ("rmqstore", "pyspark_rmqstore")]
 _LMQ = "%LMQ%"
-_STRICTNESS = {"strict": True, "lenient": False}  # whether data loss is an error
+_STRICTNESS = (("strict", True), ("lenient", False))  # whether data loss is an error
 # A store at rest is not waited for as one that a broker may be recovering.
 retry._QUIET_SECONDS = retry._PAUSE_SECONDS = 0.01
 
@@ -197,12 +197,15 @@ class _Log:
         return {"rows": rows, "damaged": damaged}
 
     def _crc(self, physical_offset: int, size: int) -> int | None:
-        """Return the CRC-32 of a record; None for one that is not in these files."""
-        start = max((start for start in self._files if start <= physical_offset), default=None)
-        if start is None:
-            return None
-        data = self._files[start][physical_offset - start :][:size]
-        return zlib.crc32(data) if len(data) == size else None
+        """Return the CRC-32 of a record; None for one that is not in these files.
+
+        Of files that overlap, the record names its place in one.
+        """
+        starts = sorted(start for start in self._files if start <= physical_offset)
+        found = [self._files[start][physical_offset - start :][:size] for start in starts]
+        whole = [data for data in found if len(data) == size]
+        whole.sort(key=lambda data: int.from_bytes(data[28:36]) == physical_offset)
+        return zlib.crc32(whole[-1]) if whole else None
 
 
 class _Asking:
@@ -260,26 +263,23 @@ class _Asking:
         """
         root = self.folder / "followed"
         shutil.copytree(whole, root, copy_function=_link)
-        log, before, after = self._log(root), {}, {}
-        tails = {
-            f"tail whole {name}": _Tail(self._open(root), is_strict=is_strict)
-            for name, is_strict in _STRICTNESS.items()
-        }
+        tails = {name: _Tail(self._open(root), is_strict) for name, is_strict in _STRICTNESS}
         located = cases.located(self._options, root)
         streams = {amount: _Stream(located, root) for amount in ("whole", "half")}
+        before, log = {}, self._log(root)
         for name, tail in tails.items():
-            before[name] = said(partial(lambda rows, one: rows(one.poll()), log.rows, tail))
+            before[f"tail whole {name}"] = said(partial(_polled, log, tail.poll))
         for amount, stream in streams.items():
-            first = said(partial(lambda s, half: log.rows(s.first(half)), stream, amount == "half"))
-            before |= {f"stream {amount} {name}": first for name in _STRICTNESS}
+            first = said(partial(_polled, log, stream.first, amount == "half"))
+            before |= {f"stream {amount} {name}": first for name in tails}
         _make_alike(self._root, root)
-        log = self._log(root)
+        after, log = {}, self._log(root)
         for name, tail in tails.items():
-            after[name] = said(partial(lambda rows, one: rows(one.poll()), log.rows, tail))
+            after[f"tail whole {name}"] = said(partial(_polled, log, tail.poll))
             tail.close()
         for amount, stream in streams.items():
-            for name, strict in _STRICTNESS.items():
-                again = said(partial(lambda s, strict: log.rows(s.again(strict)), stream, strict))
+            for name, is_strict in _STRICTNESS:
+                again = said(partial(_polled, log, stream.again, is_strict))
                 after[f"stream {amount} {name}"] = again
         shutil.rmtree(root)
         return {name: {"before": before[name], "after": after[name]} for name in after}
@@ -415,7 +415,8 @@ def _groups(store: MessageStore) -> dict[str, int]:
 
 
 def _found(store: MessageStore, topic: str, key: str) -> list[int]:
-    return sorted(message.commitLogOffset for message in store.query(topic, key))
+    found = store.query(topic, key, scan_uncovered=True)
+    return sorted(message.commitLogOffset for message in found)
 
 
 def _scanned(store: MessageStore, log: _Log, scan: str, mode: str) -> dict[str, Rows]:
@@ -439,10 +440,14 @@ def _typed(command: str) -> dict[str, Any]:
 # Those that follow the store.
 
 
+def _polled(log: _Log, poll: Callable[..., Batches], *asked: bool) -> dict[str, Rows]:
+    return log.rows(poll(*asked))
+
+
 class _Tail:
     """What ``dump --follow`` does."""
 
-    def __init__(self, store: MessageStore, *, is_strict: bool) -> None:
+    def __init__(self, store: MessageStore, is_strict: bool) -> None:
         self._store = store
         arguments = {
             "columns": _COLUMNS, "starting_offsets": "earliest", "include_system_topics": True,
