@@ -26,7 +26,7 @@ from pyspark_rmqstore.options import offsets_per_trigger
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
 from pyspark_rmqstore.store_options import store_path, user_paths
 from rmqstore.errors import OptionError
-from rmqstore.json_text import parse_json
+from rmqstore.json_text import one_value_each, parse_json
 from rmqstore.query.options import (
     BATCH,
     READ,
@@ -377,7 +377,7 @@ def _by_partition(
     name: str, value: str, parse: Callable[[object], int]
 ) -> dict[TopicPartition, int]:
     table = _table(name, value, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
-    parsed: dict[TopicPartition, int] = {}
+    parsed: list[tuple[TopicPartition, int]] = []
     for topic, numbers in table.items():
         if topic == IDENTITY:  # in an offset of a checkpoint or of a query's progress
             continue
@@ -386,8 +386,11 @@ def _by_partition(
                 f"{name}: {topic!r} needs a value for each partition; got {numbers!r}"
             )
         for number, inner in numbers.items():
-            parsed[TopicPartition(topic, _integer(name, number))] = parse(inner)
-    return parsed
+            parsed.append((TopicPartition(topic, _integer(name, number)), parse(inner)))
+    try:
+        return one_value_each(parsed)
+    except ValueError as err:  # such as partitions "0" and "00"
+        raise OptionError(f"{name}: {err}") from err
 
 
 def _table(name: str, value: str, example: str) -> dict[str, Any]:

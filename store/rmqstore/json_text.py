@@ -1,9 +1,13 @@
-"""JSON that people write, in which no value hides another one."""
+"""JSON that people write, and other names with values, in which no value hides another one."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
@@ -13,10 +17,15 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
         ValueError: it is no JSON, or an object has two different values of one name, of which
             other readers drop the first without a word.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=one_value_each)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def one_value_each(pairs: Sequence[tuple[K, V]]) -> dict[K, V]:
+    """Return values by name.
+
+    Raises:
+        ValueError: a name stands for two different values.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         for name, value in pairs:

@@ -52,6 +52,7 @@ from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
+from rmqstore.inspect.verify_tables import table_findings
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
@@ -135,14 +136,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    for err, stops_broker in BrokerConfig(store.paths).damage():
-        if isinstance(err.__cause__, NotPermittedError):
-            raise err.__cause__
-        text, kind = err.reason, ""
-        if stops_broker:
-            text += "; the table has no valid file: a broker that loads it does not start"
-            kind = "tables"
-        yield Finding("config", f"{err.path}, {err.offset}", text, kind)
+    yield from table_findings(store.parts)
     yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)

@@ -18,7 +18,7 @@ from rmqstore.errors import OptionError, marked
 from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
-from rmqstore.json_text import parse_json
+from rmqstore.json_text import one_value_each, parse_json
 from rmqstore.query.times import parse_timestamp
 
 _FEW_NAMES: Final = 12
@@ -324,7 +324,7 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
         parse: reads one value.
     """
     table = _table(name, value, '{"topic":{"0":23,"1":-2}}')
-    by_queue: dict[QueueKey, int] = {}
+    found: list[tuple[QueueKey, int]] = []
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
             raise OptionError(
@@ -332,11 +332,16 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
             )
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
-                for queue, leaf in inner.items():
-                    by_queue[str(key), topic, _integer(name, queue)] = parse(leaf)
+                found += (
+                    ((str(key), topic, _integer(name, queue)), parse(leaf))
+                    for queue, leaf in inner.items()
+                )
             else:
-                by_queue[None, topic, _integer(name, key)] = parse(inner)
-    return by_queue
+                found.append(((None, topic, _integer(name, key)), parse(inner)))
+    try:
+        return one_value_each(found)
+    except ValueError as err:  # such as queues "0" and "00"
+        raise OptionError(f"`{name}`: {err}") from err
 
 
 def parse_tags(tags: str | None) -> frozenset[str] | None:

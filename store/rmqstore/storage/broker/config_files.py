@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,18 +32,6 @@ logger = logging.getLogger(__name__)
 # fastjson writes integer keys without quotes: {0:12,1:7}. Text inside of strings is skipped.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
-# The files of tables, and the tables in them.
-_TABLES = {
-    "topics.json": ("topicConfigTable",),
-    "subscriptionGroup.json": ("subscriptionGroupTable",),
-    "consumerOffset.json": ("offsetTable",),
-    "lmqConsumerOffset.json": ("lmqOffsetTable", "offsetTable"),
-    "delayOffset.json": ("offsetTable",),
-    "consumerFilter.json": ("filterDataByTopic",),
-    "topicQueueMapping.json": ("topicQueueMappingInfoMap",),
-    "consumerOrderInfo.json": ("table",),
-    "timermetrics": ("timingCount",),
-}
 TOPICS = "topics.json"
 OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 _UNKNOWN = {
@@ -108,8 +96,10 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
     if not text.strip():
         return None
     table = _parse(file, text)
-    for name in _TABLES.get(file.name.removesuffix(".bak"), ()):
-        part_of(file, table, name)
+    for name, check_entry in _TABLES.get(file.name.removesuffix(".bak"), {}).items():
+        for key, value in part_of(file, table, name).items():
+            if check_entry is not None:
+                check_entry(file, key, value)
     return table
 
 
@@ -131,6 +121,8 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as err:
         reason = f"not JSON that a broker writes: {err}"
         raise CorruptConfigError(str(file), getattr(err, "pos", 0), reason) from err
+    if table is None or table == []:  # a broker takes either for a table without entries
+        return {}
     if not isinstance(table, dict):
         reason = f"a {type(table).__name__} where a table is expected"
         raise CorruptConfigError(str(file), 0, reason)
@@ -234,6 +226,37 @@ def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int
     return by_queue
 
 
+def _require_table(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    part_of(path, {key: value}, key)
+
+
+def _require_number(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    _offsets_by_queue(path, key, {"0": value})
+
+
+def _require_level(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    try:
+        integer(key, 32), integer(value)
+    except ValueError as err:
+        raise CorruptConfigError(str(path), 0, f"delay level {key!r}: {err}") from err
+
+
+# The files of tables, the tables in them, and what their entries must be: a broker that meets
+# another one takes the backup.
+_VERSION: Final = {"dataVersion": None}
+_TABLES: Final[dict[str, dict[str, Callable[[Path, str, Any], object] | None]]] = {
+    "topics.json": {"topicConfigTable": _require_table, **_VERSION},
+    "subscriptionGroup.json": {"subscriptionGroupTable": _require_table, **_VERSION},
+    "consumerOffset.json": {"offsetTable": _offsets_by_queue},
+    "lmqConsumerOffset.json": {"lmqOffsetTable": _require_number, "offsetTable": _offsets_by_queue},
+    "delayOffset.json": {"offsetTable": _require_level},
+    "consumerFilter.json": {"filterDataByTopic": _require_table},
+    "topicQueueMapping.json": {"topicQueueMappingInfoMap": _require_table, **_VERSION},
+    "consumerOrderInfo.json": {"table": _require_table},
+    "timermetrics": {"timingCount": _require_table, **_VERSION},
+}
+
+
 def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple[str, int], int]]:
     by_group: dict[str, dict[tuple[str, int], int]] = {}
     for key, offsets in table.items():
@@ -283,6 +306,7 @@ class TimerProgress(NamedTuple):
     read_time: int  # ms, a whole second: the next one to be delivered
     log_flushed: int  # position in the timer log up to which it is on the disk
     queue_offset: int  # the next message of the timer topic to enter into the wheel
+    master_queue_offset: int  # the same of the master, after which none was entered
 
 
 class BrokerConfig:
@@ -379,8 +403,7 @@ class BrokerConfig:
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""
-        table = self._table("topics.json", "topicConfigTable")
-        return {topic: entry for topic, entry in table.items() if isinstance(entry, dict)}
+        return self._table("topics.json", "topicConfigTable")
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """Return the committed offsets of every group, as :meth:`consumer_offsets` does for one."""
@@ -451,13 +474,7 @@ class BrokerConfig:
         Source: ScheduleMessageService.java#decode.
         """
         table = self._table("delayOffset.json", "offsetTable")
-        try:
-            return {integer(level, 32): integer(offset) for level, offset in table.items()}
-        except ValueError as err:
-            path = self._paths.config / "delayOffset.json"
-            raise CorruptConfigError(
-                str(path), 0, f"offsetTable is not a table of integers: {err}"
-            ) from err
+        return {integer(level, 32): integer(offset) for level, offset in table.items()}
 
     def timer_progress(self) -> TimerProgress:
         """Return how far timed messages were delivered; zeros if no timer ever ran.
@@ -470,7 +487,7 @@ class BrokerConfig:
         except FileNotFoundError:
             stored = b""
         fields = np.frombuffer(stored.ljust(size, b"\0"), TIMER_CHECK)[0]
-        return TimerProgress(*fields.tolist()[:3])
+        return TimerProgress(*fields.tolist())
 
     def filter_groups(self, topic: str) -> dict[str, int]:
         """Return the consumer groups that filter a topic by SQL92, and since when, ms.
