@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
-from typing import Any, TypeVar
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+from collections.abc import Sequence
+from typing import Any
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
@@ -20,7 +17,7 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
     return json.loads(text, object_pairs_hook=one_value_each)
 
 
-def one_value_each(pairs: Sequence[tuple[K, V]]) -> dict[K, V]:
+def one_value_each(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     """Return values by name.
 
     Raises:

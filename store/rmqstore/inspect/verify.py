@@ -18,7 +18,6 @@ from rmqstore.errors import (
     CorruptDatabaseError,
     CorruptRecordError,
     Finding,
-    NotPermittedError,
     OffsetOutOfRangeError,
     number_of,
     rendered,
@@ -125,10 +124,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             try:
                 found += _found_in_store(local_store, progress)
             except CorruptDatabaseError as err:
-                if local_store.parts.ends.in_rocksdb is None:
-                    raise
-                local_store.parts.forget()
-                local_store.parts.ends.leave_out_rocksdb(err)
+                local_store.parts.leave_out_rocksdb(err)
                 found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)

@@ -32,26 +32,18 @@ def table_findings(parts: StoreParts) -> Iterator[Finding]:
     for err, stops_broker in parts.config.damage():
         if isinstance(err.__cause__, NotPermittedError):
             raise err.__cause__
-        text, kind = err.reason, ""
-        if stops_broker:
-            text += "; the table has no valid file: a broker that loads it does not start"
-            kind = "tables"
+        text = "; ".join(filter(None, (err.reason, stops_broker)))
+        kind = "tables" if stops_broker else ""
         yield Finding("config", f"{err.path}, {err.offset}", text, kind)
-    with suppress(RmqStoreError, OSError):  # a finding about the table, or about a queue, says why
-        _warn_of_missing_topics(parts)
-    # What a running broker commits is newer than the ends of queues that were found.
-    if state_of(parts.paths) != OPEN:
-        with suppress(RmqStoreError, OSError):
-            _warn_of_groups_ahead(parts)
+    for warn in (_warn_of_missing_topics, _warn_of_groups_ahead):
+        with suppress(RmqStoreError, OSError):  # a finding about a table or a queue says why
+            warn(parts)
 
 
 def _warn_of_missing_topics(parts: StoreParts) -> None:
-    if why_unknown(parts.paths, TOPICS) is not None:
-        return
-    known = parts.config.topic_entries()
-    missing = [topic for topic in parts.store_queues.topics() if topic not in known]
-    missing = [topic for topic in missing if not is_system_topic(topic)]
-    if missing:
+    unknown = {*parts.store_queues.topics()} - parts.config.topic_entries().keys()
+    missing = [topic for topic in sorted(unknown) if not is_system_topic(topic)]
+    if missing and why_unknown(parts.paths, TOPICS) is None:
         logger.warning(
             "%s has no entry of %s with queues: %s. A broker keeps the queues, and its clients do "
             "not find them until the topic is created again",
@@ -60,16 +52,15 @@ def _warn_of_missing_topics(parts: StoreParts) -> None:
 
 
 def _warn_of_groups_ahead(parts: StoreParts) -> None:
+    if state_of(parts.paths) == OPEN:  # its offsets are newer than the ends that were found
+        return
     queues = {topic: parts.store_queues.ids(topic) for topic in parts.store_queues.known_topics()}
     ahead = []
     for group, offsets in parts.config.committed_offsets().items():
         for (topic, queue_id), committed in offsets.items():
-            if topic not in queues:  # one that was deleted
-                continue
-            end = 0
-            if queue_id in queues[topic]:
-                _, end = parts.queue_range(topic, queue_id)
-            if committed > end:
+            ids = queues.get(topic)  # none of one that was deleted
+            end = parts.queue_range(topic, queue_id)[1] if queue_id in (ids or ()) else 0
+            if ids is not None and committed > end:
                 ahead.append(f"{group} in {topic}-{queue_id} ({committed}, the end is {end})")
     if ahead:
         logger.warning(

@@ -254,12 +254,12 @@ def parse_pattern(value: str) -> str:
 
 def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
     """Parse ``assign``: ``{"topic": [queue, …]}``."""
-    table = _table("assign", value, '{"topic":[0,1]}')
+    table = json_table("assign", value, '{"topic":[0,1]}')
     queue_ids: dict[str, frozenset[int]] = {}
     for topic, queues in table.items():
         if not isinstance(queues, list | tuple | set | frozenset | range):
             raise OptionError(f"`assign`: {topic!r} needs a list of queue ids, got {queues!r}")
-        queue_ids[topic] = frozenset(_integer("assign", queue) for queue in queues)
+        queue_ids[topic] = frozenset(plain_integer("assign", queue) for queue in queues)
     return queue_ids
 
 
@@ -280,7 +280,7 @@ def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bo
             return Bound(without_offset, group=value.removeprefix(GROUP_PREFIX))
 
     def parse_offset(value: object) -> int:
-        offset = _integer(name, value)
+        offset = plain_integer(name, value)
         if offset < EARLIEST:
             raise OptionError(
                 f"`{name}`: offset {offset}; -2 is earliest, -1 latest, others count from 0"
@@ -295,13 +295,15 @@ def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey
     return _by_queue(name, value, "times", lambda time: parse_timestamp(name, time))
 
 
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value).strip()):
+def plain_integer(name: str, value: object) -> int:
+    """Return the integer that the value of an option is, or spells."""
+    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,19}", str(value).strip()):
         raise OptionError(f"`{name}`: {value!r} is not an integer")
     return int(str(value))
 
 
-def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
+def json_table(name: str, value: object, example: str) -> Mapping[str, Any]:
+    """Return the table that the value of an option is, or the JSON of one; else say so."""
     if isinstance(value, str):
         try:
             value = parse_json(value)
@@ -323,7 +325,7 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
         what: the values, for errors.
         parse: reads one value.
     """
-    table = _table(name, value, '{"topic":{"0":23,"1":-2}}')
+    table = json_table(name, value, '{"topic":{"0":23,"1":-2}}')
     found: list[tuple[QueueKey, int]] = []
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
@@ -333,11 +335,11 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
                 found += (
-                    ((str(key), topic, _integer(name, queue)), parse(leaf))
+                    ((str(key), topic, plain_integer(name, queue)), parse(leaf))
                     for queue, leaf in inner.items()
                 )
             else:
-                found.append(((None, topic, _integer(name, key)), parse(inner)))
+                found.append(((None, topic, plain_integer(name, key)), parse(inner)))
     try:
         return one_value_each(found)
     except ValueError as err:  # such as queues "0" and "00"

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
     CorruptConfigError,
+    CorruptDatabaseError,
     NotAStoreError,
     OptionError,
     RmqStoreError,
@@ -284,6 +285,18 @@ class StoreParts(Closing):
         self.refresh()
         self.ends.forget()
         self.queues.refresh()  # another thread may have opened some with the old ends meanwhile
+
+    def leave_out_rocksdb(self, damage: CorruptDatabaseError) -> None:
+        """Read on without the queues in RocksDB, of which a part could not be read.
+
+        Raises:
+            CorruptDatabaseError: the damage, if it is that of another database.
+        """
+        in_rocksdb = self.ends.in_rocksdb
+        if in_rocksdb is None or in_rocksdb.path != damage.path:
+            raise damage
+        self.forget()
+        self.ends.leave_out_rocksdb(damage)
 
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone, which now hold the units recovered from the log."""

@@ -85,7 +85,7 @@ def _warn_once(warning: str, _modified_ns: int = 0) -> None:
 def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
     """Return the table in a file, None if the file is missing or empty."""
     try:
-        text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
+        text = read_small(storage, file, MAX_TABLE_BYTES).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         return None
     except NotPermittedError as err:
@@ -95,6 +95,8 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
         raise CorruptConfigError(err.path, 0, reason) from err
     if not text.strip():
         return None
+    if text.strip() in ("null", "[]"):  # a broker takes either for a table without entries
+        return {}
     table = _parse(file, text)
     for name, check_entry in _TABLES.get(file.name.removesuffix(".bak"), {}).items():
         for key, value in part_of(file, table, name).items():
@@ -121,8 +123,6 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as err:
         reason = f"not JSON that a broker writes: {err}"
         raise CorruptConfigError(str(file), getattr(err, "pos", 0), reason) from err
-    if table is None or table == []:  # a broker takes either for a table without entries
-        return {}
     if not isinstance(table, dict):
         reason = f"a {type(table).__name__} where a table is expected"
         raise CorruptConfigError(str(file), 0, reason)
@@ -294,10 +294,10 @@ def warn_if_unknown(paths: StorePaths, file: str) -> str | None:
 
 
 class TableDamage(NamedTuple):
-    """The damage of a table, and whether a broker that loads the table does not start."""
+    """The damage of a table, and why a broker that loads it does not start; "" if it does."""
 
     error: CorruptConfigError
-    stops_broker: bool = False
+    stops_broker: str = ""
 
 
 class TimerProgress(NamedTuple):
@@ -355,7 +355,9 @@ class BrokerConfig:
                 if has_databases:
                     read()
             except CorruptDatabaseError as err:
-                found.append(TableDamage(CorruptConfigError(err.path, 0, err.reason)))
+                damage = CorruptConfigError(err.path, 0, err.reason)
+                text = "a broker does not start, or starts without a part of the table"
+                found.append(TableDamage(damage, text))
             except CorruptConfigError as err:
                 if not err.path.endswith(".json"):  # of a file it is found below
                     found.append(TableDamage(err))
@@ -378,9 +380,8 @@ class BrokerConfig:
         try:
             backup = _load(storage, path.with_name(path.name + ".bak"))
         except CorruptConfigError as err:
-            damages = [err] if damage is None else [damage, err]
-            is_judged = not any(isinstance(one.__cause__, UnreadableFileError) for one in damages)
-            yield TableDamage(damages[0], stops_broker=is_judged)
+            text = "the table has no valid file: a broker that loads it does not start"
+            yield TableDamage(err if damage is None else damage, text)
             return
         is_alone = backup is None and not database_folders(self._paths.config, storage, path.name)
         if damage is None and is_alone and storage.exists(path):
