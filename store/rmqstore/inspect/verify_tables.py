@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 
-from rmqstore.errors import Finding, NotPermittedError, RmqStoreError, number_of
+from rmqstore.errors import Finding, NotPermittedError, RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.broker_run import OPEN, state_of
@@ -18,7 +18,7 @@ from rmqstore.storage.broker.config_files import TOPICS, why_unknown
 
 logger = logging.getLogger(__name__)
 
-_LISTED = 5
+_LISTED = 5  # of all that there are
 
 
 def table_findings(parts: StoreParts) -> Iterator[Finding]:
@@ -45,9 +45,9 @@ def _warn_of_missing_topics(parts: StoreParts) -> None:
     missing = [topic for topic in sorted(unknown) if not is_system_topic(topic)]
     if missing and why_unknown(parts.paths, TOPICS) is None:
         logger.warning(
-            "%s has no entry of %s with queues: %s. A broker keeps the queues, and its clients do "
-            "not find them until the topic is created again",
-            parts.paths.topics_json, number_of(len(missing), "topic", "topics"), _named(missing),
+            "%s lacks topics that have queues, %d: %s. A broker keeps the queues, and its clients "
+            "find them once the topic is created again",
+            parts.paths.topics_json, len(missing), ", ".join(missing[:_LISTED]),
         )  # fmt: skip
 
 
@@ -66,9 +66,5 @@ def _warn_of_groups_ahead(parts: StoreParts) -> None:
         logger.warning(
             "%s: offsets after the end of a queue, %d: %s. A group that has one misses what is "
             "sent to the queue before its consumers ask for messages",
-            parts.paths.root, len(ahead), _named(ahead),
+            parts.paths.root, len(ahead), ", ".join(ahead[:_LISTED]),
         )  # fmt: skip
-
-
-def _named(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")

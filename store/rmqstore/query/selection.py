@@ -308,11 +308,10 @@ def json_table(name: str, value: object, example: str) -> Mapping[str, Any]:
         try:
             value = parse_json(value)
         except (ValueError, RecursionError) as err:
-            raise OptionError(
-                f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
-            ) from err
+            text = f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
+            raise OptionError(text) from err
     if not isinstance(value, Mapping):
-        raise OptionError(f"`{name}`: a table like {example}, got {value!r}")
+        raise OptionError(f"`{name}`: must be JSON like {example}, got {value!r}")
     return value
 
 
