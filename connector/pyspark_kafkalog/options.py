@@ -389,10 +389,7 @@ def _by_partition(
             )
         for number, inner in numbers.items():
             parsed.append((TopicPartition(topic, plain_integer(name, number)), parse(inner)))
-    try:
-        return one_value_each(parsed)
-    except ValueError as err:  # such as partitions "0" and "00"
-        raise OptionError(f"{name}: {err}") from err
+    return one_value_each(parsed, f"{name}: ")  # partitions "0" and "00" are one
 
 
 def _time(name: str, value: object) -> int:

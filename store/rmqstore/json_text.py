@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from rmqstore.errors import OptionError
+
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
     """Return the value of a JSON text.
@@ -17,15 +19,15 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
     return json.loads(text, object_pairs_hook=one_value_each)
 
 
-def one_value_each(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return values by name.
+def one_value_each(pairs: Sequence[tuple[Any, Any]], where: str = "") -> dict[Any, Any]:
+    """Return values by name; ``where`` begins the text of the error.
 
     Raises:
-        ValueError: a name stands for two different values.
+        OptionError: a name stands for two different values.
     """
     values = dict(pairs)
     if len(values) < len(pairs):
         for name, value in pairs:
             if value != values[name]:
-                raise ValueError(f"{name!r} stands for both {value!r} and {values[name]!r}")
+                raise OptionError(f"{where}{name!r} stands for both {value!r} and {values[name]!r}")
     return values

@@ -64,7 +64,7 @@ from rmqstore.inspect.verify_units import (
     named_offsets,
 )
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -124,7 +124,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             try:
                 found += _found_in_store(local_store, progress)
             except CorruptDatabaseError as err:
-                local_store.parts.leave_out_rocksdb(err)
+                leave_out_rocksdb(local_store.parts, err)
                 found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)

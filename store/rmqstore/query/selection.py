@@ -339,10 +339,7 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
                 )
             else:
                 found.append(((None, topic, plain_integer(name, key)), parse(inner)))
-    try:
-        return one_value_each(found)
-    except ValueError as err:  # such as queues "0" and "00"
-        raise OptionError(f"`{name}`: {err}") from err
+    return one_value_each(found, f"`{name}`: ")  # queues "0" and "00" are one
 
 
 def parse_tags(tags: str | None) -> frozenset[str] | None:

@@ -27,7 +27,7 @@ from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.recovery.log_end import last_record_before
@@ -73,7 +73,7 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
     except CorruptDatabaseError as err:
         if request.mode == FAILFAST:
             raise
-        store.leave_out_rocksdb(err)  # a tolerant read takes the units from the log
+        leave_out_rocksdb(store, err)  # a tolerant read takes the units from the log
         parts = _queues(store, request, limits)
     return parts
 

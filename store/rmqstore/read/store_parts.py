@@ -286,18 +286,6 @@ class StoreParts(Closing):
         self.ends.forget()
         self.queues.refresh()  # another thread may have opened some with the old ends meanwhile
 
-    def leave_out_rocksdb(self, damage: CorruptDatabaseError) -> None:
-        """Read on without the queues in RocksDB, of which a part could not be read.
-
-        Raises:
-            CorruptDatabaseError: the damage, if it is that of another database.
-        """
-        in_rocksdb = self.ends.in_rocksdb
-        if in_rocksdb is None or in_rocksdb.path != damage.path:
-            raise damage
-        self.forget()
-        self.ends.leave_out_rocksdb(damage)
-
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone, which now hold the units recovered from the log."""
         self.ends.recovered.pop(key, None)
@@ -383,6 +371,19 @@ class StoreParts(Closing):
             "queue has a log of its own: read by queue; a filter on columns finds "
             f"messages too{alone}"
         )
+
+
+def leave_out_rocksdb(parts: StoreParts, damage: CorruptDatabaseError) -> None:
+    """Read on without the queues in RocksDB, of which a part could not be read.
+
+    Raises:
+        CorruptDatabaseError: the damage, if it is that of another database.
+    """
+    in_rocksdb = parts.ends.in_rocksdb
+    if in_rocksdb is None or in_rocksdb.path != damage.path:
+        raise damage
+    parts.forget()
+    parts.ends.leave_out_rocksdb(damage)
 
 
 def open_parts(

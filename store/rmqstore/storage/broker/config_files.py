@@ -234,13 +234,6 @@ def _require_number(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 -
     _offsets_by_queue(path, key, {"0": value})
 
 
-def _require_level(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
-    try:
-        integer(key, 32), integer(value)
-    except ValueError as err:
-        raise CorruptConfigError(str(path), 0, f"delay level {key!r}: {err}") from err
-
-
 # The files of tables, the tables in them, and what their entries must be: a broker that meets
 # another one takes the backup.
 _VERSION: Final = {"dataVersion": None}
@@ -249,7 +242,7 @@ _TABLES: Final[dict[str, dict[str, Callable[[Path, str, Any], object] | None]]] 
     "subscriptionGroup.json": {"subscriptionGroupTable": _require_table, **_VERSION},
     "consumerOffset.json": {"offsetTable": _offsets_by_queue},
     "lmqConsumerOffset.json": {"lmqOffsetTable": _require_number, "offsetTable": _offsets_by_queue},
-    "delayOffset.json": {"offsetTable": _require_level},
+    "delayOffset.json": {"offsetTable": _require_number},
     "consumerFilter.json": {"filterDataByTopic": _require_table},
     "topicQueueMapping.json": {"topicQueueMappingInfoMap": _require_table, **_VERSION},
     "consumerOrderInfo.json": {"table": _require_table},
@@ -475,7 +468,8 @@ class BrokerConfig:
         Source: ScheduleMessageService.java#decode.
         """
         table = self._table("delayOffset.json", "offsetTable")
-        return {integer(level, 32): integer(offset) for level, offset in table.items()}
+        offsets = _offsets_by_queue(self._paths.config / "delayOffset.json", "offsetTable", table)
+        return {level: offset for (_, level), offset in offsets.items()}
 
     def timer_progress(self) -> TimerProgress:
         """Return how far timed messages were delivered; zeros if no timer ever ran.
