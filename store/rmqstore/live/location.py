@@ -161,12 +161,8 @@ class LiveLocation:
         """Return the addresses of servers that are not at those that they report, by the latter."""
         pairs = [pair for pair in self._given.get("address_map", "").split(",") if pair.strip()]
         try:
-            return one_value_each(
-                [
-                    (Address.parse(reported), Address.parse(real))
-                    for reported, _, real in (pair.partition("=") for pair in pairs)
-                ]
-            )
+            parts = (pair.partition("=") for pair in pairs)  # the reported one first
+            return one_value_each([(Address.parse(a), Address.parse(b)) for a, _, b in parts])
         except ValueError as err:  # OptionError too
             raise OptionError(
                 f"`storage_options`: address_map: {err}. It has pairs such as "

@@ -333,10 +333,8 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
             )
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
-                found += (
-                    ((str(key), topic, plain_integer(name, queue)), parse(leaf))
-                    for queue, leaf in inner.items()
-                )
+                for queue, leaf in inner.items():
+                    found.append(((str(key), topic, plain_integer(name, queue)), parse(leaf)))
             else:
                 found.append(((None, topic, plain_integer(name, key)), parse(inner)))
     return one_value_each(found, f"`{name}`: ")  # queues "0" and "00" are one

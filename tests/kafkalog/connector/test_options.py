@@ -108,6 +108,7 @@ def test_where_partitions_start(options: dict[str, str], start: OffsetLimit) -> 
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-3}}'}, "-2 is the earliest"),
         ({"subscribe": "a", "startingOffsets": '{"a":[1]}'}, "needs a value for each partition"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":true}}'}, "is not an integer"),
+        ({"subscribe": "a", "startingOffsets": '{"a":{"0":1,"00":2}}'}, "stands for both 1 and 2"),
         ({"subscribe": "a", "startingOffsets": "latest"}, "nothing to read"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-1}}'}, "nothing to read"),
         ({"subscribe": "a", "endingOffsets": "earliest"}, "nothing to read"),

@@ -100,8 +100,7 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
     table = _parse(file, text)
     for name, check_entry in _TABLES.get(file.name.removesuffix(".bak"), {}).items():
         for key, value in part_of(file, table, name).items():
-            if check_entry is not None:
-                check_entry(file, key, value)
+            check_entry(file, key, value)
     return table
 
 
@@ -236,8 +235,8 @@ def _require_number(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 -
 
 # The files of tables, the tables in them, and what their entries must be: a broker that meets
 # another one takes the backup.
-_VERSION: Final = {"dataVersion": None}
-_TABLES: Final[dict[str, dict[str, Callable[[Path, str, Any], object] | None]]] = {
+_VERSION: Final = {"dataVersion": lambda *_: None}
+_TABLES: Final[dict[str, dict[str, Callable[[Path, str, Any], object]]]] = {
     "topics.json": {"topicConfigTable": _require_table, **_VERSION},
     "subscriptionGroup.json": {"subscriptionGroupTable": _require_table, **_VERSION},
     "consumerOffset.json": {"offsetTable": _offsets_by_queue},
