@@ -18,8 +18,6 @@ from rmqstore.storage.broker.config_files import TOPICS, why_unknown
 
 logger = logging.getLogger(__name__)
 
-_LISTED = 5  # of all that there are
-
 
 def table_findings(parts: StoreParts) -> Iterator[Finding]:
     """Yield the damage of tables.
@@ -47,7 +45,7 @@ def _warn_of_missing_topics(parts: StoreParts) -> None:
         logger.warning(
             "%s lacks topics that have queues, %d: %s. A broker keeps the queues, and its clients "
             "find them once the topic is created again",
-            parts.paths.topics_json, len(missing), ", ".join(missing[:_LISTED]),
+            parts.paths.topics_json, len(missing), ", ".join(missing[:5]),
         )  # fmt: skip
 
 
@@ -66,5 +64,5 @@ def _warn_of_groups_ahead(parts: StoreParts) -> None:
         logger.warning(
             "%s: offsets after the end of a queue, %d: %s. A group that has one misses what is "
             "sent to the queue before its consumers ask for messages",
-            parts.paths.root, len(ahead), ", ".join(ahead[:_LISTED]),
+            parts.paths.root, len(ahead), ", ".join(ahead[:5]),
         )  # fmt: skip

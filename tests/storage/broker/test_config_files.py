@@ -119,7 +119,7 @@ def test_a_broker_does_not_start_without_a_valid_file_of_a_table(
     ("name", "content", "starts"),
     [
         ("delayOffset.json", '{"offsetTable":{1:"x"}}', False),
-        ("delayOffset.json", '{"offsetTable":{1:null}}', False),
+        ("delayOffset.json", '{"offsetTable":{"a":5}}', False),
         ("delayOffset.json", '\ufeff{"offsetTable":{1:-5,99:"7"}}', True),
         ("consumerOffset.json", '{"offsetTable":{"T@G":5}}', False),
         ("consumerOffset.json", '{"offsetTable":{"T":{0:-3}}}', True),

@@ -229,8 +229,8 @@ def _require_table(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - 
     part_of(path, {key: value}, key)
 
 
-def _require_number(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
-    _offsets_by_queue(path, key, {"0": value})
+def _require_numbers(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    _offsets_by_queue(path, key, {key: value})
 
 
 # The files of tables, the tables in them, and what their entries must be: a broker that meets
@@ -240,8 +240,8 @@ _TABLES: Final[dict[str, dict[str, Callable[[Path, str, Any], object]]]] = {
     "topics.json": {"topicConfigTable": _require_table, **_VERSION},
     "subscriptionGroup.json": {"subscriptionGroupTable": _require_table, **_VERSION},
     "consumerOffset.json": {"offsetTable": _offsets_by_queue},
-    "lmqConsumerOffset.json": {"lmqOffsetTable": _require_number, "offsetTable": _offsets_by_queue},
-    "delayOffset.json": {"offsetTable": _require_number},
+    "lmqConsumerOffset.json": {"lmqOffsetTable": lambda *_: None, "offsetTable": _offsets_by_queue},
+    "delayOffset.json": {"offsetTable": _require_numbers},
     "consumerFilter.json": {"filterDataByTopic": _require_table},
     "topicQueueMapping.json": {"topicQueueMappingInfoMap": _require_table, **_VERSION},
     "consumerOrderInfo.json": {"table": _require_table},
