@@ -21,9 +21,9 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.json_text import parse_json
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
+from rmqstore.query.selection import json_table
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.folders import names_by_path, read_brokers, root_for
 from rmqstore.storage.broker.store_config import read_conf, root_of
@@ -321,15 +321,8 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
     if value is None:
         return {}
     if value.lstrip().startswith("{"):
-        try:
-            table = parse_json(value)
-        except ValueError as err:
-            raise OptionError(
-                f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
-            ) from err
-        if not isinstance(table, dict) or not all(
-            isinstance(name, str) and name for name in table.values()
-        ):
+        table = json_table("brokerName", value, '{"/data/store-a":"broker-a"}')
+        if not all(isinstance(name, str) and name for name in table.values()):
             raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
         names = {store_path(path): name for path, name in table.items()}
         unknown = sorted(set(names) - set(paths))

@@ -18,7 +18,6 @@ from rmqstore.errors import (
     CorruptDatabaseError,
     CorruptRecordError,
     Finding,
-    NotPermittedError,
     OffsetOutOfRangeError,
     number_of,
     rendered,
@@ -52,6 +51,7 @@ from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
+from rmqstore.inspect.verify_tables import table_findings
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
@@ -64,7 +64,7 @@ from rmqstore.inspect.verify_units import (
     named_offsets,
 )
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -124,10 +124,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             try:
                 found += _found_in_store(local_store, progress)
             except CorruptDatabaseError as err:
-                if local_store.parts.ends.in_rocksdb is None:
-                    raise
-                local_store.parts.forget()
-                local_store.parts.ends.leave_out_rocksdb(err)
+                leave_out_rocksdb(local_store.parts, err)
                 found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)
@@ -135,14 +132,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    for err, stops_broker in BrokerConfig(store.paths).damage():
-        if isinstance(err.__cause__, NotPermittedError):
-            raise err.__cause__
-        text, kind = err.reason, ""
-        if stops_broker:
-            text += "; the table has no valid file: a broker that loads it does not start"
-            kind = "tables"
-        yield Finding("config", f"{err.path}, {err.offset}", text, kind)
+    yield from table_findings(store.parts)
     yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
