@@ -15,9 +15,10 @@ from pyspark_rmqstore.options import (
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import _STORE_PATHS, StoreRef
+from pyspark_rmqstore.store_options import _STORE_PATHS
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import CONTRADICTIONS, LOOKUP_OPTIONS, Contradiction
 from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.read.split import Limits
@@ -43,9 +44,9 @@ def brokers(tmp_path: Path) -> Path:
 
 def test_defaults_are_those_of_the_readme() -> None:
     options = parse()
-    assert options.source.stores == (
-        StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
-    )
+    (store,) = options.source.stores
+    assert (store.path, store.broker_name, store.ignore_log_end) == (STORE, None, False)
+    assert not any(store.folders.values())
     columns, request, selection = options.columns, options.request, options.request.selection
     assert (columns.columns, columns.corrupt_column) == (None, "_corrupt_record")
     assert (request.tags, request.by, request.mode) == (None, "queue", "FAILFAST")
@@ -54,6 +55,10 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert [selection.subscribe, selection.subscribe_pattern, selection.assign] == [None] * 3
     assert (selection.start.default, selection.end.default) == (EARLIEST, LATEST)
     assert (selection.include_system_topics, selection.timestamp_strategy) == (False, "latest")
+
+
+def folders(read: ReadOptions) -> FolderArguments:
+    return read.source.stores[0].folders
 
 
 # Each documented option with a value of its own, and where that value is to arrive.
@@ -96,14 +101,12 @@ GIVEN = {
     "checkCRC": ("False", lambda read: not read.request.check_crc),
     "failOnDataLoss": ("false", lambda read: not read.request.fail_on_data_loss),
     "storePathCommitLog": (
-        "/x/a, /x/b", lambda read: read.source.stores[0].commitlogs == ("/x/a", "/x/b"),
+        "/x/a, /x/b", lambda read: folders(read)["commitlogs"] == ("/x/a", "/x/b"),
     ),
-    "storePathConsumeQueue": ("/x/q", lambda read: read.source.stores[0].consumequeue == "/x/q"),
-    "storePathIndex": ("/x/i", lambda read: read.source.stores[0].index == "/x/i"),
-    "storePathDLedgerCommitLog": (
-        "/x/d, /x/e", lambda read: read.source.stores[0].dledger_logs == ("/x/d", "/x/e"),
-    ),
-    "dLegerSelfId": ("n1", lambda read: read.source.stores[0].dledger_self_id == "n1"),
+    "storePathConsumeQueue": ("/x/q", lambda read: folders(read)["consumequeue"] == "/x/q"),
+    "storePathIndex": ("/x/i", lambda read: folders(read)["index"] == "/x/i"),
+    "storePathDLedgerCommitLog": ("/x/d", lambda read: folders(read)["dledger_logs"] == ("/x/d",)),
+    "dLegerSelfId": ("n1", lambda read: folders(read)["dledger_self_id"] == "n1"),
     "tiered": ("/x/t", lambda read: read.source.stores[0].tiered == "/x/t"),
     "ignoreLogEnd": ("true", lambda read: read.source.stores[0].ignore_log_end),
     "brokerName": ("b", lambda read: read.source.stores[0].broker_name == "b"),
