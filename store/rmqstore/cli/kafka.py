@@ -349,8 +349,7 @@ def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> 
 def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
     """Show the committed offsets of consumer groups, from __consumer_offsets."""
     with _open(paths) as opened:
-        rows = opened.consumer_groups(mode=mode)
-        output.write(rows.schema, rows.to_batches())
+        output.write_table(opened.consumer_groups(mode=mode))
 
 
 def _folders_aside(

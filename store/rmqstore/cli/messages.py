@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import chain
 from typing import Any, Final, overload
@@ -235,15 +235,6 @@ def some_bodies(command: Command) -> Command:
 def columns_of_tables(store: Messages, columns: str) -> str:
     """Return the columns of a table, with the broker's name if there may be several."""
     return columns if isinstance(store, MessageStore) else f"brokerName,{columns}"
-
-
-def columns_of(columns: str, known: Sequence[str]) -> list[str]:
-    """Return the names of columns, and refuse those that there are not."""
-    names = [name.strip() for name in columns.split(",")]
-    for name in names:
-        if name not in known:
-            raise OptionError(f"`columns`: unknown column {name}; there are {', '.join(known)}")
-    return names
 
 
 @overload

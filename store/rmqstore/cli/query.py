@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from rmqstore.cli.common import USAGE, ends_clearly, err_console, progress_bar
 from rmqstore.cli.messages import (
-    columns_of,
     columns_of_tables,
     columns_to_read,
     in_form,
@@ -22,7 +21,7 @@ from rmqstore.cli.messages import (
     where_queue,
 )
 from rmqstore.cli.options import options
-from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.output import Output, columns_of, gives_rows
 from rmqstore.cli.stores import each_store, open_as_one, store_paths, store_paths_and_ids
 from rmqstore.cli.verbs import main
 from rmqstore.errors import MessageNotFoundError
@@ -203,7 +202,7 @@ def _messages(
     if not is_in_order:
         names = rows.column_names
         if columns is not None:
-            names = [name.strip() for name in columns.split(",")]
+            names = columns_of(columns, names)
         rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
     return rows
 
@@ -280,8 +279,6 @@ def trace_message(
     if not tables and not_found is not None:
         raise not_found
     rows = pa.concat_tables(tables)
-    if columns is not None:
-        rows = rows.select(columns_of(columns, rows.column_names))
-    elif output.is_table:
+    if columns is None and output.is_table:
         rows = rows.drop(["msgId", "offsetMsgId"])
-    output.write(rows.schema, rows.to_batches())
+    output.write_table(rows, columns)

@@ -9,7 +9,6 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import USAGE, confirm, ends_clearly, err_console, must_ask, progress_bar
-from rmqstore.cli.messages import columns_of
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
 from rmqstore.cli.stores import given_options, open_store, store_path
@@ -45,10 +44,7 @@ def doctor(path: str | None, columns: str | None, output: Output) -> None:
     checks = list(examine(path, given.conf, given.storage_options))
     rows = [check._asdict() for check in checks]
     output = output._replace(is_cut=False)  # a part of what to do is of no use
-    shown = pa.Table.from_pylist(rows, schema=_COLUMNS)
-    if columns is not None:
-        shown = shown.select(columns_of(columns, _COLUMNS.names))
-    output.write(shown.schema, shown.to_batches())
+    output.write_table(pa.Table.from_pylist(rows, schema=_COLUMNS), columns)
     if any(check.state == WRONG for check in checks):
         sys.exit(USAGE)
 

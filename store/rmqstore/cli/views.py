@@ -16,7 +16,7 @@ from rmqstore.cli.common import ends_clearly
 from rmqstore.cli.messages import topics_of_views, where_queue
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
+from rmqstore.cli.stores import open_as_one, open_stores, store_paths, store_paths_beside_clients
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
@@ -26,7 +26,6 @@ from rmqstore.query.times import in_current_zone
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.message_store import MessageStore
 
 # Options of views, and the argument of ``MessageStore.view`` for each.
 _ARGUMENTS = {
@@ -178,7 +177,7 @@ def describe_stores(paths: tuple[Path, ...], columns: str | None, output: Output
     if output.is_table:
         rows = _turned(rows)
         output = output._replace(is_cut=False)
-    output.write(rows.schema, rows.to_batches())
+    output.write_table(rows)
 
 
 def _turned(rows: pa.Table) -> pa.Table:
@@ -223,10 +222,7 @@ def _show(
     chosen = cast("ViewArguments", {**given, **named})
     if include_system_topics:
         chosen["include_system_topics"] = True
-    with open_stores(paths, ignore_log_end=ignore_log_end) as stores:
-        source: MessageStore | StoreCluster = stores[0]
-        if len(stores) > 1:
-            source = StoreCluster(stores)
+    with open_as_one(paths, ignore_log_end=ignore_log_end) as source:
         rows = source.view(name, columns=columns, where=where, **chosen)
         output.write(rows.schema, rows)
 
