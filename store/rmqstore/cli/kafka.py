@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -125,17 +125,18 @@ def _choose(
     if missing:
         known = nearest_topics(missing, known_topics, listed=LISTED)
         raise OptionError(f"-t/--topic: there is no topic {', '.join(missing)}; {known}")
-    of_topics = opened.partitions if include_system_topics else opened.default_partitions
-    if topics:
-        of_topics = {key: part for key, part in opened.partitions.items() if key.topic in topics}
+    takes_all = topics or include_system_topics
+    of_topics = opened.partitions if takes_all else opened.default_partitions
+    numbers = {key.partition for key in of_topics if _is_chosen(key, topics, ())}
     for number in partitions:
-        if all(key.partition != number for key in of_topics):
+        if number not in numbers:
             raise OptionError(f"-p/--partition: no topic that is read has a partition {number}")
-    return {
-        key: partition
-        for key, partition in of_topics.items()
-        if not partitions or key.partition in partitions
-    }
+    return {key: log for key, log in of_topics.items() if _is_chosen(key, topics, partitions)}
+
+
+def _is_chosen(key: TopicPartition, topics: tuple[str, ...], partitions: tuple[int, ...]) -> bool:
+    """Return whether options choose a partition; without topics or numbers, they choose any."""
+    return (not topics or key.topic in topics) and (not partitions or key.partition in partitions)
 
 
 def chooses_partitions(command: Command) -> Command:
@@ -215,9 +216,8 @@ def dump(
         rows: Iterable[pa.RecordBatch]
         if batches or deep:
             schema = file_schema(LOGS[0], decode, deep=deep)
-            rows = chain.from_iterable(
-                _stored(chosen[key], span, decode, deep=deep) for key, span in bounds.items()
-            )
+            read = partial(stored_rows, decode=decode) if deep else batch_rows
+            rows = chain.from_iterable(read(chosen[key], *span) for key, span in bounds.items())
         else:
             scan = opened.scan(
                 assign=numbers_by_topic(chosen),
@@ -233,15 +233,6 @@ def dump(
         output.write(schema, rows)
 
 
-def _stored(
-    partition: Partition, span: tuple[int, int], decode: Decode | None, *, deep: bool
-) -> Iterator[pa.RecordBatch]:
-    """Return the batches of a span of offsets, or with ``deep`` their records as stored."""
-    if deep:
-        return stored_rows(partition, *span, decode)
-    return batch_rows(partition, *span)
-
-
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
     """Return files of one kind by their paths, and their storage."""
     given = click.get_current_context()
@@ -255,7 +246,7 @@ def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage
         raise OptionError(f"{refused}: files are shown as a whole; name log directories")
     names, storage = names_in_storage(paths, given_options().storage_options)
     files = [parse_file(name) for name in names]
-    kinds = {file.kind if file is not None else "folder" for file in files}
+    kinds = {"folder" if file is None else file.kind for file in files}
     if len(kinds) > 1:
         text = ", ".join(sorted(kinds))
         raise OptionError(f"PATH: files of one kind at a time, and no folders; got {text}")
@@ -359,8 +350,7 @@ def _folders_aside(
     findings = []
     for log_dir in opened.log_dirs:
         for name, parsed in log_dir.others.items():
-            topic, number = parsed.topic_partition
-            if (topics and topic not in topics) or (partitions and number not in partitions):
+            if not _is_chosen(parsed.topic_partition, topics, partitions):
                 continue
             folder = f"{log_dir.path}/{name}"
             text = STATES[parsed.state]
@@ -406,10 +396,7 @@ def verify(
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         gone = {
-            key: path
-            for key, path in opened.missing.items()
-            if (not topics or key.topic in topics)
-            and (not partitions or key.partition in partitions)
+            key: path for key, path in opened.missing.items() if _is_chosen(key, topics, partitions)
         }
         text = "partition {} is gone: the checkpoints of the directory name it"
         findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]
