@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kafkalog.storage.identity import BatchNote, LogIdentity
 from kafkalog.storage.names import TopicPartition
-from pyspark_rmqstore.offsets import nested
+from pyspark_rmqstore.offsets import flattened, nested
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 
 # No topic can have this name, so that the rest is what Spark's Kafka source has.
@@ -81,8 +81,4 @@ class StreamOffset:
 
 
 def _by_partition(tables: Mapping[str, Any]) -> dict[TopicPartition, Any]:
-    return {
-        TopicPartition(topic, int(number)): value
-        for topic, table in tables.items()
-        for number, value in table.items()
-    }
+    return {TopicPartition(topic, number): value for topic, number, value in flattened(tables, 1)}

@@ -33,9 +33,9 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         limits = {
-            "maxOffsetsPerTrigger": options.max_rows,
-            "maxBytesPerTrigger": options.max_bytes,
-            "minOffsetsPerTrigger": options.min_rows,
+            "maxOffsetsPerTrigger": options.triggers.max_rows,
+            "maxBytesPerTrigger": options.triggers.max_bytes,
+            "minOffsetsPerTrigger": options.triggers.min_rows,
         }
         named = [name for name, value in limits.items() if value is not None]
         if named:

@@ -11,6 +11,7 @@ import pytest
 from pyspark_rmqstore.options import (
     ReadOptions,
     StreamOptions,
+    TriggerLimits,
     parse_read_options,
     parse_stream_options,
 )
@@ -332,8 +333,7 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
     options = parse_stream()
     assert options.read.request.selection.start.default == LATEST
     assert options.read.request.selection.timestamp_strategy == "error"
-    assert [options.max_rows, options.min_rows, options.max_bytes] == [None] * 3
-    assert options.max_delay_seconds == 900
+    assert options.triggers == TriggerLimits(None, None, 900)
 
 
 def test_limits_of_triggers_are_parsed() -> None:
@@ -341,8 +341,7 @@ def test_limits_of_triggers_are_parsed() -> None:
         maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m",
         maxTriggerDelay="90s", startingOffsets="earliest",
     )  # fmt: skip
-    assert (options.max_rows, options.min_rows, options.max_bytes) == (100, 10, 8 << 20)
-    assert options.max_delay_seconds == 90
+    assert options.triggers == TriggerLimits(100, 10, 90, 8 << 20)
     assert options.read.request.selection.start.default == EARLIEST
 
 
@@ -354,7 +353,7 @@ def test_limits_of_triggers_are_parsed() -> None:
     ],
 )  # fmt: skip
 def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
-    assert parse_stream(maxTriggerDelay=value).max_delay_seconds == seconds
+    assert parse_stream(maxTriggerDelay=value).triggers.max_delay_seconds == seconds
 
 
 @pytest.mark.parametrize(
