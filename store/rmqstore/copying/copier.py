@@ -40,6 +40,7 @@ from rmqstore.copying.plan import (
 )
 from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
 from rmqstore.errors import Finding, StoreStateError, UnsupportedFeatureError
+from rmqstore.format.columns.walk import cut_batches
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp
@@ -290,22 +291,19 @@ class _Copier:
         for name in ("commitlog", "consumequeue", "config"):
             self._disk.make_folder(self._target / name)
         self._steps.begin(plan.n_bytes)
-        waiting: list[PlannedFile] = []
-        done = n_waiting = 0
-        for file in plan.files:
-            status = LOCAL.status(self._target / file.name)
-            is_there = status is not None and status.size == file.size and self._journal.has(file)
-            if not is_there:
-                self._copy_file(store, file)
-                waiting.append(file)
-                n_waiting += file.end
-            if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
-                self._flush(waiting)
-                waiting.clear()
-                n_waiting = 0
-            done += file.end
-            self._steps.copied(done)
-        self._flush(waiting)
+        done = 0
+        sizes = np.array([file.end for file in plan.files], np.int64)
+        for together in cut_batches(sizes, _FLUSHED_FILES, _FLUSHED_BYTES):
+            copied = []
+            for file in plan.files[together]:
+                status = LOCAL.status(self._target / file.name)
+                is_whole = status is not None and status.size == file.size
+                if not (is_whole and self._journal.has(file)):
+                    self._copy_file(store, file)
+                    copied.append(file)
+                done += file.end
+                self._steps.copied(done)
+            self._flush(copied)
         return plan if end is None else self._copy_database(store, plan)
 
     def _copy_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
