@@ -31,12 +31,8 @@ logger = logging.getLogger(__name__)
 
 # Each column with the one of a record that it is made of.
 _MADE_OF: Final = {
-    "key": "key",
-    "value": "value",
-    "offset": "offset",
-    "timestamp": "timestamp",
+    **{name: name for name in ("key", "value", "offset", "timestamp", "headers")},
     "timestampType": "timestamp_type",
-    "headers": "headers",
 }
 # What Kafka's clients give for a record of format v0, which has no time.
 _LAST_TIME: Final = (1 << 63) // 1000 - 1  # ms that microseconds of 64 bits can count

@@ -130,6 +130,19 @@ def flattened(stored: Mapping[str, Any], n_names: int) -> Iterator[tuple[Any, ..
             yield name, *rest
 
 
+def require_version(version: int, known: int) -> None:
+    """Refuse offsets of a version that only a later release knows.
+
+    Raises:
+        UnsupportedFeatureError: they are of such a version.
+    """
+    if version > known:
+        raise UnsupportedFeatureError(
+            f"the checkpoint holds offsets of version {version}, but this release knows version "
+            f"{known}: use the release that wrote it, or a later one"
+        )
+
+
 @dataclass(frozen=True)
 class StreamOffset:
     """A queue offset for every queue, and the last record of every broker.
@@ -197,12 +210,8 @@ class StreamOffset:
             OptionError: it is not an offset of this data source.
         """
         version = stored.get("version")
-        if isinstance(version, int) and version > _VERSION:
-            raise UnsupportedFeatureError(
-                f"the checkpoint holds offsets of version {version}, "
-                f"but this release knows version {_VERSION}: "
-                "use the release that wrote it, or a later one"
-            )
+        if isinstance(version, int):
+            require_version(version, _VERSION)
         try:
             return cls(
                 queues={

@@ -16,6 +16,7 @@ from kafkalog.format.consumer_offsets import (
     parse_offset_key,
     parse_offset_value,
 )
+from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition
@@ -29,8 +30,7 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 GROUP_OFFSETS: Final = pa.schema(
     [
         pa.field("group", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *KEY_FIELDS,
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("leader_epoch", pa.int32()),
         pa.field("metadata", pa.string(), nullable=False),

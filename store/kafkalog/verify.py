@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import Mask
+from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition, lost_end, lost_start
@@ -26,8 +27,7 @@ from rmqstore.storage.files.storage import Storage
 
 PARTITIONS: Final = pa.schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *KEY_FIELDS,
         pa.field("start_offset", pa.int64(), nullable=False),
         pa.field("end_offset", pa.int64(), nullable=False),
         pa.field("last_stable_offset", pa.int64(), nullable=False),
