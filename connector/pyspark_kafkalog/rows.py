@@ -60,9 +60,10 @@ class KafkaLogReader(DataSourceReader):
                 text = "%s ends at %d, before it starts at %d: no row"
                 logger.warning(text, key, end, starts[key])
         unreadable = reader.unreadable_ends(starts, ends)
+        partitions = reader.partitions
         ranges = [
             part._replace(
-                identity=identity_of(reader.partitions[part.topic_partition], part.end),
+                identity=identity_of(partitions[part.topic_partition], part.end),
                 noted_at=part.end,
             )
             for part in reader.ranges(starts, ends)

@@ -165,13 +165,13 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
         known = kept or {}
-        identities: dict[TopicPartition, LogIdentity] = {}
-        for key, offset in offsets.items():
-            identity = known.get(key)
-            if identity is None:
-                identity = identity_of(reader.partitions[key], offset)
-            identities[key] = identity
-        return StreamOffset(offsets, identities)
+        partitions = reader.partitions
+        found = {
+            key: identity_of(partitions[key], offset)
+            for key, offset in offsets.items()
+            if key not in known
+        }
+        return StreamOffset(offsets, {**known, **found})
 
     def _starts(
         self, reader: OffsetReader, since: StreamOffset, ends: Offsets, again: set[TopicPartition]
