@@ -33,7 +33,7 @@ from kafkalog.storage.names import (
     numbers_by_topic,
     parse_folder,
 )
-from kafkalog.verify import PARTITIONS, partition_rows, verify as verify_partitions, verify_file
+from kafkalog.verify import PARTITIONS, partition_row, verify as verify_partitions, verify_file
 from rmqstore.cli.common import counted, ends_clearly
 from rmqstore.cli.options import FLAGS, REPEATED, Command, Flag, options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
@@ -157,7 +157,7 @@ def stat(paths: tuple[str, ...], output: Output, **choice: Any) -> None:  # noqa
     """
     with _open(paths) as opened:
         chosen = _choose(opened, **choice).values()
-        rows = (partition_rows([partition]) for partition in chosen)
+        rows = map(partition_row, chosen)
         shown = counted(rows, "reading", len(chosen), unit="partitions", stays=False)
         output.write(PARTITIONS, list(shown))
 

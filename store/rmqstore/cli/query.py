@@ -88,10 +88,9 @@ def query(
             others = ("starting_timestamp", "ending_timestamp", "index_only", "queue_ids")
             if columns or bodies or any(lookup[name] for name in others):
                 raise click.UsageError("--time goes only with -t and the options of the output")
-            offsets = _offsets(
-                store, topics, timestamp, include_system_topics=lookup["include_system_topics"]
-            )
-            output.write(offsets.schema, [offsets])
+            takes_all = lookup["include_system_topics"]
+            offsets = _offsets(store, topics, timestamp, include_system_topics=takes_all)
+            output.write_table(offsets)
             return
         if output.is_table and columns is None:
             columns = columns_of_tables(store, _COLUMNS if bodies is None else f"{_COLUMNS},body")
@@ -106,7 +105,7 @@ def _offsets(
     time: str,
     *,
     include_system_topics: bool,
-) -> pa.RecordBatch:
+) -> pa.Table:
     if not names:
         raise click.UsageError("--time needs -t")
     topics = match_topics(names, store.topics(), include_system_topics=include_system_topics)
@@ -120,10 +119,8 @@ def _offsets(
             for topic in topics
             for queue_id, offset in member.offsets_at(topic, time).items()
         ]
-    columns = [
-        pa.array([row[number] for row in rows], field.type) for number, field in enumerate(_OFFSETS)
-    ]
-    offsets = pa.RecordBatch.from_arrays(columns, schema=_OFFSETS)
+    named = [dict(zip(_OFFSETS.names, row, strict=True)) for row in rows]
+    offsets = pa.Table.from_pylist(named, schema=_OFFSETS)
     return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
 
 
