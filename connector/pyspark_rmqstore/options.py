@@ -117,7 +117,7 @@ class TriggerLimits:
         return ReadAllAvailable() if self.min_rows is None else ReadMinRows(self.min_rows)
 
     def is_too_little(self, n_rows: int, seconds: float) -> bool:
-        """Return whether a trigger waits for more, so many seconds after the last that read."""
+        """Return whether a trigger waits for more, some seconds after the last one that read."""
         return n_rows < (self.min_rows or 0) and seconds < self.max_delay_seconds
 
 

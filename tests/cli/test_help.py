@@ -12,10 +12,10 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import manual
-from command_line import refusal, success
+from command_line import examples_of, refusal, success
 from goldens import Golden
 from rmqstore.cli import main
-from rmqstore.cli.verbs import EXAMPLES, VERBS
+from rmqstore.cli.verbs import VERBS
 from rmqstore.read.views.schema import VIEWS
 
 WITHOUT_A_BROKER = {"follow"}  # the source is a broker, which no example has
@@ -33,13 +33,13 @@ def test_every_verb_is_in_a_group_and_has_two_examples() -> None:
     assert "─ Commands ─" not in text, "the group of what is in no group"
     for verb in VERBS:
         assert f"│ {verb} " in text
-    assert {verb: len(EXAMPLES.get(verb, ())) for verb in VERBS} == dict.fromkeys(VERBS, 2)
+    assert {verb: len(examples_of(main.verb(verb))) for verb in VERBS} == dict.fromkeys(VERBS, 2)
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_the_help_of_a_verb_shows_its_examples(verb: str) -> None:
     text = helped(verb)
-    for example in EXAMPLES[verb]:
+    for example in examples_of(main.verb(verb)):
         assert f"  {example}" in text
     if verb not in WITHOUT_A_STORE:
         assert text.index("─ Options ─") < text.index("─ Which store ─")
@@ -72,7 +72,7 @@ def test_every_example_runs(
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # as doctor wants it
     Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
     for verb in VERBS.keys() - WITHOUT_A_BROKER:
-        for example in EXAMPLES[verb]:
+        for example in examples_of(main.verb(verb)):
             name, *words = shlex.split(manual.placed(example, tmp_path))
             assert (name, words[0]) == ("rmqstore", verb)
             success(*words)

@@ -16,7 +16,6 @@ import command_line
 import kafka_logs
 import kafkalog
 from rmqstore.cli.kafka import kafka
-from rmqstore.cli.verbs import EXAMPLES
 from s3_server import S3Server
 
 assert isinstance(kafka, click.Group)
@@ -43,10 +42,11 @@ rows = partial(command_line.rows, "kafka")
 def test_every_verb_has_two_examples_that_run(
     verb: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(EXAMPLES[f"kafka {verb}"]) == 2
+    examples = command_line.examples_of(kafka.commands[verb])
+    assert len(examples) == 2
     monkeypatch.setenv("COLUMNS", "120")
     text = run(verb, "--help").stdout
-    for example in EXAMPLES[f"kafka {verb}"]:
+    for example in examples:
         assert f"  {example}" in text
         name, group, *words = shlex.split(example.replace("/data/kafka/logs", str(logs)))
         assert (name, group, words[0]) == ("rmqstore", "kafka", verb)

@@ -62,6 +62,10 @@ def kafka() -> None:
 
     PATH... are the log directories of one broker (log.dirs), or one partition folder, and may be
     URIs. Without a clean stop of the broker a log ends where a recovery would end it.
+
+    Examples:
+        rmqstore kafka stat /data/kafka/logs
+        rmqstore kafka dump /data/kafka/logs -t G -n 10
     """
 
 
@@ -154,6 +158,10 @@ def stat(paths: tuple[str, ...], output: Output, **choice: Any) -> None:  # noqa
     """Show partitions: offsets, last stable offset, high watermark, segments, bytes.
 
     Column recovery says what a broker that starts would cut from the end of a log.
+
+    Examples:
+        rmqstore kafka stat /data/kafka/logs --all
+        rmqstore kafka stat /data/kafka/logs/G-0 --json
     """
     with _open(paths) as opened:
         chosen = _choose(opened, **choice).values()
@@ -190,6 +198,10 @@ def dump(
     records with --deep, and so does a snapshot of the cluster's metadata (.checkpoint); .index,
     .timeindex, .txnindex and .snapshot give their entries. Records of the cluster's metadata are
     shown as bytes.
+
+    Examples:
+        rmqstore kafka dump /data/kafka/logs -t G --isolation-level read_committed
+        rmqstore kafka dump /data/kafka/logs -t G -p 0 --batches
     """
     topic = None
     decode = None
@@ -306,7 +318,12 @@ def _readable(
 @ends_clearly
 @gives_rows("pretty")
 def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> None:
-    """Write the record at OFFSET of PARTITION, which is named as its folder: TOPIC-NUMBER."""
+    """Write the record at OFFSET of PARTITION, which is named as its folder: TOPIC-NUMBER.
+
+    Examples:
+        rmqstore kafka get /data/kafka/logs G-0 17
+        rmqstore kafka get /data/kafka/logs G-0 17 --format csv
+    """
     name = parse_folder(partition)
     if name is None:
         raise OptionError(f"{partition}: name a partition as its folder is named, such as Orders-0")
@@ -338,7 +355,12 @@ def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> 
 @ends_clearly
 @gives_rows()
 def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
-    """Show the committed offsets of consumer groups, from __consumer_offsets."""
+    """Show the committed offsets of consumer groups, from __consumer_offsets.
+
+    Examples:
+        rmqstore kafka groups /data/kafka/logs
+        rmqstore kafka groups /data/kafka/logs --format csv
+    """
     with _open(paths) as opened:
         output.write_table(opened.consumer_groups(mode=mode))
 
@@ -382,6 +404,10 @@ def verify(
 
     PATH... may also be .log files of partition folders and snapshots of the cluster's metadata
     (.checkpoint), which are checked by themselves.
+
+    Examples:
+        rmqstore kafka verify /data/kafka/logs
+        rmqstore kafka verify /data/kafka/logs -t G --json
     """
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)

@@ -79,6 +79,10 @@ def query(
     All matches are found, however many there are. Parts of the log that the index does not cover
     are read; stderr says so. A table has a few columns, the other formats have all. PATH may be
     several stores, of which one of each broker is searched.
+
+    Examples:
+        rmqstore query /data/rocketmq/store -t Orders -k order-17
+        rmqstore query /data/rocketmq/store -t Orders --time -1h
     """
     named = [name for name in ("msg_key", "msg_id", "msg_tags") if lookup[name]]
     if len(named) + (timestamp is not None) != 1:
@@ -224,6 +228,10 @@ def get(
     delivery: all of them are shown, oldest first, or those of the topics given. What names no
     message is said on stderr; the exit code is 2 then. PATH may be several stores, each of which
     is searched for all IDs.
+
+    Examples:
+        rmqstore get /data/rocketmq/store 496
+        rmqstore get /data/rocketmq/store 7F0000010000904D00000000000001F0
     """
     names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
@@ -258,6 +266,10 @@ def trace_message(
     ID is a unique key, an offset message id or a physical offset, of the message or of any of its
     retries and dead letters. There is a row for each record and each group that consumes its topic.
     PATH may be several stores, because a retry may lie at another broker than its origin.
+
+    Examples:
+        rmqstore trace /data/rocketmq/store 496
+        rmqstore trace /data/rocketmq/store 7F0000010000904D00000000000001F0 --json
     """
     with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
         stores = each_store(opened)

@@ -24,6 +24,10 @@ def report(paths: tuple[Path, ...], page: Path, with_verify: bool, overwrite: bo
     """Write a page about stores: topics, rates, queues, groups, files and findings of verify.
 
     The page is one HTML file that needs no network. The exit code is 1 if there are findings.
+
+    Examples:
+        rmqstore report /data/rocketmq/store -o report.html
+        rmqstore report /data/rocketmq/store -o quick.html --no-verify
     """
     require_libraries()
     if page == Path("-"):

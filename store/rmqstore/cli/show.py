@@ -73,6 +73,10 @@ def stat(
     The table is followed by the kind of the store and by what of it is not read. For a broker
     in controller mode the epochs of its log follow. The exit code is 1 if a queue is damaged.
     PATH may be several stores, of which one of each broker is shown.
+
+    Examples:
+        rmqstore stat /data/rocketmq/store -t Orders
+        rmqstore stat -c /data/rocketmq/broker.conf --all --json
     """
     with open_as_one(paths) as store:
         stores = each_store(store)
@@ -160,6 +164,10 @@ def dump(
 
     PATH may be several stores, of which one of each broker is read, one after the other, or the
     address of name servers, rocketmq://HOST:9876, whose running brokers are read.
+
+    Examples:
+        rmqstore dump /data/rocketmq/store -t Orders --tags paid -n 10
+        rmqstore dump /data/rocketmq/store -t Orders -b -7d --columns keys,body
     """
     damaged = _DamagedRows()
     if follow:
@@ -274,6 +282,10 @@ def export_messages(
     PATH may be several stores, of which one of each broker is read, one after the other, or the
     address of name servers, rocketmq://HOST:9876, whose running brokers are read. The columns are
     those of a read. .gz or .zst at the end of the name compresses a file of text.
+
+    Examples:
+        rmqstore export /data/rocketmq/store /lake/orders.parquet -t Orders
+        rmqstore export /data/rocketmq/store /lake/orders.jsonl.gz -t Orders -b -7d
     """
     for name, value in (("--columns", columns), ("--body or --charset", bodies)):
         if verbatim and value is not None:

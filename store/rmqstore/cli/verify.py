@@ -39,6 +39,10 @@ def doctor(path: str | None, columns: str | None, output: Output) -> None:
     """Look for what reading and writing takes: Python, packages, Java, Spark, and the store PATH.
 
     Column cure says how to repair each problem. The exit code is 2 if something is wrong.
+
+    Examples:
+        rmqstore doctor
+        rmqstore doctor /data/rocketmq/store --json
     """
     given = given_options()
     checks = list(examine(path, given.conf, given.storage_options))
@@ -58,6 +62,10 @@ def verify(path: Path, output: Output) -> None:
     """List every disagreement between CommitLog, ConsumeQueues and IndexFiles.
 
     The exit code is 1 if there is one, and 2 if the log holds no record to compare.
+
+    Examples:
+        rmqstore verify /data/rocketmq/store
+        rmqstore verify /data/rocketmq/store --json
     """
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
@@ -110,6 +118,10 @@ def rebuild(
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
     other damage that remains, are listed; the exit code is 1 then. On a terminal it says what will
     change, and asks.
+
+    Examples:
+        rmqstore rebuild /data/rocketmq/store --dry-run
+        rmqstore rebuild /data/rocketmq/crashed --truncate --yes
     """
     given = given_options()
     if given.tiered is not None:
