@@ -65,7 +65,6 @@ def test_every_example_runs(
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # as doctor wants it
-    Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
     for verb in VERBS.keys() - WITHOUT_A_BROKER:
         for example in examples_of(main.verb(verb)):
             name, *words = shlex.split(manual.placed(example, tmp_path))
