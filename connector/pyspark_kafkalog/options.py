@@ -22,7 +22,7 @@ from kafkalog.scan import CORRUPT_RECORD, FAILFAST, MODES, PERMISSIVE, ScanSpec
 from kafkalog.storage.names import TopicPartition, is_internal
 from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
-from pyspark_rmqstore.options import offsets_per_trigger
+from pyspark_rmqstore.options import TriggerLimits
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
 from pyspark_rmqstore.store_options import store_path, user_paths
 from rmqstore.errors import OptionError
@@ -480,9 +480,7 @@ class StreamOptions:
     """The options of one stream: of its reads, and the limits of its triggers."""
 
     read: ReadOptions
-    max_offsets: int | None
-    min_offsets: int | None
-    max_delay_seconds: float
+    triggers: TriggerLimits  # their rows are offsets
 
 
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
@@ -519,8 +517,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     misplaced = [option.name for option in given.outside("stream")]
     if misplaced:
         raise OptionError(f"{', '.join(misplaced)}: a stream has no end")
-    most, least = offsets_per_trigger(given)
-    return StreamOptions(_read_options(given, LATEST), most, least, given["maxTriggerDelay"])
+    return StreamOptions(_read_options(given, LATEST), TriggerLimits.parse(given))
 
 
 def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:

@@ -202,28 +202,12 @@ class StoreRef:
 
     path: str
     broker_name: str | None
-    commitlogs: tuple[str, ...]
-    consumequeue: str | None
-    index: str | None
-    dledger_logs: tuple[str, ...]
-    dledger_self_id: str | None
+    # the parts elsewhere; the broker's file is read on the driver, as a task may not see it
+    folders: FolderArguments
     ignore_log_end: bool
     tiered: str | None = None
-    conf: BrokerSettings | None = None  # read on the driver, because a task may not see the file
     # how to reach the storage of a URI; they may be secrets, so no text shows them
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-    @property
-    def folders(self) -> FolderArguments:
-        """The parts of the store that lie elsewhere, as arguments of the core."""
-        return {
-            "commitlogs": self.commitlogs,
-            "consumequeue": self.consumequeue,
-            "index": self.index,
-            "dledger_logs": self.dledger_logs,
-            "dledger_self_id": self.dledger_self_id,
-            "conf": self.conf,
-        }
 
 
 def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
@@ -245,17 +229,20 @@ def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
             f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
         )
     tiered = given["tiered"]
+    folders: FolderArguments = {
+        "commitlogs": _folders(given["storePathCommitLog"]),
+        "consumequeue": _folder(given["storePathConsumeQueue"]),
+        "index": _folder(given["storePathIndex"]),
+        "dledger_logs": _folders(given["storePathDLedgerCommitLog"]),
+        "dledger_self_id": given["dLegerSelfId"],
+        "conf": conf,
+    }
     return tuple(
         StoreRef(
             path=path,
             broker_name=names.get(path),
-            commitlogs=_folders(given["storePathCommitLog"]),
-            consumequeue=_folder(given["storePathConsumeQueue"]),
-            index=_folder(given["storePathIndex"]),
-            dledger_logs=_folders(given["storePathDLedgerCommitLog"]),
-            dledger_self_id=given["dLegerSelfId"],
+            folders=folders,
             tiered=None if tiered is None else absolute_path(tiered),
-            conf=conf,
             ignore_log_end=given["ignoreLogEnd"],
             storage_options=tuple(taken.items()),
         )

@@ -43,7 +43,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert read.limits == Limits(128 << 20)
     stream = parse_stream_options({**PATH, "subscribePattern": "a.*"})
     assert stream.read.start == OffsetLimit(LATEST)
-    assert stream.max_delay_seconds == 15 * 60
+    assert stream.triggers.max_delay_seconds == 15 * 60
 
 
 @pytest.mark.parametrize(
