@@ -319,7 +319,7 @@ class _Asking:
             {"topic": row["topic"], "queueId": row["queueId"], "body": b"appended"}
             for row in queues
             if not is_system_topic(row["topic"]) and not row["topic"].startswith(_LMQ)
-            if len(row["topic"]) <= MAX_V1_TOPIC_BYTES
+            if len(row["topic"]) <= MAX_V1_TOPIC_BYTES and row["queueId"] >= 0
         ]
         found = self._done("appended", partial(self._append, rows=ordinary))
         if "error" in found:
