@@ -420,6 +420,10 @@ def files_of(origin: Origin) -> list[str]:
     return sorted(path.relative_to(origin.root).as_posix() for path in found)
 
 
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0  # abort, which the state may make
+
+
 def _is_near(one: str, other: str) -> bool:
     """Tell whether one of two is in the other, so that a second fault may find nothing."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
@@ -469,11 +473,10 @@ def _draw_how(
     dice: random.Random,
 ) -> str | None:
     """Return what a damage needs to know; None if it cannot befall the file."""
-    file = origin.root / path
-    size = file.stat().st_size if file.exists() else 0  # of abort, which the state may make
+    file, size = origin.root / path, _size(origin.root / path)
     if damage in ("content", "swapped"):
         others = [other for other in of_part if not _is_near(other, path)]
-        same = [other for other in others if (origin.root / other).stat().st_size == size]
+        same = [other for other in others if _size(origin.root / other) == size]
         return dice.choice(same or others) if others else None
     if damage == "old":
         return "" if (origin.root.parent / YESTERDAY / path).exists() else None

@@ -64,15 +64,23 @@ class Judge:
             original.__exit__()
 
     def judge(self, case: Case) -> Verdict:
+        """Return what comes of a case; its store is asked about by both sides at the same time."""
         started = time.monotonic()
         with programs.new_folder(self._home) as folder, ThreadPoolExecutor(1) as thread:
             origin = cases.make(case, self.origins, folder / "store")
             cases.make(case, self.origins, folder / "original")
             whole = self._whole(origin)
             answering = thread.submit(self._answer, folder / "original", origin, whole.asked)
-            claimed = claims(folder / "store", origin.options, origin.root)
+            said = claims(
+                folder / "store", origin.options, origin.root, whole.asked.keys, folder / "copies"
+            )
             answer = answering.result()
-        broken = {rule.__name__: list(rule(claimed, answer, [])) for rule in RULES}
+            asked = whole.asked._replace(again=False)
+            after = {
+                name: self._answer(Path(path), origin, asked)
+                for name, path in said["copies"].items()
+            }
+        broken = {rule.__name__: list(rule(said, answer, after)) for rule in RULES}
         return Verdict(
             str(case),
             {name: texts for name, texts in broken.items() if texts},

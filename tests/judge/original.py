@@ -36,6 +36,7 @@ _QUICKLY: dict[str, Any] = {  # changes neither an answer nor what is on disk af
     **{f"maxTransfer{what}OnMessageIn{where}": 1 << 30
        for what in ("Bytes", "Count") for where in ("Memory", "Disk")},
 }  # fmt: skip
+_PARENT = ("Parent", 0)  # of a message that is put to a light queue
 _PLUG_IN = "org.apache.rocketmq.tieredstore.TieredMessageStore"
 _FOLDERS = ("commitlog", "consumequeue", "batchconsumequeue", "index", "dledger-", "tieredstore")
 _OF_ROCKSDB = ("MANIFEST", "OPTIONS", "CURRENT", "IDENTITY", "LOCK", "LOG")
@@ -137,7 +138,7 @@ def _ask(jvm: Jvm, root: Path, settings: Mapping[str, Any], asked: Asked, answer
     finally:
         opened.close()
     if asked.again:
-        opened = _Opened(jvm, root, settings, asked)
+        opened = _Opened(jvm, root, settings, opened.asked)
         try:
             again = Answer(starts=False, refusal=opened.start())
             if not again["refusal"]:
@@ -152,7 +153,7 @@ class _Opened:
     """A store that is opened as a broker opens it, where there is one, or else by itself."""
 
     def __init__(self, jvm: Jvm, root: Path, settings: Mapping[str, Any], asked: Asked) -> None:
-        self._jvm, self._root, self._asked = jvm, root, asked
+        self._jvm, self._root, self.asked = jvm, root, asked
         self._settings = self._completed(settings)
         self._has_timers, self._is_dledger = (
             str(self._settings.get(name)).lower() == "true"
@@ -258,20 +259,23 @@ class _Opened:
     def _ranges(self) -> dict[Queue, list[int]]:
         """Return where each queue begins and ends."""
         store = self._store
-        if "rocksdb" in str(self._settings).lower():  # it lists those that were asked for
-            for queue in self._asked.queues:
-                store.getMaxOffsetInQueue(*queue)
         has_table = store.getQueueStore() if self._jvm.is_5 else store
         found = {
             (queue["topic"], queue["queueId"]): [
-                queue[name] for name in ("minOffsetInQueue", "maxOffsetInQueue")
+                queue["minOffsetInQueue"],
+                queue["maxOffsetInQueue"],
             ]
             for of_topic in self._jvm.value(has_table.getConsumeQueueTable()).values()
             for queue in of_topic.values()
         }
-        if "tieredStoreFilePath" in self._settings:  # which begin earlier there
+        if (
+            "rocksdb" in str(self._settings).lower()
+        ):  # it does not list queues before they are asked for
+            found = dict.fromkeys(self.asked.queues) | found
+        if "tieredStoreFilePath" in self._settings or None in found.values():
             found = {
-                queue: [store.getMinOffsetInQueue(*queue), end] for queue, (_, end) in found.items()
+                queue: [store.getMinOffsetInQueue(*queue), store.getMaxOffsetInQueue(*queue)]
+                for queue in found
             }
         return dict(sorted(found.items()))
 
@@ -362,7 +366,7 @@ class _Opened:
 
     def put_next(self) -> dict[str, int | None]:
         """Put one message to each queue but those of delays; return the queue offsets given."""
-        queues = sorted({*self._ranges(), *self._asked.queues})
+        queues = sorted({*self._ranges(), *self.asked.queues})
         ordinary = [queue for queue in queues if not queue[0].startswith((_LMQ, _DELAYS))]
         results, message = self._jvm.java.util.ArrayList(), self._message({"a": "b"})
         for topic, queue_id in ordinary:
@@ -377,12 +381,13 @@ class _Opened:
         for queue in queues:
             if queue[0].startswith(_LMQ):
                 message = self._message({"INNER_MULTI_DISPATCH": queue[0]})
-                message.setTopic("Parent")
+                message.setTopic(_PARENT[0])
                 put = self._store.putMessage(message).getAppendMessageResult()
                 record = put and self._store.lookMessageByOffset(put.getWroteOffset())
                 told = record and record.getProperty("INNER_MULTI_QUEUE_OFFSET")
                 given[queue] = int(told) if told else None
         self._wait()
+        self.asked = self.asked._replace(queues=(*queues, _PARENT))
         return _named(given)
 
     def _message(self, properties: Mapping[str, str]) -> Any:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from interop.lost_pages import Durable, cut_files
@@ -107,6 +108,7 @@ class Writer:
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self.lock = Lock()  # of the clock
 
     @cached_property
     def real(self) -> RocketMQ:
@@ -127,7 +129,7 @@ def written(program: str, folder: Path, writer: Writer | None) -> Path:
     if not root.exists():
         if writer is None:
             raise FileNotFoundError(f"the store of {program} is not written yet")
-        with new_folder(folder) as new, ThreadPoolExecutor(1) as undertaker:
+        with new_folder(folder) as new, writer.lock, ThreadPoolExecutor(1) as undertaker:
             _Run(program, new, writer, undertaker).run()
             (new / "done").rename(root)
     return root / "store"
