@@ -6,7 +6,7 @@ the copies that were ``rebuilt`` and ``appended`` to; one that is not there is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from judge.claims import MODES, SCANS, Claims, Rows, Said
@@ -252,7 +252,7 @@ def _missing(
     return missing - named
 
 
-def _offsets(rows: Collection[list[Any]]) -> set[int]:
+def _offsets(rows: Collection[Sequence[Any]]) -> set[int]:
     return {row[0] for row in rows}
 
 
@@ -416,13 +416,14 @@ def what_followers_do_not_get_is_named(claims: Claims, _: Answer, __: After) -> 
                 yield f"{name}: {after['error']}: {after['text']}"
             continue
         texts = [*before["warnings"], *after["warnings"]]
+        delivered = (_followed(before), _followed(after))
         for queue, rows in ever.items():
-            lost = rows - _followed(before).get(queue, set()) - _followed(after).get(queue, set())
-            lost = {row for row in lost if not is_known_to_nobody(claims, queue, row[0])}
+            lost = _offsets(rows) - {row[0] for some in delivered for row in some.get(queue, ())}
+            lost = {at for at in lost if not is_known_to_nobody(claims, queue, at)}
             words = (queue, "/".join(queue.rsplit("-", 1)), "dropped")
             is_named = any(word in text for text in texts for word in words)
             if lost and not (is_named and "lenient" in name):
-                yield f"{name}: {queue}: {_text(_offsets(lost))} do not come, without a word"
+                yield f"{name}: {queue}: {_text(lost)} do not come, without a word"
 
 
 def both_ways_to_follow_say_the_same(claims: Claims, _: Answer, __: After) -> Iterator[str]:
