@@ -2,6 +2,8 @@
 
 A case that breaks a rule is made smaller as long as it breaks the same one, and is printed as a
 line of text, which ``CASE=…`` judges again. At the end stands what kinds of stores there were.
+``RECORD=FILE`` keeps the original's answers about the cases in the lines of a file, which
+``test_corpus.py`` holds our claims against.
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from judge.cases import Case
-from judge.judging import Judge, Verdict
+from judge.judging import Judge, Verdict, record
 from judge.workers import ORIGINS, judged
 
 
 def main(arguments: Sequence[str]) -> int:
     given = dict(argument.split("=", 1) for argument in arguments)
-    if "CASE" in given:
+    if "CASE" in given or "RECORD" in given:
         with tempfile.TemporaryDirectory() as home, Judge(Path(home), ORIGINS) as judge:
+            if "RECORD" in given:
+                record(judge, Path(given["RECORD"]).read_text().splitlines())
+                return 0
             verdict = judge.judge(Case.parse(given["CASE"]))
         print(_spelled(verdict))
         return bool(verdict.broken)

@@ -16,16 +16,17 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import goldens
 from judge import programs
 
-STATES = ("closed", "crashed", "safe", "ahead")
-FAULTS = (0, 1, 2, 3, 4)
-FAULT_WEIGHTS = (8, 42, 28, 14, 8)
-STATE_WEIGHTS = (40, 35, 15, 10)
+# How often each comes. ``safe``: crashed, and its checkpoint says that all was flushed; ``ahead``:
+# closed, and written by a clock that is years ahead.
+STATES = {"closed": 40, "crashed": 35, "safe": 15, "ahead": 10}
+N_FAULTS = {0: 8, 1: 42, 2: 28, 3: 14, 4: 8}
 PAGE = 4096
+T = TypeVar("T")
 YESTERDAY = "yesterday"  # the folder beside a store that has its files of an earlier time
 _SEPARATOR = " | "
 _AHEAD_MS = 30 * 365 * 86_400_000
@@ -398,21 +399,29 @@ def draw(seed: int, origins: Origins) -> Case:
     dice = random.Random(seed)
     name = _draw_origin(dice)
     origin = origins[name]
-    states, weights = STATES, STATE_WEIGHTS
-    if "dledger" in name or "prop-crc" in name:  # whose times a checksum or an entry is around
-        states, weights = STATES[:3], STATE_WEIGHTS[:3]
-    if (origin.root / "abort").exists():  # few want it away
-        weights = (10, 70, *weights[2:])
-    state = dice.choices(states, weights)[0]
+    states = dict(STATES)
+    if "dledger" in name or "prop-crc" in name:  # an entry or a checksum is around their times
+        del states["ahead"]
+    if (origin.root / "abort").exists():
+        states["closed"] = 5
+    state = _chosen(states, dice)
     files = [file for file in files_of(origin) if file != "abort"]
     if state in ("crashed", "safe"):
         files.append("abort")
-    faults: dict[str, Fault] = {}
-    for _ in range(dice.choices(FAULTS, FAULT_WEIGHTS)[0]):
+    faults: list[Fault] = []
+    touched: set[str] = set()
+    for _ in range(_chosen(N_FAULTS, dice)):
         fault = _draw_fault(origin, origins, files, dice)
-        if not any(_is_near(fault.path, path) for path in faults):
-            faults[fault.path] = fault
-    return Case(name, state, tuple(faults.values()))
+        how = fault.damage.partition("=")[2].partition(",")[0]
+        paths = {fault.path} if how.isdigit() else {fault.path, how}
+        if not any(_is_near(one, other) for one in paths for other in touched):
+            faults.append(fault)
+            touched |= paths
+    return Case(name, state, tuple(faults))
+
+
+def _chosen(weights: Mapping[T, float], dice: random.Random) -> T:
+    return dice.choices(list(weights), list(weights.values()))[0]
 
 
 def files_of(origin: Origin) -> list[str]:
@@ -434,7 +443,7 @@ def _draw_origin(dice: random.Random) -> str:
         return f"program/{programs.draw(dice)}"
     named = {f"golden/{name}": weight for name, weight in GOLDEN.items()}
     named |= {f"spread/{name}": weight for name, weight in SPREAD.items()}
-    return dice.choices(list(named), list(named.values()))[0]
+    return _chosen(named, dice)
 
 
 def _part(path: str) -> str:
@@ -446,7 +455,7 @@ def _part(path: str) -> str:
 
 def _draw_fault(origin: Origin, origins: Origins, files: list[str], dice: random.Random) -> Fault:
     parts = sorted({_part(file) for file in files})
-    part = dice.choices(parts, [_WEIGHTS[part] for part in parts])[0]
+    part = _chosen({part: _WEIGHTS[part] for part in parts}, dice)
     of_part = [file for file in files if _part(file) == part]
     folder = dice.choice(sorted({posixpath.dirname(file) for file in of_part}))
     beside = [file for file in of_part if posixpath.dirname(file) == folder]
@@ -458,7 +467,7 @@ def _draw_fault(origin: Origin, origins: Origins, files: list[str], dice: random
             path = posixpath.dirname(path)
         of_part = sorted({posixpath.dirname(file) for file in of_part} - {""})
     while True:  # until it is one that may befall this file
-        damage = dice.choices(list(kinds), list(kinds.values()))[0]
+        damage = _chosen(kinds, dice)
         how = _draw_how(damage, path, of_part, origin, origins, dice)
         if how is not None:
             return Fault(path, f"{damage}={how}" if how else damage)
@@ -539,7 +548,7 @@ def smaller(case: Case) -> Iterator[Case]:
             yield case._replace(origin=f"{kind}/{program}")
     elif kind == "spread":
         yield case._replace(origin=f"golden/{rest}")
-    for state in STATES[: STATES.index(case.state)]:
+    for state in [*STATES][: [*STATES].index(case.state)]:
         yield case._replace(state=state)
     for number, fault in enumerate(case.faults):
         for damage in _simpler(fault.damage):

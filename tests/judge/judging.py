@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import json
+import lzma
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from judge.claims import claims
-from judge.rules import RULES
-
+import goldens
 import rmqstore
 from judge import cases, programs
 from judge.cases import Case, Origin, Origins
+from judge.claims import Claims, claims
 from judge.original import Answer, Asked, Original
+from judge.rules import RULES
 
+CORPUS, PROGRAMS = goldens.FOLDER / "judge.json.xz", goldens.FOLDER / "judge-programs.tar.xz"
 _KEYS = 12  # that are looked up in a store
 
 
@@ -30,14 +33,6 @@ class Verdict(NamedTuple):
     case: str
     broken: dict[str, list[str]]
     facts: tuple[str, ...] = ()
-    seconds: float = 0
-
-
-class Whole(NamedTuple):
-    """What is known of an origin before its store is broken."""
-
-    asked: Asked
-    answer: Answer
 
 
 class Judge:
@@ -53,7 +48,7 @@ class Judge:
         self._writer = programs.Writer(home)
         self._originals: dict[str, Original] = {}
         self.origins = Origins(folder, self._writer)
-        self._wholes: dict[str, Whole] = {}
+        self._whole: dict[str, Answer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -65,49 +60,48 @@ class Judge:
 
     def judge(self, case: Case) -> Verdict:
         """Return what comes of a case; its store is asked about by both sides at the same time."""
-        started = time.monotonic()
         with programs.new_folder(self._home) as folder, ThreadPoolExecutor(1) as thread:
             origin = cases.make(case, self.origins, folder / "store")
-            cases.make(case, self.origins, folder / "original")
-            whole = self._whole(origin)
-            answering = thread.submit(self._answer, folder / "original", origin, whole.asked)
+            asked = asked_of(origin)
+            answering = thread.submit(self.answer, case, asked)
             said = claims(
-                folder / "store", origin.options, origin.root, whole.asked.keys, folder / "copies"
+                folder / "store", origin.options, origin.root, asked.keys, folder / "copies"
             )
-            answer = answering.result()
-            asked = whole.asked._replace(again=False)
-            after = {
-                name: self._answer(Path(path), origin, asked)
-                for name, path in said["copies"].items()
-            }
-        broken = {rule.__name__: list(rule(said, answer, after)) for rule in RULES}
-        return Verdict(
-            str(case),
-            {name: texts for name, texts in broken.items() if texts},
-            tuple(_facts(case, answer, whole.answer)),
-            time.monotonic() - started,
-        )
+            answer, after = answering.result(), {}
+            for name, path in said["copies"].items():
+                after[name] = self._answer(Path(path), origin, asked._replace(again=False))
+        facts = _facts(case, answer, self._answer_of_whole(origin, asked))
+        return Verdict(str(case), broken_rules(said, answer, after), tuple(facts))
+
+    def answer(self, case: Case, asked: Asked | None = None) -> Answer:
+        """Return what the original makes of a case."""
+        with programs.new_folder(self._home) as folder:
+            origin = cases.make(case, self.origins, folder / "store")
+            return self._answer(folder / "store", origin, asked or asked_of(origin))
 
     def _answer(self, root: Path, origin: Origin, asked: Asked) -> Answer:
         if origin.version not in self._originals:
             self._originals[origin.version] = Original(self._home, origin.version)
         return self._originals[origin.version].answer(root, origin.settings, asked)
 
-    def _whole(self, origin: Origin) -> Whole:
-        """Return what is known of an origin; of a program only while it is judged."""
-        if origin.name not in self._wholes:
-            self._wholes = {
-                name: known for name, known in self._wholes.items() if "prog" not in name
-            }
-            asked = _asked(origin)
+    def _answer_of_whole(self, origin: Origin, asked: Asked) -> Answer:
+        """Return the answer about an origin; about a program only the last one is kept."""
+        if origin.name not in self._whole:
+            self._whole = {name: one for name, one in self._whole.items() if ";" not in name}
             with programs.new_folder(self._home) as folder:
                 cases.copy(origin.root, folder / "store")
-                answer = self._answer(folder / "store", origin, asked._replace(again=False))
-            self._wholes[origin.name] = Whole(asked, answer)
-        return self._wholes[origin.name]
+                asked = asked._replace(again=False)
+                self._whole[origin.name] = self._answer(folder / "store", origin, asked)
+        return self._whole[origin.name]
 
 
-def _asked(origin: Origin) -> Asked:
+def broken_rules(said: Claims, answer: Answer, after: Mapping[str, Answer]) -> dict[str, list[str]]:
+    """Return the rules that are broken, and by which claims."""
+    found = {rule.__name__: list(rule(said, answer, after)) for rule in RULES}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def asked_of(origin: Origin) -> Asked:
     """Return keys of an origin, from its begin to its end, and its queues."""
     columns = ["topic", "queueId", "keys", "msgId"]
     with rmqstore.open(origin.root, **cases.located(origin.options, origin.root)) as store:
@@ -116,6 +110,33 @@ def _asked(origin: Origin) -> Asked:
     keys += [(row["topic"], row["msgId"]) for row in rows]
     queues = sorted({(row["topic"], row["queueId"]) for row in rows})
     return Asked(tuple(keys[:: len(keys) // _KEYS + 1]), tuple(queues))
+
+
+def recorded() -> dict[str, Answer]:
+    """Return the answers of the original about cases, by their text."""
+    with lzma.open(CORPUS, "rt", encoding="utf-8") as file:
+        answers: dict[str, Answer] = json.load(file)
+    return answers
+
+
+def record(judge: Judge, texts: Sequence[str]) -> None:
+    """Keep the answers about cases, beside those that are recorded, and the stores of programs."""
+    answers = recorded() if CORPUS.exists() else {}
+    answers |= {text: judge.answer(Case.parse(text)) for text in texts}
+    with lzma.open(CORPUS, "wt", encoding="utf-8") as file:
+        json.dump(answers, file, separators=(",", ":"), sort_keys=True)
+    names = {Case.parse(text).origin for text in answers}
+    roots = {judge.origins[name].root for name in names if name.startswith("program/")}
+    with tarfile.open(PROGRAMS, "w:xz") as archive:
+        for root in sorted(roots):
+            archive.add(root.parent, Path("program") / root.parent.name)
+
+
+def recorded_origins(folder: Path) -> Origins:
+    """Return the origins of recorded cases, without a JVM."""
+    with tarfile.open(PROGRAMS) as archive:
+        archive.extractall(folder, filter="data")
+    return Origins(folder)
 
 
 def _facts(case: Case, answer: Answer, whole: Answer) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _shrunk(judge: Judge, case: Case, verdict: Verdict) -> Verdict:
     until = time.monotonic() + _SHRINKING
     candidates = smaller(case)
     while time.monotonic() < until and (candidate := next(candidates, None)) is not None:
-        with suppress(FileNotFoundError):  # a smaller program makes fewer files
+        with suppress(OSError):  # a smaller program makes fewer files
             found = judge.judge(candidate)
             if found.broken.keys() & verdict.broken.keys():
                 verdict = found._replace(facts=verdict.facts)
