@@ -96,6 +96,12 @@ test-all: java env ## run all tests but the longest tables, soak and versions
 test-slow: java env ## run the long tables that the other tests only sample; before each release
 	$(PYTEST) -m slow
 
+N ?= 100
+SEED ?= 0
+.PHONY: judge
+judge: java env ## break N random stores, from SEED on, and hold what we say of them against the real RocketMQ
+	PYTHONPATH=tests $(BIN)/python -m judge N=$(N) SEED=$(SEED)
+
 .PHONY: tiers
 tiers: java env ## time all tests but the slow ones, and divide them among the tiers again
 	rm -rf .times && mkdir .times
@@ -137,4 +143,4 @@ bench-growth: java env ## repeat the measurements of docs/performance.md, and dr
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too
-	rm -rf $(VENV) $(PLAY) .tutorial .versions .times .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build lake report.html
+	rm -rf $(VENV) $(PLAY) .tutorial .versions .times .rocketmq .judge .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build lake report.html

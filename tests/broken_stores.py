@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,9 +47,6 @@ _PARTS = {
 _WITH_TWINS = ("commitlog", *TIER_PARTS)
 _OFFSET_DIGITS = 20
 _PAGE = 4096
-_UNSERVED = re.compile(
-    r"(?:log lost|does not serve|cuts off) queue offsets? (\d[\d, to]*?)(?:, which|;| and |$)"
-)
 
 
 class Case(NamedTuple):
@@ -170,14 +166,11 @@ def _shifted(name: str, by: int) -> str:
 
 
 def unserved(found: list[Finding]) -> dict[str, set[int]]:
-    """Return the queue offsets that no consumer gets any more, by queue, as the texts say."""
+    """Return the queue offsets that no consumer gets any more, by queue."""
     lost: dict[str, set[int]] = {}
     for one in found:
-        for text in _UNSERVED.findall(one.text):
-            for run in text.split(", "):
-                first, _, last = run.partition(" to ")
-                offsets = range(int(first), int(last or first) + 1)
-                lost.setdefault(one.place, set()).update(offsets)
+        for run in one.unserved:
+            lost.setdefault(one.place, set()).update(run)
     return lost
 
 

@@ -105,7 +105,7 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     for entry in paths.storage.list_folder(paths.index):
         if entry.is_folder and is_name(entry.name):
             text = "this is a folder where a broker reads an index file: it does not start"
-            yield Finding("index", str(paths.index / entry.name), text, "start")
+            yield Finding("index", str(paths.index / entry.name), text, "start", stops_broker=True)
 
 
 def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
@@ -167,7 +167,7 @@ def _refused(
             if name_to_offset(stem) is not None and not paths.storage.exists(path.parent / stem):
                 text += f"; there is no file {stem}, so it may be this one"
                 kind = "start"
-            yield Finding(part, str(path), text, kind)
+            yield Finding(part, str(path), text, kind, stops_broker=True)
             continue
         if expected and start % expected:
             text = (
@@ -182,7 +182,7 @@ def _refused(
             )
             if not length:
                 text += f"; it deletes an empty file only at the end, and {last} follows"
-            yield Finding(part, str(path), text, "start")
+            yield Finding(part, str(path), text, "start", stops_broker=True)
 
 
 def _warn_if_unknown(files: Sequence[_File], setting: str, expected: int) -> None:
@@ -224,7 +224,7 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
             yield Finding(
                 "queue", str(folders.root / topic),
                 f"topic {topic} {text} in topics.json: a broker from 5.0 on does not start",
-                "type",
+                "type", stops_broker=True,
             )  # fmt: skip
 
 

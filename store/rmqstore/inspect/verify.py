@@ -62,6 +62,7 @@ from rmqstore.inspect.verify_units import (
     led_astray,
     n_records,
     named_offsets,
+    ranges_of,
 )
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
@@ -391,19 +392,28 @@ class _Tally:
         following, unserved, cut = self._next_offset()
         self.n_given_again = int((lost >= following).sum())
         again = ""
+        next_offset = None
         if following <= self._last and (self.n_given_again or len(cut) or len(unserved)):
+            next_offset = following
             again = f"; a broker that starts gives out queue offsets from {following} on again"
+
+        def finding(text: str, kind: str, offsets: NDArray[np.int64]) -> Finding:
+            unserved = ranges_of(offsets)
+            return Finding(
+                "queue", queue_name, text, kind, unserved=unserved, next_offset=next_offset
+            )
+
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
-            yield Finding("queue", queue_name, text + again, kind)
+            yield finding(text + again, kind, lost)
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
         if len(cut):
             text = f"a broker that starts cuts off {named_offsets(cut)}"
-            yield Finding("queue", queue_name, text + again, "end")
+            yield finding(text + again, "end", cut)
         texts = []
         kind = ""
         if self.n_missing:
@@ -417,7 +427,7 @@ class _Tally:
             texts.append(text + again)
             kind = "unbuilt"
         if texts:
-            yield Finding("queue", queue_name, "; ".join(texts), kind)
+            yield finding("; ".join(texts), kind, unserved)
         yield from self._places.findings(queue_name)
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, "unit")

@@ -32,7 +32,7 @@ def table_findings(parts: StoreParts) -> Iterator[Finding]:
             raise err.__cause__
         text = "; ".join(filter(None, (err.reason, stops_broker)))
         kind = "tables" if stops_broker else ""
-        yield Finding("config", f"{err.path}, {err.offset}", text, kind)
+        yield Finding("config", f"{err.path}, {err.offset}", text, kind, bool(stops_broker))
     for warn in (_warn_of_missing_topics, _warn_of_groups_ahead):
         with suppress(RmqStoreError, OSError):  # a finding about a table or a queue says why
             warn(parts)

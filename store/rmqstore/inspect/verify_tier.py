@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptConfigError, Finding, NotPermittedError
 from rmqstore.format.layout import QUEUE_UNIT, Mask
-from rmqstore.inspect.verify_units import named_offsets
+from rmqstore.inspect.verify_units import named_offsets, ranges_of
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.config_files import integer, load_table, part_of
@@ -213,12 +213,13 @@ def _of_messages(
     units_end = parts[CONSUME_QUEUE].end
     if local is not None and units_end is not None and units_end // width < local_start:
         n_segments = sum(len(part.noted or ()) for part in parts.values())
+        unserved = np.arange(begin, local_start)
         text = (
             f"a broker that starts deletes all {n_segments} segments of the queue: its units end "
             f"at queue offset {units_end // width}, and the local store begins at {local_start}; "
-            f"it does not serve {named_offsets(np.arange(begin, local_start))}"
+            f"it does not serve {named_offsets(unserved)}"
         )
-        yield Finding("tier", queue_name, text, "deletes")
+        yield Finding("tier", queue_name, text, "deletes", unserved=ranges_of(unserved))
         return
     there, places = _valid(alone, key)
     are_read = parts[CONSUME_QUEUE].are_read(there * width) & parts[COMMIT_LOG].are_read(places)
@@ -226,11 +227,11 @@ def _of_messages(
     elsewhere = np.setdiff1d(np.arange(max(begin, local_start), end), there)
     if len(only_here):
         text = f"a broker does not serve {named_offsets(only_here)}, which only the tier had"
+        kind = ""
         if np.isin(only_here, there).any():
             text += f", in segments that its notes in {METADATA} lack"
-            yield Finding("tier", queue_name, text, "unnoted")
-        else:
-            yield Finding("tier", queue_name, text)
+            kind = "unnoted"
+        yield Finding("tier", queue_name, text, kind, unserved=ranges_of(only_here))
     if len(elsewhere):
         text = (
             f"the tier lacks {named_offsets(elsewhere)}; a broker serves them until retention "

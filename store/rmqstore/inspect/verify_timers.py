@@ -77,7 +77,7 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
             slots = read_slots(paths.storage, wheel.path, progress.read_time)
         except CorruptConfigError as err:
             text = f"{err.reason}: a broker does not start"
-            yield Finding("timer", str(wheel.path), text)
+            yield Finding("timer", str(wheel.path), text, stops_broker=True)
             return
     if progress.read_time <= 0:
         return  # no timer ever ran

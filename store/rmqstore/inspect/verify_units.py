@@ -224,9 +224,15 @@ def _kind_of(queue: Queue, key: tuple[str, int], queue_offset: int, log: CommitL
     )
 
 
+def ranges_of(queue_offsets: NDArray[np.int64]) -> tuple[range, ...]:
+    """Return rising queue offsets as ranges."""
+    runs = np.split(queue_offsets, np.flatnonzero(np.diff(queue_offsets) != 1) + 1)
+    return tuple(range(int(run[0]), int(run[-1]) + 1) for run in runs if len(run))
+
+
 def named_offsets(queue_offsets: NDArray[np.int64]) -> str:
     """Return rising queue offsets in words."""
-    runs = np.split(queue_offsets, np.flatnonzero(np.diff(queue_offsets) != 1) + 1)
+    runs = ranges_of(queue_offsets)
     texts = [
         f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MAX_RANGES]
     ]
