@@ -94,11 +94,11 @@ class Original:
         if self._jvm is None or self._jvm.stores >= _STORES_A_JVM:
             self._end()
             self._jvm = Jvm(self._version, self._home)
-        self._jvm.count()
         answer = Answer(starts=False, refusal="")
         too_long = threading.Timer(LIMIT, self._jvm.process.kill)
         too_long.start()
         try:
+            self._jvm.count()
             _ask(self._jvm, root, settings, asked or Asked(), answer)
         except (Py4JError, OSError):
             try:
