@@ -414,24 +414,26 @@ class _Tally:
         if len(cut):
             text = f"a broker that starts cuts off {named_offsets(cut)}"
             yield finding(text + again, "end", cut)
+        if text := self._without_unit(unserved):
+            kind = "unbuilt" if len(unserved) else ""
+            yield finding(text + (again if kind else ""), kind, unserved)
+        yield from self._places.findings(queue_name)
+        for text in self._wrong_units(key, log):
+            yield Finding("queue", queue_name, text, "unit")
+        yield from self._codes.findings(queue_name)
+
+    def _without_unit(self, unserved: NDArray[np.int64]) -> str:
+        """Return what is said of records that lack units, and of those that are not served."""
         texts = []
-        kind = ""
         if self.n_missing:
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
             texts.append(f"{count}, the first at queue offset {self._first_missing}")
         if len(unserved):
             named = named_offsets(unserved)
-            text = f"a broker that starts does not serve {named}, which the log has"
+            texts.append(f"a broker that starts does not serve {named}, which the log has")
             if self.queue.is_batch and unserved[0] < self._kept:
-                text += "; consumers may get earlier ones there without an end, or miss more"
-            texts.append(text + again)
-            kind = "unbuilt"
-        if texts:
-            yield finding("; ".join(texts), kind, unserved)
-        yield from self._places.findings(queue_name)
-        for text in self._wrong_units(key, log):
-            yield Finding("queue", queue_name, text, "unit")
-        yield from self._codes.findings(queue_name)
+                texts.append("consumers may get earlier ones there without an end, or miss more")
+        return "; ".join(texts)
 
     def of_wrong_kind(self, queue_name: str, *, has_batches: bool) -> Iterator[Finding]:
         """Yield that a queue of records with inner batches has ordinary units."""
