@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
@@ -396,27 +397,21 @@ class _Tally:
         if following <= self._last and (self.n_given_again or len(cut) or len(unserved)):
             next_offset = following
             again = f"; a broker that starts gives out queue offsets from {following} on again"
-
-        def finding(text: str, kind: str, offsets: NDArray[np.int64]) -> Finding:
-            unserved = ranges_of(offsets)
-            return Finding(
-                "queue", queue_name, text, kind, unserved=unserved, next_offset=next_offset
-            )
-
+        finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
-            yield finding(text + again, kind, lost)
+            yield finding(text + again, kind, unserved=ranges_of(lost))
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
         if len(cut):
             text = f"a broker that starts cuts off {named_offsets(cut)}"
-            yield finding(text + again, "end", cut)
+            yield finding(text + again, "end", unserved=ranges_of(cut))
         if text := self._without_unit(unserved):
             kind = "unbuilt" if len(unserved) else ""
-            yield finding(text + (again if kind else ""), kind, unserved)
+            yield finding(text + (again if kind else ""), kind, unserved=ranges_of(unserved))
         yield from self._places.findings(queue_name)
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, "unit")
