@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from rmqstore.cli import main
@@ -33,3 +34,8 @@ def refusal(*words: object) -> str:
     shown = run(*words)
     assert shown.exit_code == 2, shown.output
     return shown.stderr
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """Return the commands that the help of a verb ends with."""
+    return [line.strip() for line in str(command.epilog).splitlines()[1:]]

@@ -102,6 +102,7 @@ def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
     )
     shutil.copytree(golden_store("live"), folder / ".demo" / "live")
     (folder / "lake").mkdir()
+    (folder / "rows.jsonl").write_text('{"topic": "New", "body": "x"}\n', encoding="utf-8")
 
 
 def placed(code: str, folder: Path) -> str:

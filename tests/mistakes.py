@@ -200,9 +200,9 @@ MISTAKES: Final = (
     Mistake(
         "store/rmqstore/copying/copier.py",
         """                    if window[:n_read].any():
-                        self._disk.write(path, position, window[:n_read])""",
+                        self.disk.write(path, position, window[:n_read])""",
         """                    if n_read and window.any():
-                        self._disk.write(path, position, window)""",
+                        self.disk.write(path, position, window)""",
         "a copy has bytes of another place where its source became shorter",
         "test_copy.py",
     ),
@@ -367,10 +367,10 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/copying/copier.py",
-        """            self._disk.flush_all([self._target / file.name for file in files])
-            self._journal.add(files)""",
-        """            self._journal.add(files)
-            self._disk.flush_all([self._target / file.name for file in files])""",
+        """            self.disk.flush_all([self.target / file.name for file in files])
+            self.journal.add(files)""",
+        """            self.journal.add(files)
+            self.disk.flush_all([self.target / file.name for file in files])""",
         "after a power cut a copy goes on with files that the disk does not have",
         "test_copy.py",
     ),

@@ -48,7 +48,7 @@ LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list
 
 # Packages and modules of the core that the connector enters by.
 DOORS = {
-    "rmqstore.errors", "rmqstore.json_text", "rmqstore.spans", "rmqstore.format.schema",
+    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema",
     "rmqstore.query", "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
     "rmqstore.remoting", "rmqstore.storage.files",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",

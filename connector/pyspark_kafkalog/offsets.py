@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from kafkalog.storage.identity import BatchNote, LogIdentity
 from kafkalog.storage.names import TopicPartition
-from pyspark_rmqstore.offsets import nested
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from pyspark_rmqstore.offsets import flattened, nested, require_version
+from rmqstore.errors import OptionError
 
 # No topic can have this name, so that the rest is what Spark's Kafka source has.
 IDENTITY: Final = "#identity"
@@ -57,11 +57,7 @@ class StreamOffset:
         try:
             offsets = {topic: table for topic, table in stored.items() if topic != IDENTITY}
             noted = stored.get(IDENTITY, {"version": _VERSION, "topicIds": {}, "batches": {}})
-            if noted["version"] > _VERSION:
-                raise UnsupportedFeatureError(
-                    f"the checkpoint holds offsets of version {noted['version']}, but this release "
-                    f"knows version {_VERSION}: use the release that wrote it, or a later one"
-                )
+            require_version(noted["version"], _VERSION)
             topic_ids = _by_partition(noted["topicIds"])
             batches = {
                 key: BatchNote(*map(int, batch))
@@ -81,8 +77,4 @@ class StreamOffset:
 
 
 def _by_partition(tables: Mapping[str, Any]) -> dict[TopicPartition, Any]:
-    return {
-        TopicPartition(topic, int(number)): value
-        for topic, table in tables.items()
-        for number, value in table.items()
-    }
+    return {TopicPartition(topic, number): value for topic, number, value in flattened(tables, 1)}

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import kafkalog
 from kafkalog.opening import require_reachable
@@ -22,11 +22,11 @@ from kafkalog.scan import CORRUPT_RECORD, FAILFAST, MODES, PERMISSIVE, ScanSpec
 from kafkalog.storage.names import TopicPartition, is_internal
 from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
-from pyspark_rmqstore.options import offsets_per_trigger
+from pyspark_rmqstore.options import TriggerLimits
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
 from pyspark_rmqstore.store_options import store_path, user_paths
 from rmqstore.errors import OptionError
-from rmqstore.json_text import parse_json
+from rmqstore.json_text import one_value_each
 from rmqstore.query.options import (
     BATCH,
     READ,
@@ -40,7 +40,7 @@ from rmqstore.query.options import (
     json_object,
     size,
 )
-from rmqstore.query.selection import EARLIEST, LATEST
+from rmqstore.query.selection import EARLIEST, LATEST, json_table, plain_integer
 from rmqstore.query.times import parse_timestamp
 from rmqstore.read.split import Limits
 
@@ -300,12 +300,14 @@ def parse_choice(given: GivenOptions) -> Choice:
         raise OptionError(f"give one of assign, subscribe and subscribePattern; {found}")
     value = given[names[0]]
     if names[0] == "assign":
-        table = _table("assign", value, '{"topicA":[0,1],"topicB":[2,4]}')
+        table = json_table("assign", value, '{"topicA":[0,1],"topicB":[2,4]}')
         keys: set[TopicPartition] = set()
         for topic, numbers in table.items():
             if not isinstance(numbers, list):
                 raise OptionError(f"assign: {topic!r} needs a list of partitions, got {numbers!r}")
-            keys.update(TopicPartition(topic, _integer("assign", number)) for number in numbers)
+            keys.update(
+                TopicPartition(topic, plain_integer("assign", number)) for number in numbers
+            )
         if not keys:
             raise OptionError("assign: names no partition")
         return Choice(partitions=frozenset(keys))
@@ -344,7 +346,7 @@ def parse_limit(given: GivenOptions, end: str, default: int) -> OffsetLimit:
         return OffsetLimit(_WORDS.get(value.lower(), default))
 
     def parse_offset(value: object) -> int:
-        offset = _integer(by_offset, value)
+        offset = plain_integer(by_offset, value)
         if offset < EARLIEST:
             raise OptionError(
                 f"{by_offset}: offset {offset}; -2 is the earliest, -1 the latest, others count "
@@ -376,8 +378,8 @@ def require_span(start: OffsetLimit, end: OffsetLimit) -> None:
 def _by_partition(
     name: str, value: str, parse: Callable[[object], int]
 ) -> dict[TopicPartition, int]:
-    table = _table(name, value, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
-    parsed: dict[TopicPartition, int] = {}
+    table = json_table(name, value, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
+    parsed: list[tuple[TopicPartition, int]] = []
     for topic, numbers in table.items():
         if topic == IDENTITY:  # in an offset of a checkpoint or of a query's progress
             continue
@@ -386,24 +388,8 @@ def _by_partition(
                 f"{name}: {topic!r} needs a value for each partition; got {numbers!r}"
             )
         for number, inner in numbers.items():
-            parsed[TopicPartition(topic, _integer(name, number))] = parse(inner)
-    return parsed
-
-
-def _table(name: str, value: str, example: str) -> dict[str, Any]:
-    try:
-        table = parse_json(value)
-    except (ValueError, RecursionError) as err:
-        raise OptionError(f"{name} {value!r}: must be JSON like {example} ({err})") from err
-    if not isinstance(table, dict):
-        raise OptionError(f"{name} {value!r}: must be JSON like {example}")
-    return table
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,19}", str(value).strip()):
-        raise OptionError(f"{name}: {value!r} is not an integer")
-    return int(str(value))
+            parsed.append((TopicPartition(topic, plain_integer(name, number)), parse(inner)))
+    return one_value_each(parsed, f"{name}: ")  # partitions "0" and "00" are one
 
 
 def _time(name: str, value: object) -> int:
@@ -494,9 +480,7 @@ class StreamOptions:
     """The options of one stream: of its reads, and the limits of its triggers."""
 
     read: ReadOptions
-    max_offsets: int | None
-    min_offsets: int | None
-    max_delay_seconds: float
+    triggers: TriggerLimits  # their rows are offsets
 
 
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
@@ -533,8 +517,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     misplaced = [option.name for option in given.outside("stream")]
     if misplaced:
         raise OptionError(f"{', '.join(misplaced)}: a stream has no end")
-    most, least = offsets_per_trigger(given)
-    return StreamOptions(_read_options(given, LATEST), most, least, given["maxTriggerDelay"])
+    return StreamOptions(_read_options(given, LATEST), TriggerLimits.parse(given))
 
 
 def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:

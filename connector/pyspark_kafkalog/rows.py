@@ -31,12 +31,8 @@ logger = logging.getLogger(__name__)
 
 # Each column with the one of a record that it is made of.
 _MADE_OF: Final = {
-    "key": "key",
-    "value": "value",
-    "offset": "offset",
-    "timestamp": "timestamp",
+    **{name: name for name in ("key", "value", "offset", "timestamp", "headers")},
     "timestampType": "timestamp_type",
-    "headers": "headers",
 }
 # What Kafka's clients give for a record of format v0, which has no time.
 _LAST_TIME: Final = (1 << 63) // 1000 - 1  # ms that microseconds of 64 bits can count
@@ -64,9 +60,10 @@ class KafkaLogReader(DataSourceReader):
                 text = "%s ends at %d, before it starts at %d: no row"
                 logger.warning(text, key, end, starts[key])
         unreadable = reader.unreadable_ends(starts, ends)
+        partitions = reader.partitions
         ranges = [
             part._replace(
-                identity=identity_of(reader.partitions[part.topic_partition], part.end),
+                identity=identity_of(partitions[part.topic_partition], part.end),
                 noted_at=part.end,
             )
             for part in reader.ranges(starts, ends)

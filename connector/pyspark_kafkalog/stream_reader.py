@@ -15,8 +15,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -56,11 +54,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set."""
-        if self._options.max_offsets is not None:
-            return ReadMaxRows(self._options.max_offsets)
-        if self._options.min_offsets is not None:
-            return ReadMinRows(self._options.min_offsets)
-        return ReadAllAvailable()
+        return self._options.triggers.read_limit()
 
     @option_names()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -88,15 +82,14 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report_gone(reader, since.offsets)
         starts = self._starts(reader, since, ends, again)
         if not isinstance(limit, ReadAllAvailable):
-            options = self._options
+            limits = self._options.triggers
             n_new = sum(max(ends[key] - starts[key], 0) for key in ends)
             may_wait = self._target is None  # otherwise the query has to reach its end
-            is_early = monotonic() - self._last_trigger < options.max_delay_seconds
-            if may_wait and is_early and n_new < (options.min_offsets or 0):
+            if may_wait and limits.is_too_little(n_new, monotonic() - self._last_trigger):
                 ends = {key: starts[key] for key in ends}
-            elif options.max_offsets is not None:
+            elif limits.max_rows is not None:
                 ahead = {key: max(end, starts[key]) for key, end in ends.items()}
-                ends = limit_rows(starts, ahead, options.max_offsets)
+                ends = limit_rows(starts, ahead, limits.max_rows)
         if ends == since.offsets and not again:
             return start
         if any(ends[key] > starts[key] for key in ends):
@@ -172,13 +165,13 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
         known = kept or {}
-        identities: dict[TopicPartition, LogIdentity] = {}
-        for key, offset in offsets.items():
-            identity = known.get(key)
-            if identity is None:
-                identity = identity_of(reader.partitions[key], offset)
-            identities[key] = identity
-        return StreamOffset(offsets, identities)
+        partitions = reader.partitions
+        found = {
+            key: identity_of(partitions[key], offset)
+            for key, offset in offsets.items()
+            if key not in known
+        }
+        return StreamOffset(offsets, {**known, **found})
 
     def _starts(
         self, reader: OffsetReader, since: StreamOffset, ends: Offsets, again: set[TopicPartition]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.stream_snapshot import Followed, Loss, StreamSnapshot
 from rmqstore.read.last_record import LastRecord
-from rmqstore.read.tail import STORE_REPLACED, replacements
+from rmqstore.read.tail import continued, replacements
 
 logger = logging.getLogger(__name__)
 
@@ -102,31 +102,15 @@ class Continuation:
             starts[key] = delivered or 0
             if key[0] not in self._followed or (delivered == end and key not in self.replaced):
                 continue
-            first = self._followed[key[0]].tail.first(key[1:])
-            if delivered is not None and key in self.replaced:
-                # Delivered messages are not delivered again.
-                starts[key] = begin = self.replaced[key]
-                text = f"a recovery cut it at {begin} since"
-                if key[0] in self.others:
-                    text = STORE_REPLACED
-                elif begin <= first and key[0] not in self.cut:
-                    text = (
-                        "its messages are all newer than those: the queue was deleted, as with "
-                        f"its topic, and begins again at offset {begin}"
-                    )
-                text = f"delivered up to offset {delivered}, but {text}"
-                losses.append(Loss(key, text))
-            if starts[key] >= end and delivered is not None:
-                continue
-            if starts[key] < first:
-                text = f"offsets {starts[key]} to {first} (excluded) were deleted unread"
-                if delivered is not None or key in self._snapshot.discovered:
-                    losses.append(Loss(key, text))
-                else:
-                    logger.info(
-                        "%s-%d of broker %s is new to this query: %s", *key[1:], key[0], text
-                    )
-            starts[key] = max(starts[key], first)
+            starts[key], lost = continued(
+                self._followed[key[0]].tail, key[1:], delivered, end, self.replaced.get(key),
+                is_cut=key[0] in self.cut, is_replaced=key[0] in self.others,
+            )  # fmt: skip
+            losses += (Loss(key, text) for text in lost)
+            if delivered is None and starts[key] and not lost:
+                logger.info(
+                    "%s-%d of broker %s is new, from offset %d", *key[1:], key[0], starts[key]
+                )
         return starts, losses
 
     def stops(self, ends: Mapping[Key, int]) -> dict[Key, int]:

@@ -112,7 +112,7 @@ def nested(offsets: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def flattened(stored: Mapping[str, Any], n_names: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the names, the number and the offset of each queue, as :func:`nested` takes them.
+    """Yield the names, the number and the value of each queue, as :func:`nested` takes them.
 
     Args:
         stored: the JSON object.
@@ -122,12 +122,25 @@ def flattened(stored: Mapping[str, Any], n_names: int) -> Iterator[tuple[Any, ..
         AttributeError, TypeError, ValueError: it is not such an object.
     """
     if not n_names:
-        for number, offset in stored.items():
-            yield int(number), int(offset)
+        for number, value in stored.items():
+            yield int(number), value
         return
     for name, inner in stored.items():
         for rest in flattened(inner, n_names - 1):
             yield name, *rest
+
+
+def require_version(version: int, known: int) -> None:
+    """Refuse offsets of a version that only a later release knows.
+
+    Raises:
+        UnsupportedFeatureError: they are of such a version.
+    """
+    if version > known:
+        raise UnsupportedFeatureError(
+            f"the checkpoint holds offsets of version {version}, but this release knows version "
+            f"{known}: use the release that wrote it, or a later one"
+        )
 
 
 @dataclass(frozen=True)
@@ -197,26 +210,20 @@ class StreamOffset:
             OptionError: it is not an offset of this data source.
         """
         version = stored.get("version")
-        if isinstance(version, int) and version > _VERSION:
-            raise UnsupportedFeatureError(
-                f"the checkpoint holds offsets of version {version}, "
-                f"but this release knows version {_VERSION}: "
-                "use the release that wrote it, or a later one"
-            )
+        if isinstance(version, int):
+            require_version(version, _VERSION)
         try:
             return cls(
                 queues={
-                    (broker, topic, queue_id): offset
+                    (broker, topic, queue_id): int(offset)
                     for topic, broker, queue_id, offset in flattened(stored["queues"], 2)
                 },
                 last_records={
                     broker: _record_of(record) for broker, record in stored["log"].items()
                 },
                 left={
-                    (broker, topic, int(queue_id)): _record_of(record)
-                    for topic, brokers in stored.get("left", {}).items()
-                    for broker, queues in brokers.items()
-                    for queue_id, record in queues.items()
+                    (broker, topic, queue_id): _record_of(record)
+                    for topic, broker, queue_id, record in flattened(stored.get("left", {}), 2)
                 },
                 first_records={
                     broker: _record_of(record["begin"])

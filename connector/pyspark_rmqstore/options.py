@@ -26,6 +26,8 @@ from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_live
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from pyspark_rmqstore.stream_snapshot import FollowedSource
     from pyspark_rmqstore.tasks import Task
 
@@ -75,14 +77,56 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """The limits of the triggers of a stream; None where there is none."""
+
+    max_rows: int | None
+    min_rows: int | None
+    max_delay_seconds: float
+    max_bytes: int | None = None
+
+    @classmethod
+    def parse(cls, given: GivenOptions, max_bytes: int | None = None) -> TriggerLimits:
+        """Return the limits in options that have the names of Spark's Kafka source.
+
+        Raises:
+            OptionError: the least number of offsets is above the most.
+        """
+        most = given["maxOffsetsPerTrigger"]
+        least = given["minOffsetsPerTrigger"]
+        if most is not None and least is not None and least > most:
+            raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
+        return cls(most, least, given["maxTriggerDelay"], max_bytes)
+
+    def read_limit(self) -> ReadLimit:
+        """Return one of the limits that are set.
+
+        Spark passes it back if limits apply, otherwise another one.
+        """
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadMaxBytes,
+            ReadMaxRows,
+            ReadMinRows,
+        )
+
+        if self.max_rows is not None:
+            return ReadMaxRows(self.max_rows)
+        if self.max_bytes is not None:
+            return ReadMaxBytes(self.max_bytes)
+        return ReadAllAvailable() if self.min_rows is None else ReadMinRows(self.min_rows)
+
+    def is_too_little(self, n_rows: int, seconds: float) -> bool:
+        """Return whether a trigger waits for more, some seconds after the last one that read."""
+        return n_rows < (self.min_rows or 0) and seconds < self.max_delay_seconds
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOptions:
     """The options of one stream, of its reads and of its triggers, validated."""
 
     read: ReadOptions
-    max_rows: int | None
-    min_rows: int | None
-    max_bytes: int | None
-    max_delay_seconds: float
+    triggers: TriggerLimits
 
 
 @option_names()
@@ -140,23 +184,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
             f"{', '.join(misplaced)}: a stream follows queues; look messages up in a batch read"
         )
     read = _read_options(given, streaming=True)
-    max_rows, min_rows = offsets_per_trigger(given)
-    return StreamOptions(
-        read=read,
-        max_rows=max_rows,
-        min_rows=min_rows,
-        max_bytes=given["maxBytesPerTrigger"],
-        max_delay_seconds=given["maxTriggerDelay"],
-    )
-
-
-def offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
-    """Return the most and the least offsets of a trigger of a stream, None where none is given."""
-    most = given["maxOffsetsPerTrigger"]
-    least = given["minOffsetsPerTrigger"]
-    if most is not None and least is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
-    return most, least
+    return StreamOptions(read, TriggerLimits.parse(given, given["maxBytesPerTrigger"]))
 
 
 def _read_options(given: GivenOptions, *, streaming: bool) -> ReadOptions:

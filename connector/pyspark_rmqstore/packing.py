@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -95,29 +95,23 @@ class Pack(Generic[T]):
         return part.n_bytes + OPEN_COST
 
 
-class Splittable(Protocol):
-    """What can be read as a whole, or be cut into several parts.
+class Readable(Protocol):
+    """What one task can read, or several.
 
     Attributes:
+        source: what is opened to read it.
         n_bytes: the bytes of its records, estimated.
         n_records: the number of its records; None if only reading them can show it.
     """
 
     @property
+    def source(self) -> str: ...
+    @property
     def n_bytes(self) -> float: ...
     @property
     def n_records(self) -> int | None: ...
-    def split(self, limits: Limits) -> Sequence[Any]:
-        """Return parts within limits that together are this one."""
-        ...
-
-
-class Readable(Splittable, Protocol):
-    """What one task can read, or several."""
-
-    @property
-    def source(self) -> str:
-        """What is opened to read it."""
+    def split(self, limits: Limits) -> Sequence[InputPartition]:
+        """Return tasks within limits that together are this one."""
         ...
 
 

@@ -19,10 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep, time
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -139,11 +141,23 @@ def micro_batch() -> tuple[str, str]:
     return query_id, batch_id
 
 
-class RmqStoreStreamWriter:
+if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
+    ArrowStreamWriter = datasource.DataSourceStreamArrowWriter
+else:
+
+    class ArrowStreamWriter(DataSourceArrowWriter, datasource.DataSourceStreamWriter):
+        """A stream writer for Arrow batches in PySpark 4.0, whose own class takes rows.
+
+        Rows would need a loop, and their times are local times, which are ambiguous for an hour of
+        each autumn. But PySpark 4.0 recognises its class of Arrow writers in streams too, and
+        passes batches to a writer that has both classes.
+        """
+
+
+class RmqStoreStreamWriter(ArrowStreamWriter):
     """Appends the rows of one micro-batch to one store.
 
-    Spark makes one writer for the tasks and another to commit. ``spark_versions`` chooses the class
-    of PySpark that this class is combined with.
+    Spark makes one writer for the tasks and another to commit.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+__all__ = ["DataSource", "RmqStoreDataSource", "register"]
+
 
 class RmqStoreDataSource(DataSource):
     """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store.
@@ -82,12 +84,7 @@ class RmqStoreDataSource(DataSource):
         from pyspark_rmqstore.sink import RmqStoreWriter
         from pyspark_rmqstore.write_options import parse_write_options, writes_to_brokers
 
-        if overwrite:
-            from rmqstore.errors import UnsupportedFeatureError
-
-            raise UnsupportedFeatureError(
-                'a store is a log, which can only be appended to: write with mode("append")'
-            )
+        _require_append("mode", overwrite=overwrite)
         if writes_to_brokers(self.options):
             live = import_module("pyspark_rmqstore.live.sink")
             return live.RmqLiveWriter(schema, live.parse_send_options(self.options))
@@ -95,19 +92,24 @@ class RmqStoreDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""
-        from pyspark_rmqstore.spark_versions import stream_writer
+        from pyspark_rmqstore.sink import RmqStoreStreamWriter
         from pyspark_rmqstore.write_options import parse_stream_write_options, writes_to_brokers
 
-        if overwrite:
-            from rmqstore.errors import UnsupportedFeatureError
-
-            raise UnsupportedFeatureError(
-                'a store is a log, which can only be appended to: write with outputMode("append")'
-            )
+        _require_append("outputMode", overwrite=overwrite)
         if writes_to_brokers(self.options):
-            live = import_module("pyspark_rmqstore.live.stream_sink")
-            return live.live_stream_writer(schema, self.options)
-        return stream_writer(schema, parse_stream_write_options(self.options))
+            live = import_module("pyspark_rmqstore.live.sink")
+            return live.RmqLiveStreamWriter(schema, live.parse_send_options(self.options))
+        return RmqStoreStreamWriter(schema, parse_stream_write_options(self.options))
+
+
+def _require_append(how: str, *, overwrite: bool) -> None:
+    """Refuse to replace what a store holds."""
+    if overwrite:
+        from rmqstore.errors import UnsupportedFeatureError
+
+        raise UnsupportedFeatureError(
+            f'a store is a log, which can only be appended to: write with {how}("append")'
+        )
 
 
 def register(spark: SparkSession) -> None:

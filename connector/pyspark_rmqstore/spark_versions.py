@@ -1,7 +1,6 @@
-"""The classes for streams that the installed PySpark can drive, as its API for them is growing.
+"""The readers of streams that the installed PySpark can drive, as its API for them is growing.
 
-PySpark 4.0 and 4.1 neither limit a trigger nor report how far a query has got. PySpark 4.0 has no
-class of stream writers that take Arrow batches.
+PySpark 4.0 and 4.1 neither limit a trigger nor report how far a query has got.
 """
 
 from __future__ import annotations
@@ -9,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import datasource
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import UnsupportedFeatureError
 
 try:
@@ -25,7 +21,6 @@ except ImportError:  # before 4.2
     HAS_LIMITS = False
 else:
     HAS_LIMITS = True
-HAS_ARROW_STREAM_WRITERS = hasattr(datasource, "DataSourceStreamArrowWriter")
 
 if TYPE_CHECKING or HAS_LIMITS:
 
@@ -38,9 +33,9 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         limits = {
-            "maxOffsetsPerTrigger": options.max_rows,
-            "maxBytesPerTrigger": options.max_bytes,
-            "minOffsetsPerTrigger": options.min_rows,
+            "maxOffsetsPerTrigger": options.triggers.max_rows,
+            "maxBytesPerTrigger": options.triggers.max_bytes,
+            "minOffsetsPerTrigger": options.triggers.min_rows,
         }
         named = [name for name, value in limits.items() if value is not None]
         if named:
@@ -73,34 +68,11 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
         return super().partitions(start, end)
 
 
-if TYPE_CHECKING or HAS_ARROW_STREAM_WRITERS:
-
-    class ArrowStreamWriter(RmqStoreStreamWriter, datasource.DataSourceStreamArrowWriter):
-        """A stream writer that takes Arrow batches."""
-
-
-class OlderStreamWriter(  # type: ignore[misc]
-    RmqStoreStreamWriter, datasource.DataSourceArrowWriter, datasource.DataSourceStreamWriter
-):
-    """A stream writer for Arrow batches in PySpark 4.0, whose own class takes rows.
-
-    Rows would need a loop, and their times are local times, which are ambiguous for an hour of each
-    autumn. But PySpark 4.0 recognises its class of Arrow writers in streams too, and passes batches
-    to a writer that has both classes.
-    """
-
-
-def stream_reader(schema: StructType, options: StreamOptions) -> datasource.DataSourceStreamReader:
+def stream_reader(schema: StructType, options: StreamOptions) -> DataSourceStreamReader:
     """Return a reader of micro-batches, with limits from PySpark 4.2 on.
 
     Raises:
         UnsupportedFeatureError: the options set limits, and the installed PySpark supports none.
     """
     kind = LimitedStreamReader if HAS_LIMITS else UnlimitedStreamReader
-    return kind(schema, options)
-
-
-def stream_writer(schema: StructType, options: WriteOptions) -> datasource.DataSourceStreamWriter:
-    """Return a writer of micro-batches into a store that takes Arrow batches."""
-    kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter
     return kind(schema, options)

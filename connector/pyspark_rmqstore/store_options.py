@@ -21,9 +21,9 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.json_text import parse_json
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
+from rmqstore.query.selection import json_table
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.folders import names_by_path, read_brokers, root_for
 from rmqstore.storage.broker.store_config import read_conf, root_of
@@ -202,28 +202,12 @@ class StoreRef:
 
     path: str
     broker_name: str | None
-    commitlogs: tuple[str, ...]
-    consumequeue: str | None
-    index: str | None
-    dledger_logs: tuple[str, ...]
-    dledger_self_id: str | None
+    # the parts elsewhere; the broker's file is read on the driver, as a task may not see it
+    folders: FolderArguments
     ignore_log_end: bool
     tiered: str | None = None
-    conf: BrokerSettings | None = None  # read on the driver, because a task may not see the file
     # how to reach the storage of a URI; they may be secrets, so no text shows them
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-    @property
-    def folders(self) -> FolderArguments:
-        """The parts of the store that lie elsewhere, as arguments of the core."""
-        return {
-            "commitlogs": self.commitlogs,
-            "consumequeue": self.consumequeue,
-            "index": self.index,
-            "dledger_logs": self.dledger_logs,
-            "dledger_self_id": self.dledger_self_id,
-            "conf": self.conf,
-        }
 
 
 def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
@@ -245,17 +229,20 @@ def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
             f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
         )
     tiered = given["tiered"]
+    folders: FolderArguments = {
+        "commitlogs": _folders(given["storePathCommitLog"]),
+        "consumequeue": _folder(given["storePathConsumeQueue"]),
+        "index": _folder(given["storePathIndex"]),
+        "dledger_logs": _folders(given["storePathDLedgerCommitLog"]),
+        "dledger_self_id": given["dLegerSelfId"],
+        "conf": conf,
+    }
     return tuple(
         StoreRef(
             path=path,
             broker_name=names.get(path),
-            commitlogs=_folders(given["storePathCommitLog"]),
-            consumequeue=_folder(given["storePathConsumeQueue"]),
-            index=_folder(given["storePathIndex"]),
-            dledger_logs=_folders(given["storePathDLedgerCommitLog"]),
-            dledger_self_id=given["dLegerSelfId"],
+            folders=folders,
             tiered=None if tiered is None else absolute_path(tiered),
-            conf=conf,
             ignore_log_end=given["ignoreLogEnd"],
             storage_options=tuple(taken.items()),
         )
@@ -321,15 +308,8 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
     if value is None:
         return {}
     if value.lstrip().startswith("{"):
-        try:
-            table = parse_json(value)
-        except ValueError as err:
-            raise OptionError(
-                f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
-            ) from err
-        if not isinstance(table, dict) or not all(
-            isinstance(name, str) and name for name in table.values()
-        ):
+        table = json_table("brokerName", value, '{"/data/store-a":"broker-a"}')
+        if not all(isinstance(name, str) and name for name in table.values()):
             raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
         names = {store_path(path): name for path, name in table.items()}
         unknown = sorted(set(names) - set(paths))

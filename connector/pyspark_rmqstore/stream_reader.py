@@ -52,25 +52,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return self._stores.initial().json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one of the limits that are set.
-
-        Spark passes it back if limits apply, otherwise another one.
-        """
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadMaxBytes,
-            ReadMaxRows,
-            ReadMinRows,
-        )
-
-        options = self._options
-        if options.max_rows is not None:
-            return ReadMaxRows(options.max_rows)
-        if options.max_bytes is not None:
-            return ReadMaxBytes(options.max_bytes)
-        if options.min_rows is not None:
-            return ReadMinRows(options.min_rows)
-        return ReadAllAvailable()
+        """Return one of the limits that are set."""
+        return self._options.triggers.read_limit()
 
     @option_names()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -147,18 +130,16 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
         """Return the ends up to which a trigger may read within the limits of the options."""
-        options = self._options
+        limits = self._options.triggers
         n_rows = sum(ends[key] - starts[key] for key in ends)
         may_wait = self._target is None  # otherwise the query has to reach its end
-        if may_wait and n_rows < (options.min_rows or 0):
-            delay = monotonic() - self._last_trigger
-            if delay < options.max_delay_seconds:
-                return {key: starts[key] for key in ends}
-        if options.max_rows is not None:
-            ends = limit_rows(starts, ends, options.max_rows)
-        if options.max_bytes is not None:
+        if may_wait and limits.is_too_little(n_rows, monotonic() - self._last_trigger):
+            return {key: starts[key] for key in ends}
+        if limits.max_rows is not None:
+            ends = limit_rows(starts, ends, limits.max_rows)
+        if limits.max_bytes is not None:
             stores = self._stores
-            ends = limit_bytes(starts, ends, options.max_bytes, stores.weight, stores.rows_within)
+            ends = limit_bytes(starts, ends, limits.max_bytes, stores.weight, stores.rows_within)
         return ends
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

@@ -11,10 +11,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.opened_stores import open_in_task
-from pyspark_rmqstore.packing import Splittable
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.stream_task import read_planned
-from rmqstore.read.parts import Part, QueuesPart
+from rmqstore.read.parts import Part, QueuesPart, RangesPart
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 
@@ -23,7 +22,7 @@ from rmqstore.read.split import Limits
 class Task(InputPartition, ABC):
     """A part of a read. Its subclasses know where it is read."""
 
-    part: Splittable
+    part: Part | RangesPart
 
     @property
     @abstractmethod

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.consumer_offsets import Decode
-from kafkalog.format.layout import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Codec
+from kafkalog.format.layout import (
+    CREATE_TIME,
+    KEY_FIELDS,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP_TYPE,
+    Codec,
+)
 from kafkalog.format.reference import (
     Record,
     control_type,
@@ -34,8 +40,7 @@ from rmqstore.storage.files.storage import Storage
 
 STORED_RECORDS: Final = pa.schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *KEY_FIELDS,
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("timestamp", pa.timestamp("ms", "UTC")),
         pa.field("timestamp_type", pa.int8()),
@@ -59,8 +64,7 @@ DECODED: Final = (pa.field("decoded_key", pa.string()), pa.field("decoded_value"
 
 BATCHES: Final = pa.schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *KEY_FIELDS,
         pa.field("base_offset", pa.int64(), nullable=False),
         pa.field("last_offset", pa.int64(), nullable=False),
         pa.field("count", pa.int32()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from kafkalog.format.consumer_offsets import (
     parse_offset_key,
     parse_offset_value,
 )
+from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition
@@ -29,8 +30,7 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 GROUP_OFFSETS: Final = pa.schema(
     [
         pa.field("group", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *KEY_FIELDS,
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("leader_epoch", pa.int32()),
         pa.field("metadata", pa.string(), nullable=False),
@@ -165,28 +165,17 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
             rows += [(key, value) for key, (_, value) in replay.committed.items()]
             damage += replay.damage
     rows.sort()
-    columns = [
-        [key.group for key, _ in rows],
-        [key.topic for key, _ in rows],
-        [key.partition for key, _ in rows],
-        [value.offset for _, value in rows],
-        [value.leader_epoch if value.leader_epoch >= 0 else None for _, value in rows],
-        [value.metadata for _, value in rows],
-        [value.commit_timestamp if value.commit_timestamp >= 0 else None for _, value in rows],
-    ]
-    arrays = [
-        pa.array(values, field.type) for values, field in zip(columns, GROUP_OFFSETS, strict=True)
-    ]
-    found = pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS)
-    if not spec.is_permissive:
-        return found
-    reasons = [f"{err.path}, {err.offset}: {err.reason}" for err in damage]
-    schema = pa.schema([*GROUP_OFFSETS, pa.field(spec.corrupt_column, pa.string())])
-    odd = pa.table(
-        [*(pa.nulls(len(damage), field.type) for field in GROUP_OFFSETS), reasons], schema.names
-    )
-    together = pa.concat_tables([found, odd], promote_options="default")
-    return together.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
+    fields = [*GROUP_OFFSETS]
+    entries: list[dict[str, Any]] = [{**key._asdict(), **value._asdict()} for key, value in rows]
+    for entry in entries:
+        for name in ("leader_epoch", "commit_timestamp"):
+            entry[name] = entry[name] if entry[name] >= 0 else None
+    if spec.is_permissive:
+        reasons = [f"{err.path}, {err.offset}: {err.reason}" for err in damage]
+        entries += [{spec.corrupt_column: reason} for reason in reasons]
+        fields.append(pa.field(spec.corrupt_column, pa.string()))
+        fields = [field.with_nullable(nullable=True) for field in fields]
+    return pa.Table.from_pylist(entries, schema=pa.schema(fields))
 
 
 def _parsed(headers: BatchHeaders, chunk: pa.RecordBatch) -> Iterator[_Record]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from kafkalog.format.layout import RECORD
+from kafkalog.format.layout import KEY_FIELDS, RECORD
 from kafkalog.groups import read_consumer_groups
 from kafkalog.partition import Partition, Span, read_spans
 from kafkalog.scan import CORRUPT_RECORD, FAILFAST, IsolationLevel, Mode, Scan, ScanSpec, parse_scan
@@ -39,11 +39,6 @@ LISTED: Final = "rmqstore kafka stat"  # all topics, for errors
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.
 Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
-
-TOPIC, PARTITION = KEY_FIELDS = (
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-)
 
 
 def by_topic(offsets: Mapping[Any, Any] | str | None) -> Mapping[str, Any] | str | None:

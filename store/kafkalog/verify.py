@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import Mask
+from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition, lost_end, lost_start
@@ -26,8 +27,7 @@ from rmqstore.storage.files.storage import Storage
 
 PARTITIONS: Final = pa.schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *KEY_FIELDS,
         pa.field("start_offset", pa.int64(), nullable=False),
         pa.field("end_offset", pa.int64(), nullable=False),
         pa.field("last_stable_offset", pa.int64(), nullable=False),
@@ -49,8 +49,8 @@ _DECODED: Final = ("offset", "headers")  # walks all fields of records, and make
 _BATCHES: Final = 256  # decoded together
 
 
-def partition_rows(partitions: Iterable[Partition]) -> pa.RecordBatch:
-    """Return a row for each partition.
+def partition_row(partition: Partition) -> pa.RecordBatch:
+    """Return the row of a partition.
 
     Returns:
         A batch with the columns of PARTITIONS. ``high_watermark`` is the checkpointed one, and
@@ -58,31 +58,28 @@ def partition_rows(partitions: Iterable[Partition]) -> pa.RecordBatch:
         broker's recovery would take from the end, null if nothing.
 
     Raises:
-        UnreadableFileError: a partition folder or a segment cannot be read.
+        UnreadableFileError: the partition folder or a segment cannot be read.
     """
-    rows = []
-    for partition in partitions:
-        epochs = partition.leader_epochs
-        cut = partition.recovery
-        recovery = None
-        if cut is not None:
-            dropped = f" and drops {len(cut.dropped)} segments after it" if cut.dropped else ""
-            recovery = f"cuts {cut.path} at {cut.position}{dropped}: {cut.reason}"
-        row = {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "start_offset": partition.start_offset,
-            "end_offset": partition.end_offset,
-            "last_stable_offset": partition.last_stable_offset,
-            "high_watermark": partition.high_watermark,
-            "segments": len(partition.log().segments),
-            "bytes": partition.n_bytes,
-            "leader_epoch": epochs[-1].epoch if epochs else None,
-            "recovery": recovery,
-            "path": partition.path,
-        }
-        rows.append(row)
-    return pa.RecordBatch.from_pylist(rows, schema=PARTITIONS)
+    epochs = partition.leader_epochs
+    cut = partition.recovery
+    recovery = None
+    if cut is not None:
+        dropped = f" and drops {len(cut.dropped)} segments after it" if cut.dropped else ""
+        recovery = f"cuts {cut.path} at {cut.position}{dropped}: {cut.reason}"
+    row = {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "start_offset": partition.start_offset,
+        "end_offset": partition.end_offset,
+        "last_stable_offset": partition.last_stable_offset,
+        "high_watermark": partition.high_watermark,
+        "segments": len(partition.log().segments),
+        "bytes": partition.n_bytes,
+        "leader_epoch": epochs[-1].epoch if epochs else None,
+        "recovery": recovery,
+        "path": partition.path,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=PARTITIONS)
 
 
 class SegmentFacts:

@@ -1,9 +1,12 @@
-"""JSON that people write, in which no value hides another one."""
+"""JSON that people write, and other names with values, in which no value hides another one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
+
+from rmqstore.errors import OptionError
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
@@ -13,13 +16,18 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
         ValueError: it is no JSON, or an object has two different values of one name, of which
             other readers drop the first without a word.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=one_value_each)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def one_value_each(pairs: Sequence[tuple[Any, Any]], where: str = "") -> dict[Any, Any]:
+    """Return values by name; ``where`` begins the text of the error.
+
+    Raises:
+        OptionError: a name stands for two different values.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         for name, value in pairs:
             if value != values[name]:
-                raise ValueError(f"{name!r} stands for both {value!r} and {values[name]!r}")
+                raise OptionError(f"{where}{name!r} stands for both {value!r} and {values[name]!r}")
     return values

@@ -99,22 +99,6 @@ def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Gold
     assert all("topic" in row for row in rows("stat", golden_store("controller")))
 
 
-USAGE_ERRORS = {
-    "no message there": (["get", "259"], "no message begins"),
-    "no id": (["get", "ABCDEF"], "not found: ABCDEF: no message has"),
-    "no such topic": (["dump", "-t", "Nope"], "no topic Nope"),
-    "offset without queue": (["dump", "-o", "3"], "-o needs -t"),
-    "export to stdout": (["export", "-", "--format", "jsonl"], "rmqstore dump"),
-    "export into no folder": (["export", "none/x.parquet"], "there is no folder"),
-    "key and id": (["query", "-k", "a", "-m", "b"], "give one of -k, -m, --tags and --time"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), USAGE_ERRORS.values(), ids=USAGE_ERRORS)
-def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], message: str) -> None:
-    assert message in refusal(arguments[0], golden_store("basic"), *arguments[1:])
-
-
 def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
     root = golden_store("batch-cq")
     asked = run("query", root, "-t", "BatchA", "-k", "ik26")

@@ -35,7 +35,6 @@ def test_every_command_of_the_tables_runs(
 ) -> None:
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)
-    Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
     for _, command, _ in ROWS:
         _, *words = shlex.split(manual.placed(command.strip("`"), tmp_path))
         done = success(*words)

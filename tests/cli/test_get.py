@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import rows_of, run, success
+from command_line import rows_of, run
 from goldens import Golden
 from rmqstore.format.schema import Message
 
@@ -46,12 +46,3 @@ def test_unique_keys_are_found_in_tiered_storage(golden_store: Golden) -> None:
     row = json.loads(run("dump", tier, "-n", 1).stdout)
     shown = run("get", tier, row["msgId"], "--columns", "msgId,queueOffset", "--json")
     assert json.loads(shown.stdout) == {name: row[name] for name in ("msgId", "queueOffset")}
-
-
-def test_an_id_that_no_store_has_is_named_once(golden_store: Golden) -> None:
-    stores = golden_store("live"), golden_store("basic")
-    shown = run("get", *stores, "no-such-id")
-    assert shown.exit_code == 2
-    assert shown.stderr.splitlines() == ["not found: no-such-id: no message has this id"]
-    one = json.loads(run("get", stores[0], 496).stdout)["msgId"]
-    success("get", *stores, one, "--json")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import rmqstore
-from command_line import run, success
+from command_line import rows, run, success
 from goldens import Golden
 
 
@@ -43,10 +40,4 @@ def test_names_that_one_store_of_several_knows_are_taken(golden_store: Golden) -
         ["query", "-t", "LivePlain", "-k", "key-1"],
     ):
         success(*arguments, *stores, "--fail-if-empty")
-
-
-def test_a_group_without_copies_is_not_an_error(live: Path) -> None:
-    with rmqstore.open(live) as store:
-        assert store.view("deadLetters", consumer_group="CG_part").count() == 0
-        with pytest.raises(rmqstore.OptionError, match=r"the nearest: .*CG_part"):
-            store.view("deadLetters", consumer_group="CG_prt")
+    assert rows("view", "deadLetters", *stores, "-g", "CG_part") == []

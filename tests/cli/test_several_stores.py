@@ -114,5 +114,6 @@ def test_get_and_trace_search_all_stores(stores: list[Path], tmp_path: Path) -> 
     (traced,) = rows("trace", *stores, of_y["msgId"])
     assert (traced["brokerName"], traced["kind"], traced["topic"]) == ("y", "message", "V")
     assert "brokerName" not in rows("trace", stores[1], of_y["msgId"])[0]
-    for verb in ("get", "trace"):
-        assert "no-such-id: no message has this id" in refusal(verb, *stores, "no-such-id")
+    for verb, kind in (("get", "not found"), ("trace", "error")):
+        said = refusal(verb, *stores, "no-such-id")
+        assert said == f"{kind}: no-such-id: no message has this id\n"

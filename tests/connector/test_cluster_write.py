@@ -154,7 +154,7 @@ import json, os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(TESTS)!r})
 from pyspark.sql.datasource import DataSource
-from pyspark_rmqstore.spark_versions import ArrowStreamWriter
+from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.write_options import parse_stream_write_options
 
 source, sink, checkpoint, place, pids = sys.argv[1:]
@@ -182,7 +182,7 @@ class Killing(DataSource):
         return "killing"
 
     def streamWriter(self, schema, overwrite):
-        class Writer(ArrowStreamWriter):
+        class Writer(RmqStoreStreamWriter):
             def commit(self, messages, batchId):
                 if batchId == 2:
                     killer().install()

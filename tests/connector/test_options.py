@@ -11,13 +11,15 @@ import pytest
 from pyspark_rmqstore.options import (
     ReadOptions,
     StreamOptions,
+    TriggerLimits,
     parse_read_options,
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import _STORE_PATHS, StoreRef
+from pyspark_rmqstore.store_options import _STORE_PATHS
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import CONTRADICTIONS, LOOKUP_OPTIONS, Contradiction
 from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.read.split import Limits
@@ -43,9 +45,9 @@ def brokers(tmp_path: Path) -> Path:
 
 def test_defaults_are_those_of_the_readme() -> None:
     options = parse()
-    assert options.source.stores == (
-        StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
-    )
+    (store,) = options.source.stores
+    assert (store.path, store.broker_name, store.ignore_log_end) == (STORE, None, False)
+    assert not any(store.folders.values())
     columns, request, selection = options.columns, options.request, options.request.selection
     assert (columns.columns, columns.corrupt_column) == (None, "_corrupt_record")
     assert (request.tags, request.by, request.mode) == (None, "queue", "FAILFAST")
@@ -54,6 +56,10 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert [selection.subscribe, selection.subscribe_pattern, selection.assign] == [None] * 3
     assert (selection.start.default, selection.end.default) == (EARLIEST, LATEST)
     assert (selection.include_system_topics, selection.timestamp_strategy) == (False, "latest")
+
+
+def folders(read: ReadOptions) -> FolderArguments:
+    return read.source.stores[0].folders
 
 
 # Each documented option with a value of its own, and where that value is to arrive.
@@ -96,14 +102,12 @@ GIVEN = {
     "checkCRC": ("False", lambda read: not read.request.check_crc),
     "failOnDataLoss": ("false", lambda read: not read.request.fail_on_data_loss),
     "storePathCommitLog": (
-        "/x/a, /x/b", lambda read: read.source.stores[0].commitlogs == ("/x/a", "/x/b"),
+        "/x/a, /x/b", lambda read: folders(read)["commitlogs"] == ("/x/a", "/x/b"),
     ),
-    "storePathConsumeQueue": ("/x/q", lambda read: read.source.stores[0].consumequeue == "/x/q"),
-    "storePathIndex": ("/x/i", lambda read: read.source.stores[0].index == "/x/i"),
-    "storePathDLedgerCommitLog": (
-        "/x/d, /x/e", lambda read: read.source.stores[0].dledger_logs == ("/x/d", "/x/e"),
-    ),
-    "dLegerSelfId": ("n1", lambda read: read.source.stores[0].dledger_self_id == "n1"),
+    "storePathConsumeQueue": ("/x/q", lambda read: folders(read)["consumequeue"] == "/x/q"),
+    "storePathIndex": ("/x/i", lambda read: folders(read)["index"] == "/x/i"),
+    "storePathDLedgerCommitLog": ("/x/d", lambda read: folders(read)["dledger_logs"] == ("/x/d",)),
+    "dLegerSelfId": ("n1", lambda read: folders(read)["dledger_self_id"] == "n1"),
     "tiered": ("/x/t", lambda read: read.source.stores[0].tiered == "/x/t"),
     "ignoreLogEnd": ("true", lambda read: read.source.stores[0].ignore_log_end),
     "brokerName": ("b", lambda read: read.source.stores[0].broker_name == "b"),
@@ -329,8 +333,7 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
     options = parse_stream()
     assert options.read.request.selection.start.default == LATEST
     assert options.read.request.selection.timestamp_strategy == "error"
-    assert [options.max_rows, options.min_rows, options.max_bytes] == [None] * 3
-    assert options.max_delay_seconds == 900
+    assert options.triggers == TriggerLimits(None, None, 900)
 
 
 def test_limits_of_triggers_are_parsed() -> None:
@@ -338,8 +341,7 @@ def test_limits_of_triggers_are_parsed() -> None:
         maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m",
         maxTriggerDelay="90s", startingOffsets="earliest",
     )  # fmt: skip
-    assert (options.max_rows, options.min_rows, options.max_bytes) == (100, 10, 8 << 20)
-    assert options.max_delay_seconds == 90
+    assert options.triggers == TriggerLimits(100, 10, 90, 8 << 20)
     assert options.read.request.selection.start.default == EARLIEST
 
 
@@ -351,7 +353,7 @@ def test_limits_of_triggers_are_parsed() -> None:
     ],
 )  # fmt: skip
 def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
-    assert parse_stream(maxTriggerDelay=value).max_delay_seconds == seconds
+    assert parse_stream(maxTriggerDelay=value).triggers.max_delay_seconds == seconds
 
 
 @pytest.mark.parametrize(

@@ -73,25 +73,15 @@ def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Pa
     assert tables_of(target) == tables
 
 
-def test_a_heartbeat_before_the_end_of_the_log_does_not_end_a_copy(tmp_path: Path) -> None:
-    log = log_of(50)
-    with FakeMaster(log) as master:
-        master.is_slow = True
-        run = Following(master.address, tmp_path / "copy", once=True)
-        wait_for(lambda: len(master.reports) > 0 and len(master.reports[0]) > 2)
-        master.is_slow = False
-        run.wait()
-    require_exact(tmp_path / "copy", log)
-
-
-def test_a_copy_ends_where_the_log_of_the_broker_does_if_that_has_lost_its_end(
-    tmp_path: Path,
+@pytest.mark.parametrize("n_lost", [0, 30])
+def test_a_copy_ends_where_the_log_does_and_not_at_an_earlier_heartbeat(
+    n_lost: int, tmp_path: Path
 ) -> None:
-    (longer, log), target = part(log_of(100), 30, 0), tmp_path / "copy"
+    (longer, log), target = part(log_of(100), n_lost, 0), tmp_path / "copy"
     with FakeMaster(longer) as master:
         master.is_slow = True
         run = Following(master.address, target, once=True)
-        wait_for(lambda: bool(master.reports))
+        wait_for(lambda: len(master.reports) > 0 and len(master.reports[0]) > 2)
         master.log, master.is_slow = log, False
         run.wait()
     require_exact(target, log)

@@ -241,20 +241,11 @@ def test_a_port_that_does_not_know_the_handshake_is_named(tmp_path: Path) -> Non
         assert not master.handshakes
 
 
-def test_a_follower_ends_while_it_waits_for_a_handshake(tmp_path: Path) -> None:
-    log, target = log_of(30), tmp_path / "copy"
-    with FakeController(log, [Epoch(1, 0)]) as master:
-        master.mangle_handshake = lambda handshake: handshake[:-1]
-        with Following(master.address, target, reconnect=False):
-            wait_for(lambda: len(master.handshakes) == 1)
-        master.mangle_handshake = lambda handshake: handshake
-        follow_once(master, target)
-    require_exact(target, log)
-
-
-def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("thread_is_first", [False, True])
+def test_a_follower_ends_without_an_error_while_it_waits_for_a_handshake(
+    thread_is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if the thread of the handshake sees the stop first."""
     log, target = log_of(30), tmp_path / "copy"
     is_late, waits = threading.Event(), threading.Event()
     wait = Mail.wait
@@ -270,8 +261,13 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
         master.mangle_handshake = lambda handshake: handshake[:-1]
         with Following(master.address, target, reconnect=False):
             wait_for(lambda: len(master.handshakes) == 1)
-            is_late.set()
-            assert waits.wait(20)
+            if thread_is_first:
+                is_late.set()
+                assert waits.wait(20)
+        is_late.clear()
+        master.mangle_handshake = lambda handshake: handshake
+        follow_once(master, target)
+    require_exact(target, log)
 
 
 def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None:

@@ -108,6 +108,19 @@ def test_a_message_that_was_delivered_at_once_needs_no_slot(
     assert undelivered(found) == [[0, 7], [8, 100]]
 
 
+def test_what_is_due_before_the_second_that_is_noted_as_next_is_never_delivered(
+    copied: Golden,
+) -> None:
+    """RocketMQ 5.3.3 was tried with notes of some seconds later, and with one of the next year."""
+    root = copied("timers")
+    note = root / "config/timercheck"
+    stored = note.read_bytes()
+    for later, lost in ((15_000, [[20, 100], [120, 140]]), (10**10, [[0, 260]])):
+        note.write_bytes((int.from_bytes(stored[:8]) + later).to_bytes(8) + stored[8:])
+        with rmqstore.open(root) as store:
+            assert undelivered([*verify(store)]) == lost
+
+
 @pytest.mark.parametrize("more", [500, None])
 def test_delayed_messages_that_a_broker_takes_for_delivered_are_named(
     copied: Golden, caplog: pytest.LogCaptureFixture, more: int | None

@@ -351,6 +351,15 @@ def test_what_lies_in_the_database_of_a_broker_is_named(
     assert [text for text in texts if text] == said
 
 
+@pytest.mark.parametrize("gone", ["*.sst", "CURRENT"])
+def test_a_damaged_database_with_the_index_is_a_finding(copied: Golden, gone: str) -> None:
+    root = copied("v55-index-rocksdb")
+    for path in (root / "rocksdbstore").glob(gone):
+        path.unlink()
+    (found,) = findings(root)
+    assert (found.part, found.kind, found.place) == ("index", "check", f"{root / 'rocksdbstore'}")
+
+
 def test_without_their_database_messages_that_wait_in_it_are_named_still(
     copied: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:

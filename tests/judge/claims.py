@@ -241,7 +241,7 @@ class _Asking:
         """Return what the checks, the views, the reads and the look-ups say."""
         asked: dict[str, Callable[[MessageStore], object]] = {
             "verify": _checked, "log end": _log_end, "describe": _described, "stat": _queues,
-            "topics": MessageStore.topics, "groups": _groups,
+            "groups": _groups,
         }  # fmt: skip
         log = self._log(self._root)
         for scan in SCANS:
@@ -319,7 +319,7 @@ class _Asking:
             {"topic": row["topic"], "queueId": row["queueId"], "body": b"appended"}
             for row in queues
             if not is_system_topic(row["topic"]) and not row["topic"].startswith(_LMQ)
-            if len(row["topic"]) <= MAX_V1_TOPIC_BYTES
+            if len(row["topic"]) <= MAX_V1_TOPIC_BYTES and row["queueId"] >= 0
         ]
         found = self._done("appended", partial(self._append, rows=ordinary))
         if "error" in found:
@@ -397,7 +397,7 @@ def _log_end(store: MessageStore) -> int | None:
 
 def _described(store: MessageStore) -> dict[str, Any]:
     (row,) = describe([store]).to_pylist()
-    return {name: row[name] for name in ("state", "minOffset", "maxOffset", "topics", "reason")}
+    return {name: row[name] for name in ("state", "minOffset", "maxOffset", "reason")}
 
 
 def _queues(store: MessageStore) -> list[dict[str, Any]]:

@@ -58,7 +58,8 @@ class Answer(TypedDict, total=False):
     """What the original makes of a store; after a refusal there is nothing else."""
 
     starts: bool
-    refusal: str  # "tables", "store", "timers", "delays", "start: …"; "exits", "hangs", "memory"
+    refusal: str  # "tables", "store", "timers", "delays", perhaps with an exception, or "start: …",
+    # "asked: …" after the start; "exits", "hangs", "memory"
     log: list[int]
     queues: dict[str, list[int]]
     served: dict[str, list[list[int]]]
@@ -94,12 +95,15 @@ class Original:
         if self._jvm is None or self._jvm.stores >= _STORES_A_JVM:
             self._end()
             self._jvm = Jvm(self._version, self._home)
-        self._jvm.count()
         answer = Answer(starts=False, refusal="")
         too_long = threading.Timer(LIMIT, self._jvm.process.kill)
         too_long.start()
         try:
+            self._jvm.count()
             _ask(self._jvm, root, settings, asked or Asked(), answer)
+        except Py4JJavaError as err:
+            answer["refusal"] = f"asked: {_exception(err)}"
+            self._end()
         except (Py4JError, OSError):
             try:
                 code = self._jvm.process.wait(timeout=1)
@@ -192,8 +196,7 @@ class _Opened:
                 self._wait_for_leader()
             self._wait()
         except Py4JJavaError as err:
-            name = err.java_exception.getClass().getSimpleName()
-            return f"{part}: {name}: {err.java_exception.getMessage()}"
+            return f"{part}: {_exception(err)}"
         return ""
 
     def _loads(self) -> Iterator[tuple[str, Callable[[], bool]]]:
@@ -331,7 +334,7 @@ class _Opened:
                 try:
                     page = self._store.getMessage("judge", *queue, at, count, None)
                 except Py4JJavaError as err:
-                    stuck[queue] = [at, err.java_exception.getClass().getSimpleName()]
+                    stuck[queue] = [at, _exception(err)]
                     break
                 pages.append(queue)
                 results.add(page)
@@ -428,6 +431,10 @@ class _Opened:
             self._stats.shutdown()
             if self._jvm.is_5:
                 field_of(field_of(self._stats, "accountStatManager"), "executor").shutdown()
+
+
+def _exception(err: Py4JJavaError) -> str:
+    return str(err.java_exception.getClass().getSimpleName())
 
 
 def _named(of_queues: Mapping[Queue, Any]) -> Told:

@@ -6,7 +6,7 @@ the copies that were ``rebuilt`` and ``appended`` to; one that is not there is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from judge.claims import MODES, SCANS, Claims, Rows, Said
@@ -33,12 +33,12 @@ _UNREADABLE = (
 # Ways in which we differ on purpose, each with its reason and the page that says so.
 
 
-def is_taken_from_the_log(claims: Claims, _answer: Answer, _queue: str, _at: int) -> bool:
+def is_taken_from_the_log(said: Said) -> bool:
     """A read gives messages whose units a crash took, which a broker may not build again.
 
     They are in the log, and a warning says how many they are (docs/crashed.md).
     """
-    return any("taken from the log" in text for text in claims["queue PERMISSIVE"]["warnings"])
+    return any("taken from the log" in text for text in said["warnings"])
 
 
 def is_passed_over_with_a_hole(claims: Claims, answer: Answer, queue: str, at: int) -> bool:
@@ -53,7 +53,7 @@ def is_passed_over_with_a_hole(claims: Claims, answer: Answer, queue: str, at: i
     return is_in_queue and any(offset not in given for offset in range(before + 1, at))
 
 
-def is_known_to_nobody(claims: Claims, _answer: Answer, queue: str, at: int) -> bool:
+def is_known_to_nobody(claims: Claims, queue: str, at: int) -> bool:
     """A stream does not miss what it has not read, once no queue shows that it was there.
 
     Nothing in its offset does either (docs/streaming.md).
@@ -70,12 +70,22 @@ def is_another_store(said: Said) -> bool:
     return any("another store has taken the place" in text for text in said["warnings"])
 
 
+def without_earlier_topics(rows: Rows) -> Rows:
+    """The log has records of a topic that was deleted, which a topic of its name does not have.
+
+    Reads by log give them, as they are not deleted yet (docs/decisions/030).
+    """
+    found: Rows = {}
+    for queue, of_queue in rows.items():
+        begins = [number for number, row in enumerate(of_queue) if row[0] == 0]
+        found[queue] = of_queue[begins[-1] if begins else 0 :]
+    return found
+
+
 DIFFERENCES = (
-    is_taken_from_the_log,
-    is_passed_over_with_a_hole,
-    is_known_to_nobody,
-    is_another_store,
-)
+    is_taken_from_the_log, is_passed_over_with_a_hole, is_known_to_nobody, is_another_store,
+    without_earlier_topics,
+)  # fmt: skip
 
 
 # What claims and answers say.
@@ -94,7 +104,8 @@ def _places(rows: Rows) -> dict[str, Places]:
 
 
 def _rows(claims: Claims, part: str) -> dict[str, Places]:
-    return _places(claims[part].get("value", {}).get("rows", {}))
+    rows = claims[part].get("value", {}).get("rows", {})
+    return _places(without_earlier_topics(rows) if "commitlog" in part else rows)
 
 
 def _findings(claims: Claims) -> list[dict[str, Any]]:
@@ -123,12 +134,6 @@ def _is_named(claims: Claims, queue: str) -> bool:
     )
 
 
-def _differs(claims: Claims, answer: Answer, queue: str, at: int) -> bool:
-    return is_taken_from_the_log(claims, answer, queue, at) or is_passed_over_with_a_hole(
-        claims, answer, queue, at
-    )
-
-
 def _text(offsets: Collection[int]) -> str:
     found = sorted(offsets)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -144,7 +149,7 @@ def what_is_valid_is_served_whole(claims: Claims, answer: Answer, _: After) -> I
     served = _places(answer["served"])
     for queue, places in _rows(claims, "queue PERMISSIVE").items():
         gone = dict(places.items() - served.get(queue, {}).items())
-        if gone := {at for at in gone if not _differs(claims, answer, queue, at)}:
+        if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, answer, queue, at)}:
             yield f"{queue}: verify finds nothing, and {_text(gone)} are not served"
 
 
@@ -200,7 +205,9 @@ def it_loses_nothing_unsaid(claims: Claims, answer: Answer, _: After) -> Iterato
             lost -= unserved.get(queue, set())
             if not queue or _is_named(claims, queue):
                 continue
-            if lost := {at for at in lost if not _differs(claims, answer, queue, at)}:
+            if lost := {
+                at for at in lost if not is_passed_over_with_a_hole(claims, answer, queue, at)
+            }:
                 yield f"{queue}: {_text(lost)} of {part} are not served, which nothing says"
 
 
@@ -245,7 +252,7 @@ def _missing(
     return missing - named
 
 
-def _offsets(rows: Collection[list[Any]]) -> set[int]:
+def _offsets(rows: Collection[Sequence[Any]]) -> set[int]:
     return {row[0] for row in rows}
 
 
@@ -257,9 +264,11 @@ def reads_give_nothing_else(claims: Claims, answer: Answer, _: After) -> Iterato
     for part in (f"queue {mode}" for mode in MODES):
         for queue, places in _rows(claims, part).items():
             other = dict(places.items() - served.get(queue, {}).items()).keys()
-            other = {at for at in other if not _differs(claims, answer, queue, at)}
+            other = {
+                at for at in other if not is_passed_over_with_a_hole(claims, answer, queue, at)
+            }
             other -= unserved.get(queue, set())
-            if other and not _is_named(claims, queue):
+            if other and not (_is_named(claims, queue) or is_taken_from_the_log(claims[part])):
                 yield f"{part}: {queue}: {_text(other)} are given and not served"
 
 
@@ -271,9 +280,12 @@ def views_say_what_it_has(claims: Claims, answer: Answer, _: After) -> Iterator[
         queue = f"{row['topic']}-{row['queueId']}"
         known, end = answer["queues"].get(queue), row["maxOffset"]
         is_said = queue in foretold or row["reason"] is not None or _is_named(claims, queue)
-        is_said = is_said or not known or _differs(claims, answer, queue, end - 1)
+        is_said = is_said or not known or is_taken_from_the_log(claims["queue PERMISSIVE"])
         if not is_said and known[1] != end:
             yield f"stat: {queue} ends at {end}, and it has {known}"
+    end = claims["describe"].get("value", {}).get("maxOffset")
+    if end is not None and end != answer["log"][1] and claims["verify"].get("value") == []:
+        yield f"describe: the log ends at {end}, and it has {answer['log']}"
     groups = claims["groups"].get("value")
     if groups is not None and answer["groups"] not in (groups, {}):
         other = sorted(dict(groups.items() ^ answer["groups"].items()))
@@ -337,7 +349,7 @@ def a_rebuild_is_done_as_planned(claims: Claims, _: Answer, after: After) -> Ite
     for queue, places in _rows(claims, "commitlog DROPMALFORMED").items():
         known = {*served.get(queue, {}).values()}
         lost = {at for at, place in places.items() if place not in known and place < end}
-        lost = {at for at in lost if not _differs(claims, answer, queue, at)}
+        lost = {at for at in lost if not is_passed_over_with_a_hole(claims, answer, queue, at)}
         if queue and lost and queue not in named:
             yield f"{queue}: {_text(lost)} of the log are not served after a rebuild"
 
@@ -358,7 +370,7 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
         if not new:
             yield f"{queue}: what was appended is not read"
         gone = dict(new - served.get(queue, {}).items())
-        if gone := {at for at in gone if not _differs(claims, later, queue, at)}:
+        if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
     for queue, places in _places(answer.get("served", {})).items():
         known_places = {*served.get(queue, {}).values()}
@@ -392,7 +404,7 @@ def followers_get_nothing_twice(claims: Claims, _: Answer, __: After) -> Iterato
                 yield f"{name}: {queue}: {_text(twice)} come twice"
 
 
-def what_followers_do_not_get_is_named(claims: Claims, answer: Answer, _: After) -> Iterator[str]:
+def what_followers_do_not_get_is_named(claims: Claims, _: Answer, __: After) -> Iterator[str]:
     """What is delivered, and what is named as lost, is together what ever was there."""
     ever = _followed(claims["follow"]["stream whole lenient"]["before"])
     for name, said in claims["follow"].items():
@@ -404,13 +416,14 @@ def what_followers_do_not_get_is_named(claims: Claims, answer: Answer, _: After)
                 yield f"{name}: {after['error']}: {after['text']}"
             continue
         texts = [*before["warnings"], *after["warnings"]]
+        delivered = (_followed(before), _followed(after))
         for queue, rows in ever.items():
-            lost = rows - _followed(before).get(queue, set()) - _followed(after).get(queue, set())
-            lost = {row for row in lost if not is_known_to_nobody(claims, answer, queue, row[0])}
+            lost = _offsets(rows) - {row[0] for some in delivered for row in some.get(queue, ())}
+            lost = {at for at in lost if not is_known_to_nobody(claims, queue, at)}
             words = (queue, "/".join(queue.rsplit("-", 1)), "dropped")
             is_named = any(word in text for text in texts for word in words)
             if lost and not (is_named and "lenient" in name):
-                yield f"{name}: {queue}: {_text(_offsets(lost))} do not come, without a word"
+                yield f"{name}: {queue}: {_text(lost)} do not come, without a word"
 
 
 def both_ways_to_follow_say_the_same(claims: Claims, _: Answer, __: After) -> Iterator[str]:

@@ -9,9 +9,8 @@ import pytest
 
 import broken_stores
 import goldens
-import missing
 from broken_stores import Case
-from interop.rocketmq import JarsUnavailableError
+from interop.conftest import jars_of
 from interop.test_broken_stores import spans, written
 from judge.original import Answer, Asked, Original
 
@@ -20,12 +19,8 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Original]:
-    missing.require_java()
-    try:
-        judge = Original(tmp_path_factory.mktemp("original"))
-    except JarsUnavailableError as err:
-        missing.skip("the real RocketMQ 5.3.3", str(err))
-    with judge:
+    jars_of("5.3.3")
+    with Original(tmp_path_factory.mktemp("original")) as judge:
         yield judge
 
 
@@ -90,3 +85,18 @@ def test_a_broken_store_is_answered_as_recorded(
     answer = original.answer(root, goldens.summary(case.store)["conf"], asked)
     known = broken_stores.truth(case.store)[case]
     assert told(answer, case.store) == {name: known[name] for name in known if name != "keys"}
+
+
+def test_a_damaged_table_of_the_broker_refuses_the_store(
+    original: Original, copied: goldens.Golden
+) -> None:
+    root = copied("one")
+    (root / "config").mkdir()
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).write_text("{")
+    settings = goldens.summary("one")["conf"]
+    assert original.answer(root, settings) == {"starts": False, "refusal": "tables"}
+    # without its JVM the next one answers
+    original._jvm.process.kill()
+    assert original.answer(root, settings)["refusal"] == "hangs"
+    assert original.answer(root, settings)["refusal"] == "tables"

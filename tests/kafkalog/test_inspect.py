@@ -11,7 +11,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 from kafkalog.dump import batch_rows
-from kafkalog.verify import PARTITIONS, partition_rows, verify
+from kafkalog.verify import PARTITIONS, partition_row, verify
 from memory_storage import MemoryStorage
 from rmqstore.errors import Finding
 
@@ -138,7 +138,7 @@ def test_verify_says_what_a_recovery_cuts(killed: Path) -> None:
     assert cut.place == f"{path}, {len(batch)}"
     assert cut.text.startswith("a recovery cuts the log here: ")
     assert dropped == Finding("log", str(later), "a recovery deletes the segment")
-    (row,) = partition_rows(opened(killed)).to_pylist()
+    (row,) = partition_row(*opened(killed)).to_pylist()
     assert row["recovery"].startswith(f"cuts {path} at {len(batch)} and drops 1 segments")
 
 
@@ -146,7 +146,7 @@ def test_partitions_as_rows(folder: Path) -> None:
     path = build.write_segment(folder, 3, build.batch(3, [b"a", b"b"]))
     (folder / "leader-epoch-checkpoint").write_text("0\n1\n2 0\n")
     build.write_checkpoint(folder, "replication-offset", 4)
-    batch = partition_rows(opened(folder))
+    batch = partition_row(*opened(folder))
     assert batch.schema == PARTITIONS
     assert batch.to_pylist() == [
         {

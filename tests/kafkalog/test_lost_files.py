@@ -154,6 +154,7 @@ def test_a_middle_segment_that_is_gone_is_told(
 def test_an_index_without_its_log_file_is_found(folder: Path, kind: str) -> None:
     checkpoint("cleaner-offset", 20)(folder)
     remove(folder, 10)
+    file(f"{10:020}")(folder)  # a stray file, which has no kind
     assert findings(folder) == []
     file(f"{10:020}.{kind}")(folder)
     assert findings(folder) == ["its log file is gone; a broker that starts deletes it"]

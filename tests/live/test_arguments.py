@@ -80,6 +80,7 @@ def test_addresses_that_are_none(uri: str) -> None:
         ({"tls": "true", "tls_ca": "/does/not/exist"}, "cannot be used"),
         ({"address_map": "172.17.0.2:10911"}, "address_map.*pairs such as"),
         ({"address_map": "172.17.0.2=localhost:10911"}, "address_map.*pairs such as"),
+        ({"address_map": "a:1=b:1,a:1=c:1"}, "address_map.*stands for both"),
     ],
     ids=str,
 )  # fmt: skip

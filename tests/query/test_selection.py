@@ -154,6 +154,10 @@ REFUSED = {
         {"subscribe": "A", "ending_offsets_by_timestamp": {"B": {"0": "ms:5000"}}},
         "ending_offsets_by_timestamp: B-0 is not",
     ),
+    "a queue twice": (
+        {"starting_offsets": '{"A":{"0":1,"00":2}}'},
+        "starting_offsets:.* stands for both 1 and 2",
+    ),
     "no list": ({"assign": '{"A":0}'}, "assign"),
     "no queue id": ({"assign": '{"A":["x"]}'}, "assign"),
     "a truth for a queue id": ({"assign": '{"A":[true]}'}, "assign"),

@@ -288,6 +288,8 @@ def test_the_logs_of_several_nodes_need_a_choice(golden_store: Golden, tmp_path:
             rmqstore.open(root, mode=mode)
     with pytest.raises(OptionError, match=r"dledger_self_id=n7 .*n0 in .*n1 in"):
         rmqstore.open(root, dledger_self_id="n7")
+    with pytest.raises(OptionError, match="its folders: give one"):
+        rmqstore.open(root, dledger_self_id="n1", dledger_logs=[root / "dledger-n0" / "data"])
     with rmqstore.open(root, dledger_self_id="n1") as store:
         assert [folder.parent.name for folder in store.paths.dledger_logs] == ["dledger-n1"]
         assert len(read(store, scan="commitlog", columns="commitLogOffset")) == 600

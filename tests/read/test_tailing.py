@@ -113,14 +113,19 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
     with rmqstore.create(root, config=SIZES) as writer:
         put(writer, "T", 0, b"a", b"b")
     shutil.copytree(root, before)
-    with open_parts(root) as parts:
-        follower = TailingScan(parts, request(starting_offsets="earliest"))
+    given = {"starting_offsets": "earliest"}
+    with open_parts(root) as parts, open_parts(root) as others:
+        follower = TailingScan(parts, request(**given, fail_on_data_loss=False))
+        strict = TailingScan(others, request(**given))
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"cut off")
         assert [row[3] for row in rows(follower)] == [b"a", b"b", b"cut off"]
+        assert len(rows(strict)) == 3
         put_back(root, before)
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"in its place", b"more")
+        with pytest.raises(OffsetOutOfRangeError, match="offset 3, but a recovery cut it at 2"):
+            rows(strict)
         assert rows(follower) == [("T", 0, 2, b"in its place"), ("T", 0, 3, b"more")]
 
 
@@ -148,7 +153,7 @@ def test_a_store_that_took_the_place_of_another_is_read_from_its_start(
                 rows(follower)
         else:
             assert [row[3] for row in rows(follower)] == bodies
-            assert "data loss: T-0: read up to offset 3, but another store" in caplog.text
+            assert "data loss: T-0: delivered up to offset 3, but another store" in caplog.text
             assert rows(follower) == []
 
 

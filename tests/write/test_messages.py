@@ -38,7 +38,7 @@ KEEP = WriteSpec(make_uniq_key=False)
 
 
 def test_columns_stand_over_properties_and_null_removes() -> None:
-    given = [("TAGS", "old"), ("KEYS", "old"), ("a", "1"), ("a", "2")]
+    given = [("TAGS", "old"), ("KEYS", "old"), ("a", "2")]
     found = properties(
         KEEP, {"properties": given, "tags": "new", "keys": None}, {"properties": None, "tags": None}
     )
@@ -52,6 +52,7 @@ def test_columns_stand_over_properties_and_null_removes() -> None:
         ([("b", "1"), ("a", None)], "the value of property 'a' is null or empty"),
         ([("b", "1"), ("", "x")], "a property has no name"),
         ([("TAGS", "")], "the value of property 'TAGS' is null or empty"),
+        ([("a", "1"), ("a", "2")], "property 'a' is there twice"),
     ],
 )
 @pytest.mark.parametrize("others", [[("b", "1")], None, [("b", "1"), ("c", "2")]])

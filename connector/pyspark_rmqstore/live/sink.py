@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.sink import require_columns
+from pyspark_rmqstore.sink import ArrowStreamWriter, micro_batch, require_columns
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
 from rmqstore.format.schema import ASSIGNED
@@ -144,6 +144,27 @@ class RmqLiveWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log how many messages are stored although the job failed. Runs on the driver."""
+        log_stored(messages)
+
+
+class RmqLiveStreamWriter(ArrowStreamWriter):
+    """Sends the rows of micro-batches to running brokers; a repeated one is sent again."""
+
+    def __init__(self, schema: StructType, options: SendOptions) -> None:
+        self._sink = LiveSink(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task. Runs in a task; stateless."""
+        return self._sink.send(iterator, ":".join(micro_batch()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Log what is not sent, once. Runs on the driver."""
+        if batchId == 0:
+            self._sink.warn_ignored()
+        log_stored(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+        """Log how many messages are stored. Runs on the driver."""
         log_stored(messages)
 
 

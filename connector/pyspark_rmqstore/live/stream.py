@@ -391,5 +391,4 @@ class FollowedBrokers:
             try:
                 return ask()
             except BrokerUnreachableError as err:
-                logger.info("%s; waiting", err)
                 patience.pause(err)

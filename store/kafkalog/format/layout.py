@@ -12,6 +12,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+# Columns that name a partition.
+KEY_FIELDS: Final = (
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+)
 HEADER: Final = pa.struct(
     [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import crc32c
-from kafkalog.storage.names import base_offset_of
+from kafkalog.storage.segments import files_of_segments
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.storage import Storage, read_small
 
@@ -87,12 +87,8 @@ def snapshot_offsets(storage: Storage, folder: str) -> dict[int, str]:
     Raises:
         UnreadableFileError: the folder cannot be listed.
     """
-    paths = {}
-    for entry in storage.list_folder(folder):
-        offset = base_offset_of(entry.name)
-        if entry.name.endswith(SNAPSHOT) and offset is not None:
-            paths[offset] = f"{folder}/{entry.name}"
-    return paths
+    files = files_of_segments(storage, folder)
+    return {offset: stem + kind for offset, stem, kind in files if kind.endswith(SNAPSHOT)}
 
 
 def read_snapshot(storage: Storage, path: str) -> NDArray[np.void]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kafkalog.storage.names import base_offset_of
@@ -83,6 +83,19 @@ def list_segments(
     return [segments[base_offset] for base_offset in sorted(segments)]
 
 
+def files_of_segments(storage: Storage, folder: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the files that are named by an offset: it, the path before its suffix, and the suffix.
+
+    Raises:
+        UnreadableFileError: the folder cannot be listed.
+    """
+    for entry in sorted(storage.list_folder(folder)):
+        base_offset = base_offset_of(entry.name)
+        if not entry.is_folder and base_offset is not None:
+            number, dot, kind = entry.name.partition(".")
+            yield base_offset, f"{folder}/{number}", dot + kind
+
+
 class _Listing(NamedTuple):
     """What one listing of a folder shows."""
 
@@ -95,18 +108,12 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
     segments: dict[int, Segment] = {}
     swaps: list[Segment] = []
     unfinished: list[int] = []
-    for entry in sorted(storage.list_folder(folder)):
-        name = entry.name
-        base_offset = base_offset_of(name)
-        if entry.is_folder or base_offset is None:
-            continue
-        number, _, kind = name.partition(".")
-        stem = f"{folder}/{number}"
+    for base_offset, stem, kind in files_of_segments(storage, folder):
         if kind.endswith(_CLEANED):
             unfinished.append(base_offset)
-        elif f".{kind}" == LOG + _SWAP:
+        elif kind == LOG + _SWAP:
             swaps.append(Segment(base_offset, stem, _SWAP))
-        elif f".{kind}" == LOG:
+        elif kind == LOG:
             segments[base_offset] = Segment(base_offset, stem)
     return _Listing(segments, swaps, unfinished)
 
@@ -114,6 +121,5 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
 def holds_segments(storage: Storage, folder: str) -> bool:
     """Return whether a folder has a file that is a segment by its name."""
     return any(
-        entry.name.endswith((LOG, LOG + _SWAP)) and base_offset_of(entry.name) is not None
-        for entry in storage.list_folder(folder)
+        kind.endswith((LOG, LOG + _SWAP)) for _, _, kind in files_of_segments(storage, folder)
     )

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kafkalog.storage.log_dirs import LeaderEpoch, PartitionFolder
-from kafkalog.storage.names import base_offset_of
 from kafkalog.storage.producer_snapshots import SNAPSHOT
-from kafkalog.storage.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
+from kafkalog.storage.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, files_of_segments
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.storage.files.storage import Storage
 
@@ -73,17 +72,13 @@ def _list_once(storage: Storage, folder: str) -> Beside:
     snapshots = set()
     with_log = set()
     indexes = {}
-    for entry in storage.list_folder(folder):
-        base_offset = base_offset_of(entry.name)
-        if entry.is_folder or base_offset is None:
-            continue
-        kind = entry.name[entry.name.index(".") :]
+    for base_offset, stem, kind in files_of_segments(storage, folder):
         if kind == SNAPSHOT:
             snapshots.add(base_offset)
         elif kind.startswith(LOG):
             with_log.add(base_offset)
         elif kind in _INDEXES:
-            indexes[base_offset] = f"{folder}/{entry.name}"
+            indexes[base_offset] = stem + kind
     orphans = {base: path for base, path in sorted(indexes.items()) if base not in with_log}
     return Beside(frozenset(snapshots), orphans)
 

@@ -35,7 +35,13 @@ from rich.text import Text
 from rmqstore import platforms
 from rmqstore.cli.options import Command, options
 from rmqstore.cli.parameters import QUIET, with_flags
-from rmqstore.errors import NotPermittedError, RmqStoreError, StoreFormatError, argument_names
+from rmqstore.errors import (
+    NotPermittedError,
+    RmqStoreError,
+    StoreFormatError,
+    argument_names,
+    number_of,
+)
 from rmqstore.progress import Progress, ignore_progress
 
 DAMAGE = 1
@@ -72,16 +78,11 @@ def ends_clearly(command: Command) -> Command:
         except BrokenPipeError:  # for instance by `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
-        except NotPermittedError as err:  # which says nothing about the store
-            click.echo(f"error: {err}", err=True)
-            sys.exit(USAGE)
-        except StoreFormatError as err:
-            click.echo(f"damage: {err}", err=True)
-            sys.exit(DAMAGE)
-        except RmqStoreError as err:
-            click.echo(f"error: {err}", err=True)
-            sys.exit(USAGE)
-        except OSError as err:
+        except (RmqStoreError, OSError) as err:
+            # A file that may not be read says nothing about the store.
+            if isinstance(err, StoreFormatError) and not isinstance(err, NotPermittedError):
+                click.echo(f"damage: {err}", err=True)
+                sys.exit(DAMAGE)
             click.echo(f"error: {err}", err=True)
             sys.exit(USAGE)
 
@@ -166,6 +167,13 @@ def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
         os.close(writer)
         thread.join()
         os.close(reader)
+
+
+def end_if_damaged(count: int, what: str, see: str = "") -> None:
+    """Say how many findings, queues or records are damage; if any is, exit with ``DAMAGE``."""
+    if count:
+        click.echo(f"damage: {number_of(count, what)}{see}", err=True)
+        sys.exit(DAMAGE)
 
 
 def must_ask(*, yes: bool) -> bool:

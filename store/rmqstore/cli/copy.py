@@ -40,6 +40,10 @@ def copy_store(
     same command continues. If TARGET is a URI, the store must be closed. --since and --topic leave
     out whole files and whole queues, never a part of the log. The exit code is 1 if the check of
     the copy finds damage.
+
+    Examples:
+        rmqstore copy /data/rocketmq/store /lake/store-copy
+        rmqstore copy /data/rocketmq/store /lake/orders-store --since -30d -t Orders
     """
     given = given_options()
     if given.tiered is not None:

@@ -115,6 +115,10 @@ def import_messages(
     files, or - for JSON Lines from stdin. Rows keep their order. The store is made if it does not
     exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks. What
     was appended, and which queue offsets it got, is said on stderr.
+
+    Examples:
+        rmqstore import /data/rocketmq/other rows.jsonl
+        rmqstore import /data/rocketmq/other rows.jsonl -t OrdersReplay --dry-run
     """
     given = given_options()
     folders = given.folders

@@ -347,6 +347,10 @@ def follow_brokers(**asked: Any) -> None:  # noqa: ANN401 - of the rows above
     replicas. The copy is a store that can be read while it grows. The same command continues a
     copy. SIGINT and SIGTERM end it with a store that is closed. With --namesrv the only argument
     is the folder, which gets a copy of each broker.
+
+    Examples:
+        rmqstore follow broker-a:10911 /lake/broker-a
+        rmqstore follow --namesrv ns-1:9876 /lake/copies --retain 30d
     """
     source = asked["source"]
     namesrv = asked["namesrv"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -33,7 +33,7 @@ from kafkalog.storage.names import (
     numbers_by_topic,
     parse_folder,
 )
-from kafkalog.verify import PARTITIONS, partition_rows, verify as verify_partitions, verify_file
+from kafkalog.verify import PARTITIONS, partition_row, verify as verify_partitions, verify_file
 from rmqstore.cli.common import counted, ends_clearly
 from rmqstore.cli.options import FLAGS, REPEATED, Command, Flag, options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
@@ -62,6 +62,10 @@ def kafka() -> None:
 
     PATH... are the log directories of one broker (log.dirs), or one partition folder, and may be
     URIs. Without a clean stop of the broker a log ends where a recovery would end it.
+
+    Examples:
+        rmqstore kafka stat /data/kafka/logs
+        rmqstore kafka dump /data/kafka/logs -t G -n 10
     """
 
 
@@ -125,17 +129,18 @@ def _choose(
     if missing:
         known = nearest_topics(missing, known_topics, listed=LISTED)
         raise OptionError(f"-t/--topic: there is no topic {', '.join(missing)}; {known}")
-    of_topics = opened.partitions if include_system_topics else opened.default_partitions
-    if topics:
-        of_topics = {key: part for key, part in opened.partitions.items() if key.topic in topics}
+    takes_all = topics or include_system_topics
+    of_topics = opened.partitions if takes_all else opened.default_partitions
+    numbers = {key.partition for key in of_topics if _is_chosen(key, topics, ())}
     for number in partitions:
-        if all(key.partition != number for key in of_topics):
+        if number not in numbers:
             raise OptionError(f"-p/--partition: no topic that is read has a partition {number}")
-    return {
-        key: partition
-        for key, partition in of_topics.items()
-        if not partitions or key.partition in partitions
-    }
+    return {key: log for key, log in of_topics.items() if _is_chosen(key, topics, partitions)}
+
+
+def _is_chosen(key: TopicPartition, topics: tuple[str, ...], partitions: tuple[int, ...]) -> bool:
+    """Return whether options choose a partition; without topics or numbers, they choose any."""
+    return (not topics or key.topic in topics) and (not partitions or key.partition in partitions)
 
 
 def chooses_partitions(command: Command) -> Command:
@@ -153,10 +158,14 @@ def stat(paths: tuple[str, ...], output: Output, **choice: Any) -> None:  # noqa
     """Show partitions: offsets, last stable offset, high watermark, segments, bytes.
 
     Column recovery says what a broker that starts would cut from the end of a log.
+
+    Examples:
+        rmqstore kafka stat /data/kafka/logs --all
+        rmqstore kafka stat /data/kafka/logs/G-0 --json
     """
     with _open(paths) as opened:
         chosen = _choose(opened, **choice).values()
-        rows = (partition_rows([partition]) for partition in chosen)
+        rows = map(partition_row, chosen)
         shown = counted(rows, "reading", len(chosen), unit="partitions", stays=False)
         output.write(PARTITIONS, list(shown))
 
@@ -189,6 +198,10 @@ def dump(
     records with --deep, and so does a snapshot of the cluster's metadata (.checkpoint); .index,
     .timeindex, .txnindex and .snapshot give their entries. Records of the cluster's metadata are
     shown as bytes.
+
+    Examples:
+        rmqstore kafka dump /data/kafka/logs -t G --isolation-level read_committed
+        rmqstore kafka dump /data/kafka/logs -t G -p 0 --batches
     """
     topic = None
     decode = None
@@ -215,9 +228,8 @@ def dump(
         rows: Iterable[pa.RecordBatch]
         if batches or deep:
             schema = file_schema(LOGS[0], decode, deep=deep)
-            rows = chain.from_iterable(
-                _stored(chosen[key], span, decode, deep=deep) for key, span in bounds.items()
-            )
+            read = partial(stored_rows, decode=decode) if deep else batch_rows
+            rows = chain.from_iterable(read(chosen[key], *span) for key, span in bounds.items())
         else:
             scan = opened.scan(
                 assign=numbers_by_topic(chosen),
@@ -233,15 +245,6 @@ def dump(
         output.write(schema, rows)
 
 
-def _stored(
-    partition: Partition, span: tuple[int, int], decode: Decode | None, *, deep: bool
-) -> Iterator[pa.RecordBatch]:
-    """Return the batches of a span of offsets, or with ``deep`` their records as stored."""
-    if deep:
-        return stored_rows(partition, *span, decode)
-    return batch_rows(partition, *span)
-
-
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
     """Return files of one kind by their paths, and their storage."""
     given = click.get_current_context()
@@ -255,7 +258,7 @@ def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage
         raise OptionError(f"{refused}: files are shown as a whole; name log directories")
     names, storage = names_in_storage(paths, given_options().storage_options)
     files = [parse_file(name) for name in names]
-    kinds = {file.kind if file is not None else "folder" for file in files}
+    kinds = {"folder" if file is None else file.kind for file in files}
     if len(kinds) > 1:
         text = ", ".join(sorted(kinds))
         raise OptionError(f"PATH: files of one kind at a time, and no folders; got {text}")
@@ -315,7 +318,12 @@ def _readable(
 @ends_clearly
 @gives_rows("pretty")
 def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> None:
-    """Write the record at OFFSET of PARTITION, which is named as its folder: TOPIC-NUMBER."""
+    """Write the record at OFFSET of PARTITION, which is named as its folder: TOPIC-NUMBER.
+
+    Examples:
+        rmqstore kafka get /data/kafka/logs G-0 17
+        rmqstore kafka get /data/kafka/logs G-0 17 --format csv
+    """
     name = parse_folder(partition)
     if name is None:
         raise OptionError(f"{partition}: name a partition as its folder is named, such as Orders-0")
@@ -347,10 +355,14 @@ def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> 
 @ends_clearly
 @gives_rows()
 def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
-    """Show the committed offsets of consumer groups, from __consumer_offsets."""
+    """Show the committed offsets of consumer groups, from __consumer_offsets.
+
+    Examples:
+        rmqstore kafka groups /data/kafka/logs
+        rmqstore kafka groups /data/kafka/logs --format csv
+    """
     with _open(paths) as opened:
-        rows = opened.consumer_groups(mode=mode)
-        output.write(rows.schema, rows.to_batches())
+        output.write_table(opened.consumer_groups(mode=mode))
 
 
 def _folders_aside(
@@ -360,8 +372,7 @@ def _folders_aside(
     findings = []
     for log_dir in opened.log_dirs:
         for name, parsed in log_dir.others.items():
-            topic, number = parsed.topic_partition
-            if (topics and topic not in topics) or (partitions and number not in partitions):
+            if not _is_chosen(parsed.topic_partition, topics, partitions):
                 continue
             folder = f"{log_dir.path}/{name}"
             text = STATES[parsed.state]
@@ -393,6 +404,10 @@ def verify(
 
     PATH... may also be .log files of partition folders and snapshots of the cluster's metadata
     (.checkpoint), which are checked by themselves.
+
+    Examples:
+        rmqstore kafka verify /data/kafka/logs
+        rmqstore kafka verify /data/kafka/logs -t G --json
     """
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)
@@ -407,10 +422,7 @@ def verify(
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
         gone = {
-            key: path
-            for key, path in opened.missing.items()
-            if (not topics or key.topic in topics)
-            and (not partitions or key.partition in partitions)
+            key: path for key, path in opened.missing.items() if _is_chosen(key, topics, partitions)
         }
         text = "partition {} is gone: the checkpoints of the directory name it"
         findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]

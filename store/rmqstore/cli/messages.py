@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import chain
 from typing import Any, Final, overload
@@ -39,28 +39,27 @@ MESSAGES: Final = (
 )  # fmt: skip
 
 
-def scan_chosen(
+def _chosen(
     store: Messages,
     *,
+    by_log: bool,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     offset: int | None,
     include_system_topics: bool,
-    scan: ScanOrder,
     where: str | None,
     **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
-) -> Scan:
-    """Return the messages that :data:`MESSAGES` choose."""
+) -> dict[str, Any]:
+    """Return what :data:`MESSAGES` choose, as arguments of a scan."""
     offsets = offsets_from(topics, queue_ids, offset)
-    by_log = scan == "commitlog"
     chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=by_log)
-    return store.scan(
-        **chosen,
-        starting_offsets=offsets,
-        scan=scan,
-        where=where_queue(queue_ids, where, chosen),
-        **others,
-    )
+    where = where_queue(queue_ids, where, chosen)
+    return {**chosen, "starting_offsets": offsets, "where": where, **others}
+
+
+def scan_chosen(store: Messages, **choice: Any) -> Scan:  # noqa: ANN401
+    """Return the messages that :data:`MESSAGES` choose."""
+    return store.scan(**_chosen(store, by_log=choice["scan"] == "commitlog", **choice))
 
 
 class ValidRows:
@@ -102,16 +101,9 @@ class ValidRows:
 def followed(
     store: MessageStore | StoreCluster,
     *,
-    topics: tuple[str, ...],
-    queue_ids: tuple[int, ...],
-    offset: int | None,
-    starting_timestamp: str | None,
     ending_timestamp: str | None,
-    include_system_topics: bool,
     scan: ScanOrder,
-    where: str | None,
-    last: int | None,
-    **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
+    **choice: Any,  # noqa: ANN401
 ) -> pa.RecordBatchReader:
     """Return the messages that :data:`MESSAGES` choose, and new ones for ever.
 
@@ -119,18 +111,11 @@ def followed(
     """
     if ending_timestamp is not None or scan != "queue":
         raise click.UsageError("--follow goes by queue and has no end: leave -e and --scan out")
-    if last is not None and (starting_timestamp, offset) != (None, None):
+    begins = (choice["starting_timestamp"], choice["offset"])
+    if choice["last"] is not None and begins != (None, None):
         raise click.UsageError("--follow begins at --last, -b or -o: give one of them")
-    chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=True)
-    arguments = {
-        **chosen,
-        "starting_offsets": offsets_from(topics, queue_ids, offset),
-        "starting_timestamp": starting_timestamp,
-        "starting_offsets_by_timestamp_strategy": "latest",
-        "where": where_queue(queue_ids, where, chosen),
-        "last": last,
-        **others,
-    }
+    arguments = _chosen(store, by_log=True, **choice)
+    arguments["starting_offsets_by_timestamp_strategy"] = "latest"
     request = parse_request(arguments, streaming=True)
     tails = []
     pause = _PAUSE
@@ -235,15 +220,6 @@ def some_bodies(command: Command) -> Command:
 def columns_of_tables(store: Messages, columns: str) -> str:
     """Return the columns of a table, with the broker's name if there may be several."""
     return columns if isinstance(store, MessageStore) else f"brokerName,{columns}"
-
-
-def columns_of(columns: str, known: Sequence[str]) -> list[str]:
-    """Return the names of columns, and refuse those that there are not."""
-    names = [name.strip() for name in columns.split(",")]
-    for name in names:
-        if name not in known:
-            raise OptionError(f"`columns`: unknown column {name}; there are {', '.join(known)}")
-    return names
 
 
 @overload

@@ -15,9 +15,9 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 
-from rmqstore.cli.common import DAMAGE, say
+from rmqstore.cli.common import end_if_damaged, say
 from rmqstore.cli.options import EMPTY, ISO, JSON, PRETTY, TABLE, Command, options
-from rmqstore.errors import Finding, OptionError, RmqStoreError, number_of
+from rmqstore.errors import Finding, OptionError, RmqStoreError
 from rmqstore.exchange.files import (
     compression_of,
     format_of,
@@ -136,6 +136,12 @@ class Output(NamedTuple):
                 sys.exit(EMPTY)
         return n_rows
 
+    def write_table(self, table: pa.Table, columns: str | None = None) -> None:
+        """Write the rows of a table, or those of its columns that a text names, as ``write``."""
+        if columns is not None:
+            table = table.select(columns_of(columns, table.column_names))
+        self.write(table.schema, table.to_batches())
+
     def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows as :meth:`write` does, and return how many there are."""
         schema, batches = self._timed(schema, batches)
@@ -209,6 +215,15 @@ class Output(NamedTuple):
             sys.stdout.flush()
 
 
+def columns_of(columns: str, known: Sequence[str]) -> list[str]:
+    """Return the names of columns, and refuse those that there are not."""
+    names = [name.strip() for name in columns.split(",")]
+    for name in names:
+        if name not in known:
+            raise OptionError(f"`columns`: unknown column {name}; there are {', '.join(known)}")
+    return names
+
+
 def _sink(text: Any) -> Any:  # noqa: ANN401 - a file of text above a binary one
     """Return the file of bytes below a file of text."""
     return Shown(text) if text.isatty() else text.buffer
@@ -227,9 +242,7 @@ def show_findings(findings: Sequence[Finding], output: Output) -> None:
     else:
         rows = [finding._asdict() for finding in findings]
         output.write_any(_FINDING, pa.Table.from_pylist(rows, _FINDING).to_batches())
-    if findings:
-        click.echo(f"damage: {number_of(len(findings), 'finding')}", err=True)
-        sys.exit(DAMAGE)
+    end_if_damaged(len(findings), "finding")
 
 
 def gives_rows(default: str = TABLE, *, limit: str = "") -> Callable[[Command], Command]:

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from rmqstore.cli.common import USAGE, ends_clearly, err_console, progress_bar
 from rmqstore.cli.messages import (
-    columns_of,
     columns_of_tables,
     columns_to_read,
     in_form,
@@ -22,7 +21,7 @@ from rmqstore.cli.messages import (
     where_queue,
 )
 from rmqstore.cli.options import options
-from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.output import Output, columns_of, gives_rows
 from rmqstore.cli.stores import each_store, open_as_one, store_paths, store_paths_and_ids
 from rmqstore.cli.verbs import main
 from rmqstore.errors import MessageNotFoundError
@@ -80,6 +79,10 @@ def query(
     All matches are found, however many there are. Parts of the log that the index does not cover
     are read; stderr says so. A table has a few columns, the other formats have all. PATH may be
     several stores, of which one of each broker is searched.
+
+    Examples:
+        rmqstore query /data/rocketmq/store -t Orders -k order-17
+        rmqstore query /data/rocketmq/store -t Orders --time -1h
     """
     named = [name for name in ("msg_key", "msg_id", "msg_tags") if lookup[name]]
     if len(named) + (timestamp is not None) != 1:
@@ -89,10 +92,9 @@ def query(
             others = ("starting_timestamp", "ending_timestamp", "index_only", "queue_ids")
             if columns or bodies or any(lookup[name] for name in others):
                 raise click.UsageError("--time goes only with -t and the options of the output")
-            offsets = _offsets(
-                store, topics, timestamp, include_system_topics=lookup["include_system_topics"]
-            )
-            output.write(offsets.schema, [offsets])
+            takes_all = lookup["include_system_topics"]
+            offsets = _offsets(store, topics, timestamp, include_system_topics=takes_all)
+            output.write_table(offsets)
             return
         if output.is_table and columns is None:
             columns = columns_of_tables(store, _COLUMNS if bodies is None else f"{_COLUMNS},body")
@@ -107,7 +109,7 @@ def _offsets(
     time: str,
     *,
     include_system_topics: bool,
-) -> pa.RecordBatch:
+) -> pa.Table:
     if not names:
         raise click.UsageError("--time needs -t")
     topics = match_topics(names, store.topics(), include_system_topics=include_system_topics)
@@ -121,10 +123,8 @@ def _offsets(
             for topic in topics
             for queue_id, offset in member.offsets_at(topic, time).items()
         ]
-    columns = [
-        pa.array([row[number] for row in rows], field.type) for number, field in enumerate(_OFFSETS)
-    ]
-    offsets = pa.RecordBatch.from_arrays(columns, schema=_OFFSETS)
+    named = [dict(zip(_OFFSETS.names, row, strict=True)) for row in rows]
+    offsets = pa.Table.from_pylist(named, schema=_OFFSETS)
     return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
 
 
@@ -203,7 +203,7 @@ def _messages(
     if not is_in_order:
         names = rows.column_names
         if columns is not None:
-            names = [name.strip() for name in columns.split(",")]
+            names = columns_of(columns, names)
         rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
     return rows
 
@@ -228,6 +228,10 @@ def get(
     delivery: all of them are shown, oldest first, or those of the topics given. What names no
     message is said on stderr; the exit code is 2 then. PATH may be several stores, each of which
     is searched for all IDs.
+
+    Examples:
+        rmqstore get /data/rocketmq/store 496
+        rmqstore get /data/rocketmq/store 7F0000010000904D00000000000001F0
     """
     names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
@@ -262,6 +266,10 @@ def trace_message(
     ID is a unique key, an offset message id or a physical offset, of the message or of any of its
     retries and dead letters. There is a row for each record and each group that consumes its topic.
     PATH may be several stores, because a retry may lie at another broker than its origin.
+
+    Examples:
+        rmqstore trace /data/rocketmq/store 496
+        rmqstore trace /data/rocketmq/store 7F0000010000904D00000000000001F0 --json
     """
     with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
         stores = each_store(opened)
@@ -280,8 +288,6 @@ def trace_message(
     if not tables and not_found is not None:
         raise not_found
     rows = pa.concat_tables(tables)
-    if columns is not None:
-        rows = rows.select(columns_of(columns, rows.column_names))
-    elif output.is_table:
+    if columns is None and output.is_table:
         rows = rows.drop(["msgId", "offsetMsgId"])
-    output.write(rows.schema, rows.to_batches())
+    output.write_table(rows, columns)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, progress_bar
+from rmqstore.cli.common import end_if_damaged, ends_clearly, err_console, progress_bar
 from rmqstore.cli.options import options
 from rmqstore.cli.output import require_new
 from rmqstore.cli.stores import open_stores, store_paths
 from rmqstore.cli.verbs import main
-from rmqstore.errors import OptionError, number_of
+from rmqstore.errors import OptionError
 from rmqstore.inspect.report import gather, render, require_libraries
 
 
@@ -25,6 +24,10 @@ def report(paths: tuple[Path, ...], page: Path, with_verify: bool, overwrite: bo
     """Write a page about stores: topics, rates, queues, groups, files and findings of verify.
 
     The page is one HTML file that needs no network. The exit code is 1 if there are findings.
+
+    Examples:
+        rmqstore report /data/rocketmq/store -o report.html
+        rmqstore report /data/rocketmq/store -o quick.html --no-verify
     """
     require_libraries()
     if page == Path("-"):
@@ -55,6 +58,4 @@ def report(paths: tuple[Path, ...], page: Path, with_verify: bool, overwrite: bo
         text = f"{of_store.messages:,} messages of {len(of_store.topics):,} topics"
         click.echo(f"{page}: {of_store.broker_name}, {text}", err=True)
     n_findings = sum(len(of_store.findings or ()) for of_store in facts)
-    if n_findings:
-        click.echo(f"damage: {number_of(n_findings, 'finding')}", err=True)
-        sys.exit(DAMAGE)
+    end_if_damaged(n_findings, "finding")

@@ -12,12 +12,11 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.cli.common import DAMAGE, USAGE, counted, ends_clearly, progress_bar
+from rmqstore.cli.common import USAGE, counted, end_if_damaged, ends_clearly, progress_bar
 from rmqstore.cli.messages import (
     MESSAGES,
     SCAN_UNITS,
     ValidRows,
-    columns_of,
     columns_of_tables,
     columns_to_read,
     followed,
@@ -74,6 +73,10 @@ def stat(
     The table is followed by the kind of the store and by what of it is not read. For a broker
     in controller mode the epochs of its log follow. The exit code is 1 if a queue is damaged.
     PATH may be several stores, of which one of each broker is shown.
+
+    Examples:
+        rmqstore stat /data/rocketmq/store -t Orders
+        rmqstore stat -c /data/rocketmq/broker.conf --all --json
     """
     with open_as_one(paths) as store:
         stores = each_store(store)
@@ -82,24 +85,19 @@ def stat(
             if where_queue(queue_ids, where, chosen) is not None:
                 text = "--per counts messages of topics: leave --where out, and name topics for -i"
                 raise OptionError(text)
-            counts = count_by_time(stores, per, chosen)
-            if columns is not None:
-                counts = counts.select(columns_of(columns, counts.column_names))
-            output.write(counts.schema, counts.to_batches())
+            output.write_table(count_by_time(stores, per, chosen), columns)
             return
         view = store.view("queues", where=where_queue(queue_ids, where, chosen), **chosen)
         total = _n_queues(stores, parse_selection(**chosen))
         batches = counted(view, f"reading {_names(stores)}", total, unit="queues", stays=False)
         queues = pa.Table.from_batches(batches, view.schema)
         reasons = queues.column("reason").drop_null()
-        if columns is not None:
-            queues = queues.select(columns_of(columns, queues.column_names))
-        elif output.is_table:
+        if columns is None and output.is_table:
             if len(stores) == 1:
                 queues = queues.drop(["brokerName"])
             if not len(reasons):
                 queues = queues.drop(["reason"])
-        output.write(queues.schema, queues.to_batches())
+        output.write_table(queues, columns)
         if output.is_table:
             _show_kinds(stores)
     _end_by(reasons)
@@ -109,9 +107,7 @@ def _end_by(reasons: pa.ChunkedArray) -> None:
     """End the process with the exit code for queues that cannot be read, if there are some."""
     n_denied = pc.sum(pc.match_substring(reasons, NOT_PERMITTED)).as_py() or 0
     n_damaged = len(reasons) - n_denied
-    if n_damaged:
-        click.echo(f"damage: {number_of(n_damaged, 'queue')}; see reason", err=True)
-        sys.exit(DAMAGE)
+    end_if_damaged(n_damaged, "queue", "; see reason")
     if n_denied:
         count = number_of(n_denied, "queue")
         click.echo(f"error: files of {count} {NOT_PERMITTED}; see reason", err=True)
@@ -168,6 +164,10 @@ def dump(
 
     PATH may be several stores, of which one of each broker is read, one after the other, or the
     address of name servers, rocketmq://HOST:9876, whose running brokers are read.
+
+    Examples:
+        rmqstore dump /data/rocketmq/store -t Orders --tags paid -n 10
+        rmqstore dump /data/rocketmq/store -t Orders -b -7d --columns keys,body
     """
     damaged = _DamagedRows()
     if follow:
@@ -198,10 +198,7 @@ def dump(
                     if choice["last"]:  # the total grows while messages are read backwards
                         choice["progress"] = lambda done, _total: progress(done, 0)
             _show_all(store, output, bodies, choice, damaged, progress)
-    if damaged.count:
-        count = number_of(damaged.count, "record")
-        click.echo(f"damage: {count}; see {CORRUPT_RECORD}", err=True)
-        sys.exit(DAMAGE)
+    end_if_damaged(damaged.count, "record", f"; see {CORRUPT_RECORD}")
 
 
 class _DamagedRows:
@@ -285,6 +282,10 @@ def export_messages(
     PATH may be several stores, of which one of each broker is read, one after the other, or the
     address of name servers, rocketmq://HOST:9876, whose running brokers are read. The columns are
     those of a read. .gz or .zst at the end of the name compresses a file of text.
+
+    Examples:
+        rmqstore export /data/rocketmq/store /lake/orders.parquet -t Orders
+        rmqstore export /data/rocketmq/store /lake/orders.jsonl.gz -t Orders -b -7d
     """
     for name, value in (("--columns", columns), ("--body or --charset", bodies)):
         if verbatim and value is not None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
@@ -49,27 +49,13 @@ class StoreOptions:
     @property
     def folders(self) -> FolderArguments:
         """Where the parts of the store lie, as arguments of the core."""
-        return {
-            "commitlogs": self.commitlogs,
-            "consumequeue": self.consumequeue,
-            "index": self.index,
-            "dledger_logs": self.dledger_logs,
-            "dledger_self_id": self.dledger_self_id,
-            "conf": self.conf,
-        }
+        parts: dict[str, Any] = {name: getattr(self, name) for name in PARTS_ELSEWHERE}
+        return cast("FolderArguments", parts | {"conf": self.conf})
 
     @property
     def for_one_store(self) -> list[str]:
-        """The options that were given and make sense for one store only."""
-        given = {
-            "--commitlog": self.commitlogs,
-            "--consumequeue": self.consumequeue,
-            "--index": self.index,
-            "--dledger-log": self.dledger_logs,
-            "--dledger-self-id": self.dledger_self_id,
-            "--tiered": self.tiered,
-        }
-        return [flag for flag, value in given.items() if value]
+        """The arguments that were given and make sense for one store only."""
+        return [name for name in (*PARTS_ELSEWHERE, "tiered") if getattr(self, name)]
 
 
 PARTS_ELSEWHERE: Final = ("commitlogs", "consumequeue", "index", "dledger_logs", "dledger_self_id")
@@ -250,7 +236,8 @@ def open_stores(
     else:
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
     if len(to_open) > 1 and given.for_one_store:
-        raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
+        refused = ", ".join(f"`{name}`" for name in given.for_one_store)
+        raise click.UsageError(with_flags(f"{refused}: for one store only"))
     named = [path for path, _, _ in to_open if path is not None]
     options_of_path = options_by_path(named, given.storage_options)
     with ExitStack() as stack:

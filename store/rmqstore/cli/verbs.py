@@ -1,4 +1,4 @@
-"""The verbs, each with its purpose, examples and module, and the command above them.
+"""The verbs, each with its purpose and module, and the command above them.
 
 A verb's module is imported when the verb is called, so that ``rmqstore --help`` imports neither
 pyarrow nor a reader.
@@ -11,6 +11,8 @@ import logging
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from inspect import cleandoc
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rmqstore.errors import install
@@ -141,114 +143,10 @@ _OPTION_GROUPS: Final[dict[str, list[str]]] = {
 _MEANT: Final = {
     "cat": "dump", "head": "dump -n 10", "ls": "topics", "search": "query", "tail": "dump --follow",
 }  # fmt: skip
-# Each is run by tests/cli/test_help.py.
-EXAMPLES: Final = {
-    "assign": (
-        "rmqstore assign /data/rocketmq/store -g CG_part -c host-1@17 -c host-2@23",
-        "rmqstore assign /data/rocketmq/store -g billing -t Orders -c c1 --strategy AVG_BY_CIRCLE",
-    ),
-    "brokers": (
-        "rmqstore brokers /data/rocketmq/store /data/rocketmq/crashed",
-        "rmqstore brokers -c /data/rocketmq/broker.conf --json",
-    ),
-    "copy": (
-        "rmqstore copy /data/rocketmq/store /lake/store-copy",
-        "rmqstore copy /data/rocketmq/store /lake/orders-store --since -30d -t Orders",
-    ),
-    "describe": (
-        "rmqstore describe /data/rocketmq/store",
-        "rmqstore describe -c /data/rocketmq/broker.conf --columns state,maxOffset --json",
-    ),
-    "doctor": ("rmqstore doctor", "rmqstore doctor /data/rocketmq/store --json"),
-    "dump": (
-        "rmqstore dump /data/rocketmq/store -t Orders --tags paid -n 10",
-        "rmqstore dump /data/rocketmq/store -t Orders -b -7d --columns keys,body",
-    ),
-    "export": (
-        "rmqstore export /data/rocketmq/store /lake/orders.parquet -t Orders",
-        "rmqstore export /data/rocketmq/store /lake/orders.jsonl.gz -t Orders -b -7d",
-    ),
-    "follow": (
-        "rmqstore follow broker-a:10911 /lake/broker-a",
-        "rmqstore follow --namesrv ns-1:9876 /lake/copies --retain 30d",
-    ),
-    "get": (
-        "rmqstore get /data/rocketmq/store 496",
-        "rmqstore get /data/rocketmq/store 7F0000010000904D00000000000001F0",
-    ),
-    "groups": (
-        "rmqstore groups /data/rocketmq/store",
-        "rmqstore groups /data/rocketmq/store -t LivePlain --format csv",
-    ),
-    "import": (
-        "rmqstore import /data/rocketmq/other rows.jsonl",
-        "rmqstore import /data/rocketmq/other rows.jsonl -t OrdersReplay --dry-run",
-    ),
-    "kafka": (
-        "rmqstore kafka stat /data/kafka/logs",
-        "rmqstore kafka dump /data/kafka/logs -t G -n 10",
-    ),
-    "kafka dump": (
-        "rmqstore kafka dump /data/kafka/logs -t G --isolation-level read_committed",
-        "rmqstore kafka dump /data/kafka/logs -t G -p 0 --batches",
-    ),
-    "kafka get": (
-        "rmqstore kafka get /data/kafka/logs G-0 17",
-        "rmqstore kafka get /data/kafka/logs G-0 17 --format csv",
-    ),
-    "kafka groups": (
-        "rmqstore kafka groups /data/kafka/logs",
-        "rmqstore kafka groups /data/kafka/logs --format csv",
-    ),
-    "kafka stat": (
-        "rmqstore kafka stat /data/kafka/logs --all",
-        "rmqstore kafka stat /data/kafka/logs/G-0 --json",
-    ),
-    "kafka verify": (
-        "rmqstore kafka verify /data/kafka/logs",
-        "rmqstore kafka verify /data/kafka/logs -t G --json",
-    ),
-    "query": (
-        "rmqstore query /data/rocketmq/store -t Orders -k order-17",
-        "rmqstore query /data/rocketmq/store -t Orders --time -1h",
-    ),
-    "rebuild": (
-        "rmqstore rebuild /data/rocketmq/store --dry-run",
-        "rmqstore rebuild /data/rocketmq/crashed --truncate --yes",
-    ),
-    "report": (
-        "rmqstore report /data/rocketmq/store -o report.html",
-        "rmqstore report /data/rocketmq/store -o quick.html --no-verify",
-    ),
-    "routes": (
-        "rmqstore routes /data/rocketmq/store",
-        "rmqstore routes -c /data/rocketmq/broker.conf -t Orders --json",
-    ),
-    "stat": (
-        "rmqstore stat /data/rocketmq/store -t Orders",
-        "rmqstore stat -c /data/rocketmq/broker.conf --all --json",
-    ),
-    "topics": (
-        "rmqstore topics /data/rocketmq/store",
-        "rmqstore topics /data/rocketmq/store --columns topic,messages --format csv",
-    ),
-    "trace": (
-        "rmqstore trace /data/rocketmq/store 496",
-        "rmqstore trace /data/rocketmq/store 7F0000010000904D00000000000001F0 --json",
-    ),
-    "verify": (
-        "rmqstore verify /data/rocketmq/store",
-        "rmqstore verify /data/rocketmq/store --json",
-    ),
-    "view": (
-        "rmqstore view files /data/rocketmq/store",
-        "rmqstore view commitlog /data/rocketmq/store --columns commitLogOffset,storeSize -n 5",
-    ),
-}
 
 
 class Verbs(RichGroup):
-    """Verbs, with their examples under their help."""
+    """Verbs. The examples that their docstrings end with stand under their help."""
 
     main = click.Group.main  # errors stay one line, for logs and scripts
 
@@ -256,11 +154,9 @@ class Verbs(RichGroup):
         """Add a verb."""
         for option in cmd.params:  # without it rich-click 1.9 repeats all options under Options
             option.panel = None  # type: ignore[attr-defined]
-        group = f"{self.name} " if self.name != "main" else ""
-        examples = EXAMPLES.get(f"{group}{cmd.name}", ())
-        if examples:  # Text keeps the lines as they are
-            text = "\n".join(["Examples", *(f"  {example}" for example in examples)])
-            cmd.epilog = Text(text)  # type: ignore[assignment]
+        cmd.help, _, examples = cleandoc(cmd.help or "").partition("\n\nExamples:\n")
+        text = f"Examples\n{dedent(examples)}".replace("\n", "\n  ")
+        cmd.epilog = Text(text)  # type: ignore[assignment] # which keeps the lines as they are
         super().add_command(cmd, *args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it

@@ -9,7 +9,6 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import USAGE, confirm, ends_clearly, err_console, must_ask, progress_bar
-from rmqstore.cli.messages import columns_of
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
 from rmqstore.cli.stores import given_options, open_store, store_path
@@ -40,15 +39,16 @@ def doctor(path: str | None, columns: str | None, output: Output) -> None:
     """Look for what reading and writing takes: Python, packages, Java, Spark, and the store PATH.
 
     Column cure says how to repair each problem. The exit code is 2 if something is wrong.
+
+    Examples:
+        rmqstore doctor
+        rmqstore doctor /data/rocketmq/store --json
     """
     given = given_options()
     checks = list(examine(path, given.conf, given.storage_options))
     rows = [check._asdict() for check in checks]
     output = output._replace(is_cut=False)  # a part of what to do is of no use
-    shown = pa.Table.from_pylist(rows, schema=_COLUMNS)
-    if columns is not None:
-        shown = shown.select(columns_of(columns, _COLUMNS.names))
-    output.write(shown.schema, shown.to_batches())
+    output.write_table(pa.Table.from_pylist(rows, schema=_COLUMNS), columns)
     if any(check.state == WRONG for check in checks):
         sys.exit(USAGE)
 
@@ -62,6 +62,10 @@ def verify(path: Path, output: Output) -> None:
     """List every disagreement between CommitLog, ConsumeQueues and IndexFiles.
 
     The exit code is 1 if there is one, and 2 if the log holds no record to compare.
+
+    Examples:
+        rmqstore verify /data/rocketmq/store
+        rmqstore verify /data/rocketmq/store --json
     """
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
@@ -114,6 +118,10 @@ def rebuild(
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
     other damage that remains, are listed; the exit code is 1 then. On a terminal it says what will
     change, and asks.
+
+    Examples:
+        rmqstore rebuild /data/rocketmq/store --dry-run
+        rmqstore rebuild /data/rocketmq/crashed --truncate --yes
     """
     given = given_options()
     if given.tiered is not None:

@@ -16,7 +16,7 @@ from rmqstore.cli.common import ends_clearly
 from rmqstore.cli.messages import topics_of_views, where_queue
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
+from rmqstore.cli.stores import open_as_one, open_stores, store_paths, store_paths_beside_clients
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
@@ -26,7 +26,6 @@ from rmqstore.query.times import in_current_zone
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.message_store import MessageStore
 
 # Options of views, and the argument of ``MessageStore.view`` for each.
 _ARGUMENTS = {
@@ -77,6 +76,10 @@ def view(
     deadLetters, traces or consumed.
 
     Damage stops no view: column reason says what is damaged.
+
+    Examples:
+        rmqstore view files /data/rocketmq/store
+        rmqstore view commitlog /data/rocketmq/store --columns commitLogOffset,storeSize -n 5
     """
     for option, argument in _ARGUMENTS.items():
         if chosen[argument] is not None and name not in ALLOWED[argument]:
@@ -119,7 +122,12 @@ def _quoted(text: str) -> str:
 @ends_clearly
 @gives_rows()
 def show_topics(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments of _show
-    """Show topics: queues, messages, bytes, first and last store time, numbers of queues, perm."""
+    """Show topics: queues, messages, bytes, first and last store time, numbers of queues, perm.
+
+    Examples:
+        rmqstore topics /data/rocketmq/store
+        rmqstore topics /data/rocketmq/store --columns topic,messages --format csv
+    """
     _show("topics", output, **chosen)
 
 
@@ -135,7 +143,12 @@ def groups(
     output: Output,
     **chosen: Any,  # noqa: ANN401 - arguments of _show
 ) -> None:
-    """Show what consumer groups have consumed of each queue, and their lag."""
+    """Show what consumer groups have consumed of each queue, and their lag.
+
+    Examples:
+        rmqstore groups /data/rocketmq/store
+        rmqstore groups /data/rocketmq/store -t LivePlain --format csv
+    """
     if consumer_group is not None:
         known: set[str] = set()
         with open_stores(paths) as stores:
@@ -156,7 +169,12 @@ def groups(
 @ends_clearly
 @gives_rows()
 def show_brokers(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments of _show
-    """Show whose stores these are, where their logs begin and end, and which replicas are read."""
+    """Show whose stores these are, where their logs begin and end, and which replicas are read.
+
+    Examples:
+        rmqstore brokers /data/rocketmq/store /data/rocketmq/crashed
+        rmqstore brokers -c /data/rocketmq/broker.conf --json
+    """
     _show("stores", output, **chosen)
 
 
@@ -170,6 +188,10 @@ def describe_stores(paths: tuple[Path, ...], columns: str | None, output: Output
 
     A table has a line for each of these and a column for each store, the other formats a row for
     each store.
+
+    Examples:
+        rmqstore describe /data/rocketmq/store
+        rmqstore describe -c /data/rocketmq/broker.conf --columns state,maxOffset --json
     """
     with open_stores(paths) as stores:
         rows = describe(stores)
@@ -178,7 +200,7 @@ def describe_stores(paths: tuple[Path, ...], columns: str | None, output: Output
     if output.is_table:
         rows = _turned(rows)
         output = output._replace(is_cut=False)
-    output.write(rows.schema, rows.to_batches())
+    output.write_table(rows)
 
 
 def _turned(rows: pa.Table) -> pa.Table:
@@ -223,10 +245,7 @@ def _show(
     chosen = cast("ViewArguments", {**given, **named})
     if include_system_topics:
         chosen["include_system_topics"] = True
-    with open_stores(paths, ignore_log_end=ignore_log_end) as stores:
-        source: MessageStore | StoreCluster = stores[0]
-        if len(stores) > 1:
-            source = StoreCluster(stores)
+    with open_as_one(paths, ignore_log_end=ignore_log_end) as source:
         rows = source.view(name, columns=columns, where=where, **chosen)
         output.write(rows.schema, rows)
 
@@ -251,6 +270,10 @@ def assign(
     PATH... are the stores of all brokers of a cluster; of a master and its replicas one is read.
     The shares are those that clients of RocketMQ compute, by the same strategy. Without --topic
     they are of the topics that the group has committed offsets of.
+
+    Examples:
+        rmqstore assign /data/rocketmq/store -g CG_part -c host-1@17 -c host-2@23
+        rmqstore assign /data/rocketmq/store -g billing -t Orders -c c1 --strategy AVG_BY_CIRCLE
     """
     chosen: dict[str, object] = {
         "consumer_group": group_of_clients,
@@ -274,5 +297,9 @@ def routes(output: Output, **chosen: Any) -> None:  # noqa: ANN401 - arguments o
     """Show what a name server answers for each topic, as far as its brokers' stores show it.
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
+
+    Examples:
+        rmqstore routes /data/rocketmq/store
+        rmqstore routes -c /data/rocketmq/broker.conf -t Orders --json
     """
     _show("routes", output, **chosen)

@@ -149,9 +149,6 @@ class Journal:
         if not LOCAL.exists(self._path):
             disk.make_folder(self._path.parent)
             disk.create(self._path, 0)
-            self._append([json.dumps(head)])
-            disk.flush_folder(self._path.parent)
-            return
         # The last line is ignored if the earlier attempt that noted the files did not finish it.
         text = LOCAL.read_bytes(self._path, _MAX_BYTES)
         whole = text[: text.rfind(b"\n") + 1]
@@ -159,6 +156,7 @@ class Journal:
         lines = whole.splitlines()
         if not lines:
             self._append([json.dumps(head)])
+            disk.flush_folder(self._path.parent)
             return
         try:
             entries = [json.loads(line) for line in lines]
@@ -166,11 +164,7 @@ class Journal:
             raise StoreStateError(
                 f"{self._path} is damaged ({err}): delete {folder}, and copy again"
             ) from err
-        if entries[0] != head:
-            raise StoreStateError(
-                f"{folder} holds an unfinished copy of {entries[0]}, not of {head}: "
-                "finish that one with the same arguments, or delete the folder"
-            )
+        require_same(str(folder), entries[0], head)
         for name, *state in entries[1:]:
             self._done[name] = state
 
@@ -198,6 +192,19 @@ def head_of(source: str, request: CopyRequest, folders: Mapping[str, object]) ->
     head: dict[str, object] = {"source": source, "since": since, "topics": topics}
     named = {name: value for name, value in sorted(folders.items()) if value}
     return head | ({"folders": json.loads(json.dumps(named, default=str))} if named else {})
+
+
+def require_same(folder: str, noted: object, head: Mapping[str, object]) -> None:
+    """Refuse to continue another copy than was begun in a folder.
+
+    Raises:
+        StoreStateError: what was noted of it is something else.
+    """
+    if noted != head:
+        raise StoreStateError(
+            f"{folder} holds an unfinished copy of {noted}, not of {head}: "
+            "finish that one with the same arguments, or delete the folder"
+        )
 
 
 def entry_of(file: PlannedFile) -> list[object]:

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Unpack
 
@@ -40,6 +41,7 @@ from rmqstore.copying.plan import (
 )
 from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
 from rmqstore.errors import Finding, StoreStateError, UnsupportedFeatureError
+from rmqstore.format.columns.walk import cut_batches
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp
@@ -206,61 +208,51 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
 
 
+@dataclass(frozen=True)
 class _Copier:
-    def __init__(
-        self,
-        disk: Disk,
-        open_source: Callable[[], MessageStore],
-        target: Path,
-        request: CopyRequest,
-        journal: Journal,
-        steps: CopySteps,
-        *,
-        truncates: bool,
-    ) -> None:
-        self._disk = disk
-        self._open_source = open_source
-        self._target = target
-        self._request = request
-        self._journal = journal
-        self._steps = steps
-        self._truncates = truncates
+    disk: Disk
+    open_source: Callable[[], MessageStore]
+    target: Path
+    request: CopyRequest
+    journal: Journal
+    steps: CopySteps
+    truncates: bool
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
         """Copy all files, and make the copy of a store valid whose queues may lack messages."""
         plan = copy_until_stable(
-            self._open_source,
-            self._request,
+            self.open_source,
+            self.request,
             self._copy,
             "stop its broker, or copy a snapshot of its disk",
         )
         lacks_units = False
         if plan.is_closed:
             # Queues in files of the copy may lack messages that all of a valid log has.
-            with open_for(self._target) as store:
+            with open_for(self.target) as store:
                 ends = store.parts.ends
                 is_in_files = store.paths.rocksdb_queues is None
                 lacks_units = is_in_files and bool(ends.recovered) and not ends.lost()
         if not plan.is_closed or lacks_units:
             # A writer repairs the copy, as it repairs a store whose writer has died.
-            with self._open_source() as store:
+            with self.open_source() as store:
                 config = config or sizes_of(store.paths.settings)
-            self._disk.replace(self._target / "abort", our_abort())
-            open_for(self._target, "a", config=config).close()
-        if self._request.topics is not None:
+            self.disk.replace(self.target / "abort", our_abort())
+            open_for(self.target, "a", config=config).close()
+        if self.request.topics is not None:
             # The repair may have built queues of the topics that are left out.
-            paths = find_store(self._target)
+            paths = find_store(self.target)
             for topic in (*paths.queue_folders.topics(), *paths.batch_folders.topics()):
-                if not self._request.has(topic):
-                    self._disk.delete_tree(paths.consumequeue / topic)
-                    self._disk.delete_tree(paths.batch_folders.root / topic)
-            keep_topics(self._disk, paths, self._request.has)
+                if not self.request.has(topic):
+                    self.disk.delete_tree(paths.consumequeue / topic)
+                    self.disk.delete_tree(paths.batch_folders.root / topic)
+            keep_topics(self.disk, paths, self.request.has)
         return plan
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
         """Return the findings of the copy before it gets its final name."""
-        with open_for(self._target) as store:
-            return findings_of(store, self._request, self._steps, str(goal))
+        with open_for(self.target) as store:
+            return findings_of(store, self.request, self.steps, str(goal))
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         """Copy the files, as the store has them at this time; return what was copied."""
@@ -278,34 +270,31 @@ class _Copier:
                 ) from err
             log_end = end.physical_offset
             n_dropped = store.parts.ends.after_end.n_records if end.reason else 0
-            if n_dropped and not self._truncates:
+            if n_dropped and not self.truncates:
                 refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
-        log_start = first_kept(store.parts.log, self._request.since, log_end)
-        plan = plan_copy(store.parts, self._request, log_start, log_end)
+        log_start = first_kept(store.parts.log, self.request.since, log_end)
+        plan = plan_copy(store.parts, self.request, log_start, log_end)
         if n_dropped:
             plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
         for name in ("commitlog", "consumequeue", "config"):
-            self._disk.make_folder(self._target / name)
-        self._steps.begin(plan.n_bytes)
-        waiting: list[PlannedFile] = []
-        done = n_waiting = 0
-        for file in plan.files:
-            status = LOCAL.status(self._target / file.name)
-            is_there = status is not None and status.size == file.size and self._journal.has(file)
-            if not is_there:
-                self._copy_file(store, file)
-                waiting.append(file)
-                n_waiting += file.end
-            if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
-                self._flush(waiting)
-                waiting.clear()
-                n_waiting = 0
-            done += file.end
-            self._steps.copied(done)
-        self._flush(waiting)
+            self.disk.make_folder(self.target / name)
+        self.steps.begin(plan.n_bytes)
+        done = 0
+        sizes = np.array([file.end for file in plan.files], np.int64)
+        for together in cut_batches(sizes, _FLUSHED_FILES, _FLUSHED_BYTES):
+            copied = []
+            for file in plan.files[together]:
+                status = LOCAL.status(self.target / file.name)
+                is_whole = status is not None and status.size == file.size
+                if not (is_whole and self.journal.has(file)):
+                    self._copy_file(store, file)
+                    copied.append(file)
+                done += file.end
+                self.steps.copied(done)
+            self._flush(copied)
         return plan if end is None else self._copy_database(store, plan)
 
     def _copy_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
@@ -325,7 +314,7 @@ class _Copier:
                     self._copy_file(store, file)
             except FileNotFoundError:
                 continue
-            self._disk.flush_all([self._target / file.name for file in copied])
+            self.disk.flush_all([self.target / file.name for file in copied])
         self._remove_others(plan._replace(files=others))
         text = f"{store.paths.rocksdb_store}, whose tables changed each time that they were copied"
         return plan._replace(files=others, skipped=[*plan.skipped, text])
@@ -333,27 +322,27 @@ class _Copier:
     def _remove_others(self, plan: CopyPlan) -> None:
         """Delete what an earlier attempt copied and the store no longer has."""
         names = {file.name for file in plan.files}
-        kept = {self._target / JOURNAL, self._target / LOCK}
-        for path in _files_below(self._target):
-            if path not in kept and path.relative_to(self._target).as_posix() not in names:
-                self._disk.delete(path)
+        kept = {self.target / JOURNAL, self.target / LOCK}
+        for path in _files_below(self.target):
+            if path not in kept and path.relative_to(self.target).as_posix() not in names:
+                self.disk.delete(path)
 
     def _flush(self, files: list[PlannedFile]) -> None:
         if files:
-            self._disk.flush_all([self._target / file.name for file in files])
-            self._journal.add(files)
+            self.disk.flush_all([self.target / file.name for file in files])
+            self.journal.add(files)
 
     def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
-        path = self._target / file.name
-        self._disk.make_folder(path.parent, is_flushed=False)
-        self._disk.delete(path)
+        path = self.target / file.name
+        self.disk.make_folder(path.parent, is_flushed=False)
+        self.disk.delete(path)
         if file.name.startswith("config/"):
             # A broker replaces these files, each by one of another length.
             content = config_content(store.paths.storage, file.source)
-            self._disk.create(path, 0)
-            self._disk.write(path, 0, content)
+            self.disk.create(path, 0)
+            self.disk.write(path, 0, content)
             return
-        self._disk.create(path, file.size)
+        self.disk.create(path, file.size)
         chunk = np.empty(min(_CHUNK_BYTES, max(file.end, 1)), np.uint8)
         with store.paths.storage.open(file.source) as opened:
             for low, high in opened.data_spans(0, file.end, is_appended=file.is_appended):
@@ -361,4 +350,4 @@ class _Copier:
                     window = chunk[: min(len(chunk), high - position)]
                     n_read = opened.read_into(window, position)
                     if window[:n_read].any():
-                        self._disk.write(path, position, window[:n_read])
+                        self.disk.write(path, position, window[:n_read])

@@ -17,7 +17,14 @@ from uuid import uuid4
 
 import numpy as np
 
-from rmqstore.copying.checks import CopySteps, config_content, entry_of, findings_of, require_apart
+from rmqstore.copying.checks import (
+    CopySteps,
+    config_content,
+    entry_of,
+    findings_of,
+    require_apart,
+    require_same,
+)
 from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
@@ -89,11 +96,8 @@ class RemoteCopier:
         earlier = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
         if earlier is None and len(self._sizes) <= 1:
             self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
-        elif earlier != self._head:
-            raise StoreStateError(
-                f"{self._folder.root} holds an unfinished copy of {earlier}, not of {self._head}: "
-                "finish that one with the same arguments, or delete the folder"
-            )
+        else:
+            require_same(self._folder.root, earlier, self._head)
         for name in sorted(name for name in self._sizes if _PART.fullmatch(name)):
             for line in self._folder.read(name).splitlines():
                 match _parsed(line):

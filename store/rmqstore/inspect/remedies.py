@@ -194,11 +194,12 @@ _REMEDIES = {
     "tables": Remedy(
         "high",
         "A broker does not start on this store: it loads a table that is damaged, empty or "
-        "missing, and the backup of the table, the .bak file beside it, is damaged.",
+        "missing, and the backup of the table, the .bak file beside it, is damaged. A table in "
+        "RocksDB has no backup.",
         "Get the table from a backup or from a replica of this broker, put it in the place of "
-        "both files, and check again:",
+        "both files, or of all files of its database, and check again:",
         "rmqstore verify PATH",
-        "If there is no other copy, move both files away: a broker that starts begins an empty "
+        "If there is no other copy, move these files away: a broker that starts begins an empty "
         "table, and knows nothing of what was in this one. See before that what is left of "
         "topics, groups and offsets:",
         "rmqstore describe PATH",

@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,7 +19,6 @@ from rmqstore.errors import (
     CorruptDatabaseError,
     CorruptRecordError,
     Finding,
-    NotPermittedError,
     OffsetOutOfRangeError,
     number_of,
     rendered,
@@ -52,6 +52,7 @@ from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
+from rmqstore.inspect.verify_tables import table_findings
 from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
@@ -65,7 +66,7 @@ from rmqstore.inspect.verify_units import (
     ranges_of,
 )
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -125,10 +126,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             try:
                 found += _found_in_store(local_store, progress)
             except CorruptDatabaseError as err:
-                if local_store.parts.ends.in_rocksdb is None:
-                    raise
-                local_store.parts.forget()
-                local_store.parts.ends.leave_out_rocksdb(err)
+                leave_out_rocksdb(local_store.parts, err)
                 found = [*_found_in_store(local_store, progress)]
     for tier in tiers:
         found += tier_findings(store, tier)
@@ -136,14 +134,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    for err, stops_broker in BrokerConfig(store.paths).damage():
-        if isinstance(err.__cause__, NotPermittedError):
-            raise err.__cause__
-        text, kind = err.reason, ""
-        if stops_broker:
-            text += "; the table has no valid file: a broker that loads it does not start"
-            kind = "tables"
-        yield Finding("config", f"{err.path}, {err.offset}", text, kind, stops_broker)
+    yield from table_findings(store.parts)
     yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
     yield from misplaced_files(store.paths)
@@ -406,42 +397,38 @@ class _Tally:
         if following <= self._last and (self.n_given_again or len(cut) or len(unserved)):
             next_offset = following
             again = f"; a broker that starts gives out queue offsets from {following} on again"
-
-        def finding(text: str, kind: str, offsets: NDArray[np.int64]) -> Finding:
-            unserved = ranges_of(offsets)
-            return Finding(
-                "queue", queue_name, text, kind, unserved=unserved, next_offset=next_offset
-            )
-
+        finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
-            yield finding(text + again, kind, lost)
+            yield finding(text + again, kind, unserved=ranges_of(lost))
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
         if len(cut):
             text = f"a broker that starts cuts off {named_offsets(cut)}"
-            yield finding(text + again, "end", cut)
+            yield finding(text + again, "end", unserved=ranges_of(cut))
+        if text := self._without_unit(unserved):
+            kind = "unbuilt" if len(unserved) else ""
+            yield finding(text + (again if kind else ""), kind, unserved=ranges_of(unserved))
+        yield from self._places.findings(queue_name)
+        for text in self._wrong_units(key, log):
+            yield Finding("queue", queue_name, text, "unit")
+        yield from self._codes.findings(queue_name)
+
+    def _without_unit(self, unserved: NDArray[np.int64]) -> str:
+        """Return what is said of records that lack units, and of those that are not served."""
         texts = []
-        kind = ""
         if self.n_missing:
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
             texts.append(f"{count}, the first at queue offset {self._first_missing}")
         if len(unserved):
             named = named_offsets(unserved)
-            text = f"a broker that starts does not serve {named}, which the log has"
+            texts.append(f"a broker that starts does not serve {named}, which the log has")
             if self.queue.is_batch and unserved[0] < self._kept:
-                text += "; consumers may get earlier ones there without an end, or miss more"
-            texts.append(text + again)
-            kind = "unbuilt"
-        if texts:
-            yield finding("; ".join(texts), kind, unserved)
-        yield from self._places.findings(queue_name)
-        for text in self._wrong_units(key, log):
-            yield Finding("queue", queue_name, text, "unit")
-        yield from self._codes.findings(queue_name)
+                texts.append("consumers may get earlier ones there without an end, or miss more")
+        return "; ".join(texts)
 
     def of_wrong_kind(self, queue_name: str, *, has_batches: bool) -> Iterator[Finding]:
         """Yield that a queue of records with inner batches has ordinary units."""

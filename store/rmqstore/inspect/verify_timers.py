@@ -26,10 +26,20 @@ from rmqstore.format.layout import SCHEDULE_TOPIC, TIMER_PRECISIONS_MS, TIMER_UN
 from rmqstore.format.topics import TIMER_TOPIC
 from rmqstore.inspect.broker_start import misplaced_timers
 from rmqstore.inspect.verify_units import named_offsets
-from rmqstore.read.pending import Waiting, delay_levels, have_copies, integers, read_waiting
+from rmqstore.read.last_record import LastRecord
+from rmqstore.read.pending import (
+    Waiting,
+    are_cancelled,
+    delay_levels,
+    have_copies,
+    integers,
+    read_waiting,
+)
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
+from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
+from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
 from rmqstore.store.message_store import MessageStore
 
@@ -80,8 +90,9 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
         flushed = wheel.flushed
     with OpenFiles(paths.storage) as files:
         log = MappedFileQueue([paths.timer_log], files)
-        start = _foresee(log, slots, flushed, progress)
-    yield from _undelivered(store, start, slots.precision, progress)
+        since = _delivered_until(store, progress)
+        start = _foresee(log, slots, flushed, progress, since)
+    yield from _undelivered(store, start, slots.precision, progress, since)
 
 
 def delay_findings(store: MessageStore) -> Iterator[Finding]:
@@ -115,10 +126,28 @@ def delay_findings(store: MessageStore) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _delivered_until(store: MessageStore, progress: TimerProgress) -> int:
+    """Return the time, ms, before which what was due may have been delivered, by the log.
+
+    A delivery is a record of a later time, so the log has none of what was due after its last
+    record. The broker's note may be of a later day than the log: it says which second comes next.
+    """
+    log, end = store.parts.log, store.log_end
+    if state_of(store.paths) == OPEN:  # the note is newer than what was looked at of the log
+        return progress.read_time
+    written_end = find_written_end(log) if end is None else end.physical_offset
+    last = LastRecord.at(log, last_record_before(log, written_end))
+    return progress.read_time if last is None else min(progress.read_time, last.store_timestamp + 1)
+
+
 def _foresee(
-    log: MappedFileQueue, slots: PendingSlots, flushed: int, progress: TimerProgress
+    log: MappedFileQueue, slots: PendingSlots, flushed: int, progress: TimerProgress, since: int
 ) -> _Start:
-    """Return what a broker does with its stored slots and the log."""
+    """Return what a broker does with its stored slots and the log.
+
+    Args:
+        since: see :func:`_delivered_until`.
+    """
     read_second = progress.read_time // slots.precision
     # A broker deletes an empty file at the end.
     files = [segment for segment in log.segments if segment.size]
@@ -137,7 +166,7 @@ def _foresee(
     is_last = len(positions) > 0 and int(positions[-1]) + TIMER_UNIT.itemsize == scan.end
     last = (int(physical_offsets[-1]), int(units["record_size"][-1])) if is_last else _NO_RECORD
     is_pending = seconds >= read_second
-    came_to = physical_offsets[~is_pending]
+    came_to = physical_offsets[seconds < since // slots.precision]
     positions, units, physical_offsets, seconds = (
         column[is_pending] for column in (positions, units, physical_offsets, seconds)
     )
@@ -179,9 +208,9 @@ def _reached(
 
 
 def _undelivered(
-    store: MessageStore, start: _Start, precision: int, progress: TimerProgress
+    store: MessageStore, start: _Start, precision: int, progress: TimerProgress, since: int
 ) -> Iterator[Finding]:
-    waiting = _waiting(store, progress)
+    waiting = _waiting(store, since)
     if waiting is None:
         return
     queue_offsets = waiting.table.column("queueOffset").to_numpy()
@@ -193,15 +222,16 @@ def _undelivered(
             fixed = store.parts.log.parts(physical_offset).fixed
             if int(fixed["total_size"]) == size:
                 following = int(fixed["queue_offset"]) + 1
-    is_entered = queue_offsets < following
+    is_entered = queue_offsets < min(following, progress.master_queue_offset)
     is_lost = is_entered & ~np.isin(waiting.physical_offsets, start.delivered)
+    is_lost &= ~are_cancelled(waiting, precision)
     # One that is due when the broker comes to it is delivered at once, and gets no slot.
     lost = queue_offsets[is_lost & ~have_copies(store.parts, waiting, is_lost, _SPEC)]
     if len(lost):
         count = number_of(len(lost), "timed message is", "timed messages are")
         text = (
-            f"{count} in no slot of the timer wheel any more: a broker that starts never delivers "
-            f"{named_offsets(lost)}"
+            f"{count} in no slot of the timer wheel any more, or due before the second that "
+            f"timercheck says is next: a broker that starts never delivers {named_offsets(lost)}"
         )
         yield Finding("timer", _PHYSICAL_OFFSET, text)
     due = integers(waiting.property("TIMER_OUT_MS")).to_numpy()
@@ -219,8 +249,8 @@ def _undelivered(
         yield Finding("timer", _PHYSICAL_OFFSET, text)
 
 
-def _waiting(store: MessageStore, progress: TimerProgress) -> Waiting | None:
-    """Return the messages of the timer topic that are not due yet, by the broker's read time."""
+def _waiting(store: MessageStore, since: int) -> Waiting | None:
+    """Return the messages of the timer topic that are due at a time, ms, or later."""
     if TIMER_TOPIC not in store.parts.store_queues.topics():
         return None
     scan = store.scan(
@@ -232,5 +262,5 @@ def _waiting(store: MessageStore, progress: TimerProgress) -> Waiting | None:
     parts = []
     for batch in scan:
         due = integers(pc.map_lookup(batch.column("properties"), "TIMER_OUT_MS", "last"))
-        parts.append(batch.filter(pc.greater_equal(due, progress.read_time)))
+        parts.append(batch.filter(pc.greater_equal(due, since)))
     return Waiting.of(pa.Table.from_batches(parts, scan.schema))

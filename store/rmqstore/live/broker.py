@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -22,8 +21,6 @@ from rmqstore.remoting import (
 )
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.files.storage import Closing
-
-logger = logging.getLogger(__name__)
 
 # How a pull is answered if there is no message.
 WITHOUT_MESSAGES: Final = (
@@ -103,6 +100,17 @@ class LiveServer(Closing):
             self.is_behind_proxy = bool(self.is_behind_proxy)  # a refusal of a proxy is not marked
         return answer
 
+    def number(self, answer: Answer, name: str) -> int:
+        """Return a field of an answer that is a number; 0 for -1, as of a queue without a file.
+
+        Raises:
+            BrokerUnreachableError: the answer does not have it.
+        """
+        try:
+            return max(answer.number(name), 0)
+        except MalformedBytesError as err:
+            raise BrokerUnreachableError(str(self), err.reason) from err
+
     def close(self) -> None:
         """Close the connection; the next request makes a new one."""
         client = self._client
@@ -163,7 +171,6 @@ class LiveServer(Closing):
                 return
             if len(busy) < len(missing):
                 patience.renew()
-            logger.info("%s; trying again", refusal)
             patience.pause(refusal)
             missing = busy
 
@@ -242,8 +249,8 @@ class LiveBroker(LiveServer):
         others = [key for key in queues if key not in spans]
         answers = self.pull([QueueSlice(*key, 0, 1) for key in others])
         for number, answer in chain.from_iterable(answers):
-            end = self._number(answer, "maxOffset")
-            spans[others[number]] = (min(self._number(answer, "minOffset"), end), end)
+            end = self.number(answer, "maxOffset")
+            spans[others[number]] = (min(self.number(answer, "minOffset"), end), end)
         return {key: spans[key] for key in queues}
 
     def forbidden(self, topics: Sequence[str]) -> dict[str, BrokerRefusedError]:
@@ -296,7 +303,7 @@ class LiveBroker(LiveServer):
                 if answer.code == ResponseCode.NO_PERMISSION:
                     forbidden.add(keys[number][0])
                 elif answer.code not in refused:
-                    ends[keys[number]] = self._number(answer, "maxOffset")
+                    ends[keys[number]] = self.number(answer, "maxOffset")
         return ends
 
     def _offsets(self, code: int, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
@@ -309,7 +316,7 @@ class LiveBroker(LiveServer):
         """Return the offset in the answer to each request, None if it needs GET on the topic."""
         allowed = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
         return [
-            self._number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
+            self.number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
             for answer in self.ask(code, asked, allowed=allowed)
         ]
 
@@ -361,7 +368,7 @@ class LiveBroker(LiveServer):
         allowed = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         answers = self.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields, allowed=allowed)
         return {
-            key: self._number(answer, "offset")
+            key: self.number(answer, "offset")
             for key, answer in zip(queues, answers, strict=True)
             if answer.code == ResponseCode.SUCCESS
         }
@@ -386,12 +393,6 @@ class LiveBroker(LiveServer):
             given = table if isinstance(table, dict) else {}
             found.append({name: str(value) for name, value in given.items()})
         return found
-
-    def _number(self, answer: Answer, name: str) -> int:
-        try:
-            return max(answer.number(name), 0)  # -1 of a queue that has no file
-        except MalformedBytesError as err:
-            raise BrokerUnreachableError(str(self), err.reason) from err
 
     def _of_queue(self, topic: str, queue_id: int) -> dict[str, str]:
         """Return the fields that name a queue; a proxy needs the name of the broker."""

@@ -10,6 +10,7 @@ from os import environ
 from typing import Final
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.json_text import one_value_each
 from rmqstore.remoting import TIMEOUT_SECONDS, Address, Credentials, Endpoint
 from rmqstore.storage.files.remote_location import RUNNING_BROKERS, boolean, made_absolute, number
 
@@ -160,11 +161,9 @@ class LiveLocation:
         """Return the addresses of servers that are not at those that they report, by the latter."""
         pairs = [pair for pair in self._given.get("address_map", "").split(",") if pair.strip()]
         try:
-            return {
-                Address.parse(reported): Address.parse(real)
-                for reported, _, real in (pair.partition("=") for pair in pairs)
-            }
-        except OptionError as err:
+            parts = (pair.partition("=") for pair in pairs)  # the reported one first
+            return one_value_each([(Address.parse(a), Address.parse(b)) for a, _, b in parts])
+        except ValueError as err:  # OptionError too
             raise OptionError(
                 f"`storage_options`: address_map: {err}. It has pairs such as "
                 "172.17.0.2:10911=localhost:10911, with commas between: the address that a name "

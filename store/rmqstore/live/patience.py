@@ -8,11 +8,14 @@ Source: BrokerFastFailure.java; NettyRemotingAbstract.java#processRequestCommand
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.remoting import ResponseCode
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 120.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -70,5 +73,6 @@ class Patience:
         """
         if self.has_ended():
             raise err
+        logger.info("%s; trying again", err)
         time.sleep(_PAUSES[min(self._n_pauses, len(_PAUSES) - 1)])
         self._n_pauses += 1

@@ -13,7 +13,6 @@ DefaultMessageStore.java#getMessage; GetMessageStatus.java.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -32,8 +31,6 @@ from rmqstore.live.patience import Patience, is_passing
 from rmqstore.read.last_record import LastRecord
 from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
-
-logger = logging.getLogger(__name__)
 
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 # Where the broker would continue, and where the queue begins and ends.
@@ -274,10 +271,7 @@ def _served(
     record, is_batch = head
     if is_batch:  # its messages have several offsets
         return record._replace(served_offset=max(record.queue_offset, start))
-    try:
-        following = answer.number("nextBeginOffset")
-    except MalformedBytesError as err:
-        raise BrokerUnreachableError(str(broker), err.reason) from err
+    following = broker.number(answer, "nextBeginOffset")
     return record._replace(served_offset=max(following - 1, start))
 
 
@@ -389,7 +383,7 @@ class Pulls:
                 self._refused = ""
                 for pull in self._ranges:
                     pull.begin_again()
-                self._pause(str(err), err)
+                self._patience.pause(err)
                 continue
             if answered is None:
                 continue
@@ -416,7 +410,7 @@ class Pulls:
         self._is_pausing = False
         self._refused = ""
         if refused:
-            self._pause(refused)
+            self._patience.pause(BrokerUnreachableError(str(self._broker), refused))
         else:
             time.sleep(_PAUSE_SECONDS)
 
@@ -504,10 +498,7 @@ class Pulls:
         """
         if answer.code != ResponseCode.SUCCESS and answer.code not in WITHOUT_MESSAGES:
             raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
-        try:
-            following, _, _ = map(answer.number, _OFFSETS)
-        except MalformedBytesError as err:
-            raise BrokerUnreachableError(str(self._broker), err.reason) from err
+        following, _, _ = (self._broker.number(answer, name) for name in _OFFSETS)
         end = following if pull.is_filtered else min(following, until)
         pulled = Pulled(pull.number, start, end, following, is_filtered=pull.is_filtered)
         if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
@@ -520,15 +511,6 @@ class Pulls:
         if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return _lost(answer, pull, start, until)
         return None
-
-    def _pause(self, why: str, err: BrokerUnreachableError | None = None) -> None:
-        """Wait for a broker that does not answer.
-
-        Raises:
-            BrokerUnreachableError: this has lasted too long.
-        """
-        logger.info("%s; trying again", why)
-        self._patience.pause(err or BrokerUnreachableError(str(self._broker), why))
 
 
 def _lost(answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | None:

@@ -24,7 +24,6 @@ from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     IllegalMessageError,
-    MalformedBytesError,
     OptionError,
 )
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY
@@ -215,7 +214,7 @@ class Sender:
                 return
             refusal = BrokerUnreachableError(str(self._sends), self._refused)
             self._refused = ""
-            self._pause(refusal)
+            self._patience.pause(refusal)
         while self._ready and len(self._on_their_way) < _AT_ONCE:
             client = self._sends.client()
             queue = self._ready.popleft()
@@ -232,11 +231,8 @@ class Sender:
             self._take_refusal(queue, answer)
             return
         assert queue.sent is not None, "it was on its way"
-        try:
-            end = answer.number("queueOffset") + queue.sent.n_messages
-        except MalformedBytesError as err:
-            raise BrokerUnreachableError(str(self._sends), err.reason) from err
-        self._note_stored(queue, end)
+        first = self._sends.number(answer, "queueOffset")
+        self._note_stored(queue, first + queue.sent.n_messages)
         if answer.code in _NOT_DURABLE and answer.code not in self._warned:
             self._warned.add(answer.code)
             logger.warning("%s: stored, but %s", self._sends, ResponseCode(answer.code).name)
@@ -287,7 +283,7 @@ class Sender:
         self._on_their_way.clear()
         self._sends.close()
         while True:
-            self._pause(err)
+            self._patience.pause(err)
             try:
                 self._asked.close()
                 self._asked = broker = self._find()
@@ -326,10 +322,6 @@ class Sender:
                 self._note_stored(queue, None)
                 return True
         return False
-
-    def _pause(self, err: BrokerUnreachableError) -> None:
-        logger.info("%s; trying again", err)
-        self._patience.pause(err)
 
 
 def _wait_for_queues(broker: LiveBroker) -> None:

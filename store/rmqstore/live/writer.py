@@ -277,7 +277,6 @@ class LiveWriter(OpenedInTurns):
             except (OptionError, BrokerUnreachableError) as err:
                 if not self._waits:
                     raise
-                logger.info("%s; waiting", err)
                 patience.pause(err)
                 self._brokers.refresh()
 

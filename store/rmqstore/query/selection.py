@@ -18,7 +18,7 @@ from rmqstore.errors import OptionError, marked
 from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
-from rmqstore.json_text import parse_json
+from rmqstore.json_text import one_value_each, parse_json
 from rmqstore.query.times import parse_timestamp
 
 _FEW_NAMES: Final = 12
@@ -254,12 +254,12 @@ def parse_pattern(value: str) -> str:
 
 def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
     """Parse ``assign``: ``{"topic": [queue, …]}``."""
-    table = _table("assign", value, '{"topic":[0,1]}')
+    table = json_table("assign", value, '{"topic":[0,1]}')
     queue_ids: dict[str, frozenset[int]] = {}
     for topic, queues in table.items():
         if not isinstance(queues, list | tuple | set | frozenset | range):
             raise OptionError(f"`assign`: {topic!r} needs a list of queue ids, got {queues!r}")
-        queue_ids[topic] = frozenset(_integer("assign", queue) for queue in queues)
+        queue_ids[topic] = frozenset(plain_integer("assign", queue) for queue in queues)
     return queue_ids
 
 
@@ -280,7 +280,7 @@ def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bo
             return Bound(without_offset, group=value.removeprefix(GROUP_PREFIX))
 
     def parse_offset(value: object) -> int:
-        offset = _integer(name, value)
+        offset = plain_integer(name, value)
         if offset < EARLIEST:
             raise OptionError(
                 f"`{name}`: offset {offset}; -2 is earliest, -1 latest, others count from 0"
@@ -295,22 +295,23 @@ def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey
     return _by_queue(name, value, "times", lambda time: parse_timestamp(name, time))
 
 
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value).strip()):
+def plain_integer(name: str, value: object) -> int:
+    """Return the integer that the value of an option is, or spells."""
+    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,19}", str(value).strip()):
         raise OptionError(f"`{name}`: {value!r} is not an integer")
     return int(str(value))
 
 
-def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
+def json_table(name: str, value: object, example: str) -> Mapping[str, Any]:
+    """Return the table that the value of an option is, or the JSON of one; else say so."""
     if isinstance(value, str):
         try:
             value = parse_json(value)
         except (ValueError, RecursionError) as err:
-            raise OptionError(
-                f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
-            ) from err
+            text = f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
+            raise OptionError(text) from err
     if not isinstance(value, Mapping):
-        raise OptionError(f"`{name}`: a table like {example}, got {value!r}")
+        raise OptionError(f"`{name}`: must be JSON like {example}, got {value!r}")
     return value
 
 
@@ -323,8 +324,8 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
         what: the values, for errors.
         parse: reads one value.
     """
-    table = _table(name, value, '{"topic":{"0":23,"1":-2}}')
-    by_queue: dict[QueueKey, int] = {}
+    table = json_table(name, value, '{"topic":{"0":23,"1":-2}}')
+    found: list[tuple[QueueKey, int]] = []
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
             raise OptionError(
@@ -333,10 +334,10 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
                 for queue, leaf in inner.items():
-                    by_queue[str(key), topic, _integer(name, queue)] = parse(leaf)
+                    found.append(((str(key), topic, plain_integer(name, queue)), parse(leaf)))
             else:
-                by_queue[None, topic, _integer(name, key)] = parse(inner)
-    return by_queue
+                found.append(((None, topic, plain_integer(name, key)), parse(inner)))
+    return one_value_each(found, f"`{name}`: ")  # queues "0" and "00" are one
 
 
 def parse_tags(tags: str | None) -> frozenset[str] | None:

@@ -246,13 +246,13 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     units = pending_units(store.paths, progress)
     if units is None:  # without a wheel, the timer topic alone shows them
         messages = read_waiting(store, TIMER_TOPIC, {}, spec)
-        part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
-        if part is None:
+        if messages is None:
             return NOTHING_PENDING
+        part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
         late = pc.less(part.due, progress.read_time)
         late = late.fill_null(False)  # noqa: FBT003 - Arrow's name for a value
         is_pending = are_newest(part.messages) & ~late.to_numpy(zero_copy_only=False)
-        is_pending &= ~_are_cancelled(part, [part])
+        is_pending &= ~are_cancelled(messages, TIMER_PRECISIONS_MS[-1])
         is_pending &= ~have_copies(store, part.messages, is_pending, spec)
         return part.messages.rows(is_pending, "timer", part.due)
     # The record after that of the last unit is the one that a broker enters next when it starts.
@@ -266,8 +266,8 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
         # a second entry of a record that is in the wheel would be the same message
         has_unit = np.isin(waiting.physical_offsets, units.physical_offsets)
         waiting = Waiting.of(waiting.table.filter(pa.array(~has_unit)))
-    both = [_Timed.entered(entered, units), _Timed.waiting(waiting, units.precision)]
-    parts = [part for part in both if part is not None]
+    parts = [] if entered is None else [_Timed.entered(entered, units)]
+    parts += [] if waiting is None else [_Timed.waiting(waiting, units.precision)]
     rows = []
     for part in parts:
         is_pending = ~_are_cancelled(part, parts)
@@ -289,10 +289,8 @@ class _Timed(NamedTuple):
     are_entered: bool  # whether they are in the wheel
 
     @classmethod
-    def entered(cls, messages: Waiting | None, units: TimerUnits) -> _Timed | None:
+    def entered(cls, messages: Waiting, units: TimerUnits) -> _Timed:
         """Return the messages of units."""
-        if messages is None:
-            return None
         due = integers(messages.property("TIMER_OUT_MS"))
         rows = np.searchsorted(units.physical_offsets, messages.physical_offsets)
         seconds = pa.array(units.seconds[rows])
@@ -301,10 +299,8 @@ class _Timed(NamedTuple):
         return cls(messages, due, finals, seconds, are_entered=True)
 
     @classmethod
-    def waiting(cls, messages: Waiting | None, precision: int) -> _Timed | None:
+    def waiting(cls, messages: Waiting, precision: int) -> _Timed:
         """Return messages that are in no slot yet."""
-        if messages is None:
-            return None
         due = integers(messages.property("TIMER_OUT_MS"))
         seconds = pc.divide(due, precision)
         return cls(messages, due, seconds, seconds, are_entered=False)
@@ -313,6 +309,12 @@ class _Timed(NamedTuple):
     def deletes(self) -> pa.Array:
         """What each message cancels: a UNIQ_KEY, after "topic+" in some versions; else null."""
         return self.messages.property(_DELETED)
+
+
+def are_cancelled(messages: Waiting, precision: int) -> Mask:
+    """Return a mask (n,) of messages that others of the same second cancel, and of the latter."""
+    part = _Timed.waiting(messages, precision)
+    return _are_cancelled(part, [part])
 
 
 def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:

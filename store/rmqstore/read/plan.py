@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from rmqstore.errors import rendered
+from rmqstore.errors import CorruptDatabaseError, rendered
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
@@ -23,10 +23,11 @@ from rmqstore.read.parts import (
 )
 from rmqstore.read.pending import find_pending
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.recovery.log_end import last_record_before
@@ -63,7 +64,18 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
         return _look_up(store, request, limits)
     if request.by == "commitlog":
         return [_log(store, request, limits)]
-    return _queues(store, request, limits)
+    try:
+        parts = _queues(store, request, limits)
+        if request.mode != FAILFAST and (in_rocksdb := store.ends.in_rocksdb) is not None:
+            ranges = (part.slices for part in parts if isinstance(part, QueuesPart))
+            for topic, queue_id, start, end in chain.from_iterable(ranges):
+                in_rocksdb.require_units((topic, queue_id), start, end)
+    except CorruptDatabaseError as err:
+        if request.mode == FAILFAST:
+            raise
+        leave_out_rocksdb(store, err)  # a tolerant read takes the units from the log
+        parts = _queues(store, request, limits)
+    return parts
 
 
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
     CorruptConfigError,
+    CorruptDatabaseError,
     NotAStoreError,
     OptionError,
     RmqStoreError,
@@ -370,6 +371,19 @@ class StoreParts(Closing):
             "queue has a log of its own: read by queue; a filter on columns finds "
             f"messages too{alone}"
         )
+
+
+def leave_out_rocksdb(parts: StoreParts, damage: CorruptDatabaseError) -> None:
+    """Read on without the queues in RocksDB, of which a part could not be read.
+
+    Raises:
+        CorruptDatabaseError: the damage, if it is that of another database.
+    """
+    in_rocksdb = parts.ends.in_rocksdb
+    if in_rocksdb is None or in_rocksdb.path != damage.path:
+        raise damage
+    parts.forget()
+    parts.ends.leave_out_rocksdb(damage)
 
 
 def open_parts(

@@ -106,6 +106,50 @@ def replacements(
     return {key: tail.first_behind(key, last_record) for key in tail.replaced(present, last_record)}
 
 
+def continued(
+    tail: Tail,
+    key: QueueKey,
+    delivered: int | None,
+    end: int,
+    replaced_at: int | None,
+    *,
+    is_cut: bool,
+    is_replaced: bool,
+) -> tuple[int, list[str]]:
+    """Return the queue offset at which a queue continues, and in words what was lost before it.
+
+    This is after what was delivered, unless that was cut off or deleted; delivered messages are not
+    delivered again.
+
+    Args:
+        tail: the tail of the store or of the broker.
+        key: the queue.
+        delivered: the queue offset after what was delivered; None for a queue that is new.
+        end: the queue offset up to which the queue is to be read.
+        replaced_at: where other messages begin, as :func:`replacements` says; None for nowhere.
+        is_cut: whether a recovery has cut off the newest record that was known.
+        is_replaced: whether another store has taken the place of this one.
+    """
+    start, first = delivered or 0, tail.first(key)
+    losses = []
+    if delivered is not None and replaced_at is not None:
+        start = replaced_at
+        text = f"a recovery cut it at {start} since"
+        if is_replaced:
+            text = STORE_REPLACED
+        elif start <= first and not is_cut:
+            text = (
+                "its messages are all newer than those: the queue was deleted, as with its topic, "
+                f"and begins again at offset {start}"
+            )
+        losses.append(f"delivered up to offset {delivered}, but {text}")
+    if delivered is not None and start >= end:
+        return start, losses
+    if start < first and (delivered is not None or key in tail.discovered):
+        losses.append(f"offsets {start} to {first} (excluded) were deleted unread")
+    return max(start, first), losses
+
+
 class LoggedMessages(NamedTuple):
     """Messages of one queue according to their records, in the order of the log, (n,) each."""
 

@@ -19,7 +19,7 @@ from rmqstore.read.parts import QueuesPart
 from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.tail import STORE_REPLACED, StoreTail, replacements
+from rmqstore.read.tail import StoreTail, continued, replacements
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.broker.retry import Recoveries
@@ -222,37 +222,16 @@ class TailingScan:
         for key in sorted(tail.gone(next_offsets) - self._reported):
             self._lose(key, f"it was deleted after offset {next_offsets[key]} was reached")
             self._reported.add(key)
-        return {
-            key: self._start(key, begins, is_cut=is_cut, is_replaced=is_replaced)
-            for key, end in tail.ends.items()
-            if key in begins or next_offsets.get(key) != end
-        }
-
-    def _start(
-        self, key: QueueKey, begins: Mapping[QueueKey, int], *, is_cut: bool, is_replaced: bool
-    ) -> int:
-        """Return the offset at which a queue continues, given the starts of other messages."""
-        tail = self._tail
-        assert self._read_until is not None
-        read_until, first = self._read_until.get(key), tail.first(key)
-        if read_until is None:  # the queue is new
-            return first
-        start = begins.get(key, read_until)
-        if is_replaced and read_until:
-            self._lose(key, f"read up to offset {read_until}, but {STORE_REPLACED}")
-        elif start < read_until and (is_cut or start > first):
-            logger.warning(
-                "%s-%d: read up to offset %d, but it was cut at %d since; "
-                "continuing with what replaced the rest",
-                *key, read_until, start,
-            )  # fmt: skip
-        elif start < read_until:
-            self._lose(
-                key, f"read up to offset {read_until}, but the queue began again at {first} since"
-            )
-        if start < min(first, tail.ends[key]):
-            self._lose(key, f"offsets {start} to {first} (excluded) were deleted unread")
-        return max(start, first)
+        starts = {}
+        for key, end in tail.ends.items():
+            if key in begins or next_offsets.get(key) != end:
+                starts[key], losses = continued(
+                    tail, key, next_offsets.get(key), end, begins.get(key),
+                    is_cut=is_cut, is_replaced=is_replaced,
+                )  # fmt: skip
+                for text in losses:
+                    self._lose(key, text)
+        return starts
 
     def _lose(self, key: QueueKey, text: str) -> None:
         """Report messages that are lost.

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import (
@@ -43,36 +44,29 @@ _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an 
 Mode = Literal["default", "controller"]
 
 
+@dataclass(frozen=True, slots=True)
 class ListenPort:
     """The listen port of a broker.
 
     All questions raise BrokerUnreachableError if the broker does not answer, and BrokerRefusedError
     if it refuses; a later attempt may succeed after the first one only.
 
-    Args:
+    Attributes:
         endpoint: the port.
         ha_address: where the broker serves replicas, None as it says itself.
         allow_sync_master: a SYNC_MASTER of RocketMQ 4 is not refused.
         acknowledges: whether the follower acknowledges what it has.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        ha_address: Address | None = None,
-        *,
-        allow_sync_master: bool = False,
-        acknowledges: bool = False,
-    ) -> None:
-        self._endpoint = endpoint
-        self._ha_address = ha_address
-        self._allow_sync_master = allow_sync_master
-        self._acknowledges = acknowledges
+    endpoint: Endpoint
+    ha_address: Address | None = None
+    allow_sync_master: bool = False
+    acknowledges: bool = False
 
     def ask(self, *, with_tables: bool = True) -> Facts:
         """Return everything that is reported."""
         asked_at = time.monotonic()
-        with RemotingClient(self._endpoint) as client:
+        with RemotingClient(self.endpoint) as client:
             broker = BrokerClient(client)
             settings = broker.settings()
             tables = broker.tables() if with_tables else {}
@@ -80,12 +74,12 @@ class ListenPort:
 
     def bounds(self) -> LogBounds:
         """Return where the log begins and ends."""
-        with RemotingClient(self._endpoint) as client:
+        with RemotingClient(self.endpoint) as client:
             return BrokerClient(client).bounds()
 
     def record_at(self, physical_offset: int) -> bytes:
         """Return the record at a physical offset, empty if the broker does not return it."""
-        with RemotingClient(self._endpoint) as client:
+        with RemotingClient(self.endpoint) as client:
             return BrokerClient(client).record_at(physical_offset)
 
     def source(self, settings: ServedSettings) -> Source:
@@ -96,7 +90,7 @@ class ListenPort:
             StoreStateError: a follower would harm it, or it does not report what is needed.
             BrokerUnreachableError: it is not a master in controller mode now, and may become one.
         """
-        name = str(self._endpoint.address)
+        name = str(self.endpoint.address)
         if settings.is_on("enableDLegerCommitLog"):
             raise UnsupportedFeatureError(
                 f"{name} keeps a DLedger log, which is replicated by Raft: "
@@ -104,13 +98,13 @@ class ListenPort:
             )
         is_controlled = settings.is_on("enableControllerMode")
         if is_controlled:
-            _require_learners(settings, name, acknowledges=self._acknowledges)
+            _require_learners(settings, name, acknowledges=self.acknowledges)
             require_master(settings, name)
         if settings.is_on("duplicationEnable"):
             raise UnsupportedFeatureError(f"{name} has duplicationEnable and serves no replicas")
         least_overlap = 0
         if settings.text("brokerRole") == "SYNC_MASTER" and settings.version[:1] < (5,):
-            if not self._allow_sync_master:
+            if not self.allow_sync_master:
                 raise StoreStateError(
                     f"{name} is a SYNC_MASTER of RocketMQ 4: without another replica, producers "
                     "would wait for a follower until they time out. Follow its slave, or allow "
@@ -123,7 +117,7 @@ class ListenPort:
         cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
         if not broker or not settings.text("brokerRole"):
             raise StoreStateError(f"{name} does not report its name and role: it is not a broker")
-        ha_address = self._ha_address or _ha_address_of(settings, self._endpoint)
+        ha_address = self.ha_address or _ha_address_of(settings, self.endpoint)
         config = StoreConfig(index_tags=settings.version >= _TAGS_IN_INDEX).updated(settings.given)
         store_type = settings.text("storeType")
         return Source(
@@ -138,7 +132,7 @@ class ListenPort:
     def require_master(self) -> None:
         """Refuse a broker in controller mode that is now not the master of its group."""
         facts = self.ask(with_tables=False)
-        require_master(facts.settings, str(self._endpoint.address))
+        require_master(facts.settings, str(self.endpoint.address))
 
 
 class TopicKinds(NamedTuple):

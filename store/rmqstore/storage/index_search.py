@@ -38,7 +38,7 @@ _MAX_STEPS = 512  # along a chain; for a longer one all items are read
 _ITEMS_AT_ONCE = 1 << 20
 _NO_OFFSETS = np.empty(0, np.int64)
 
-_INDEX = "default"
+INDEX_FAMILY = "default"
 _LAST_OFFSET = b"lastOffsetPy"
 _HOUR_MS = 3_600_000
 # A broker deletes the items of 168 hours together.
@@ -298,7 +298,7 @@ class IndexTable:
 
     def __init__(self, database: RocksDb) -> None:
         self._database = database
-        stored = database.get(_INDEX, _LAST_OFFSET) or b""
+        stored = database.get(INDEX_FAMILY, _LAST_OFFSET) or b""
         self.last_offset = int.from_bytes(stored, signed=True) if len(stored) == _NUMBER else -1
 
     @classmethod
@@ -328,7 +328,7 @@ class IndexTable:
         start = 1
         while start <= LATEST_TIME:
             stop = (LATEST_TIME + 1).to_bytes(_NUMBER)
-            key = self._database.first_key(_INDEX, start.to_bytes(_NUMBER), stop)
+            key = self._database.first_key(INDEX_FAMILY, start.to_bytes(_NUMBER), stop)
             if key is None:
                 break
             hour = int.from_bytes(key[:_NUMBER].ljust(_NUMBER, b"\0"))
@@ -364,7 +364,7 @@ class IndexTable:
         for hour in hours:
             for prefix in prefixes:
                 start = hour.to_bytes(_NUMBER) + prefix
-                for key in self._database.keys(_INDEX, start, start[:-1] + _AFTER_SEPARATOR):
+                for key in self._database.keys(INDEX_FAMILY, start, start[:-1] + _AFTER_SEPARATOR):
                     if len(key) >= len(start) + _NUMBER:
                         yield key
 
@@ -372,7 +372,7 @@ class IndexTable:
         """Yield the keys with one of many prefixes by a walk over all keys of these hours."""
         lengths = sorted({len(prefix) for prefix in prefixes})
         start, stop = first.to_bytes(_NUMBER), (last + 1).to_bytes(_NUMBER)
-        for key in self._database.keys(_INDEX, start, stop):
+        for key in self._database.keys(INDEX_FAMILY, start, stop):
             if len(key) < 2 * _NUMBER:
                 continue
             names = key[_NUMBER:-_NUMBER]
@@ -391,7 +391,7 @@ class IndexTable:
         names += physical_offset.to_bytes(_NUMBER)
         is_near = (self.hours > store_timestamp - _HOUR_MS) & (self.hours <= store_timestamp)
         for hour in self.hours[is_near].tolist():
-            if self._database.get(_INDEX, hour.to_bytes(_NUMBER) + names) is not None:
+            if self._database.get(INDEX_FAMILY, hour.to_bytes(_NUMBER) + names) is not None:
                 return int(hour)
         return None
 

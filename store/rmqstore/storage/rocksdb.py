@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
@@ -335,6 +336,14 @@ class RocksDb:
     def items(self, family: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys in ``[start, stop)`` and their values, rising."""
         yield from self._range("items", family, start, stop)
+
+    def require_items(self, family: str, start: bytes, stop: bytes) -> None:
+        """Read the keys in ``[start, stop)``, whose blocks have their values too.
+
+        Raises:
+            CorruptDatabaseError: one of the blocks is damaged.
+        """
+        deque(self.keys(family, start, stop), maxlen=0)
 
     def _range(self, what: str, family: str, start: bytes, stop: bytes) -> Iterator[Any]:
         from rocksdict import ReadOptions

@@ -43,7 +43,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert read.limits == Limits(128 << 20)
     stream = parse_stream_options({**PATH, "subscribePattern": "a.*"})
     assert stream.read.start == OffsetLimit(LATEST)
-    assert stream.max_delay_seconds == 15 * 60
+    assert stream.triggers.max_delay_seconds == 15 * 60
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,16 @@ def test_where_partitions_start(options: dict[str, str], start: OffsetLimit) -> 
         ({"subscribePattern": "("}, "not a regular expression"),
         ({"subscribePattern": " "}, "subscribePattern: names no topic"),
         ({"subscribePattern": "[a-z&&[^b]]"}, "is not supported here"),
-        ({"assign": "a"}, "must be JSON like"),
+        ({"assign": "a"}, "JSON like"),
         ({"assign": "[1]"}, "must be JSON like"),
         ({"assign": '{"a":0}'}, "needs a list of partitions"),
         ({"assign": '{"a":["x"]}'}, "is not an integer"),
         ({"assign": "{}"}, "names no partition"),
-        ({"subscribe": "a", "startingOffsets": "newest"}, "must be JSON like"),
+        ({"subscribe": "a", "startingOffsets": "newest"}, "nor JSON like"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-3}}'}, "-2 is the earliest"),
         ({"subscribe": "a", "startingOffsets": '{"a":[1]}'}, "needs a value for each partition"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":true}}'}, "is not an integer"),
+        ({"subscribe": "a", "startingOffsets": '{"a":{"0":1,"00":2}}'}, "stands for both 1 and 2"),
         ({"subscribe": "a", "startingOffsets": "latest"}, "nothing to read"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-1}}'}, "nothing to read"),
         ({"subscribe": "a", "endingOffsets": "earliest"}, "nothing to read"),

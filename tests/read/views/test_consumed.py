@@ -138,7 +138,7 @@ def test_damage_has_the_reason_and_the_groups(copied: Golden) -> None:
     assert [row["consumerGroup"] for row in damaged] == ["CG_part", "CG_sql"]
     assert {(row["queueId"], row["queueOffset"]) for row in damaged} == {(0, 0)}
     assert all(row["isPassed"] for row in damaged)
-    (root / "config" / "consumerOffset.json").write_text("[]")
+    (root / "config" / "consumerOffset.json").write_text("[1]")
     (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
     with pytest.raises(CorruptConfigError):
         view(root)

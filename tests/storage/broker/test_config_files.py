@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -111,6 +112,54 @@ def test_a_broker_does_not_start_without_a_valid_file_of_a_table(
         found = list(verify(store))
     assert [kind_of(one) for one in found] == [kind] * (kind is not None)
     assert all(("does not start" in one.text) == (kind == "tables") for one in found)
+
+
+# Tried with 5.3.3, in a file and its backup.
+@pytest.mark.parametrize(
+    ("name", "content", "starts"),
+    [
+        ("delayOffset.json", '{"offsetTable":{1:"x"}}', False),
+        ("delayOffset.json", '{"offsetTable":{"a":5}}', False),
+        ("delayOffset.json", '\ufeff{"offsetTable":{1:-5,99:"7"}}', True),
+        ("consumerOffset.json", '{"offsetTable":{"T@G":5}}', False),
+        ("consumerOffset.json", '{"offsetTable":{"T":{0:-3}}}', True),
+        ("topics.json", '{"topicConfigTable":{"T":null}}', False),
+        ("subscriptionGroup.json", '{"dataVersion":5}', False),
+        ("timermetrics", '{"timingCount":{"T":5}}', False),
+        ("topicQueueMapping.json", "[]", True),
+        ("consumerFilter.json", "null", True),
+    ],
+    ids=str,
+)
+def test_a_table_is_valid_if_a_broker_takes_its_entries(
+    copied: Golden, name: str, content: str, starts: bool
+) -> None:
+    root = copied("one")
+    (root / "config").mkdir(exist_ok=True)
+    for file in (name, f"{name}.bak"):
+        (root / "config" / file).write_text(content)
+    with rmqstore.open(root) as store:
+        assert [kind_of(one) for one in verify(store)] == [] if starts else ["tables"]
+
+
+def test_verify_warns_of_what_tables_say_of_no_queue(
+    copied: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ 5.3.3 was tried: it starts, and the messages stay."""
+    root = copied("live")
+    with rmqstore.open(root) as store:
+        topics = store.parts.config.topic_entries()
+    del topics["LiveTx"]
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+    offsets = {"LivePlain@G": {"0": 54, "1": 0, "77": 5}, "Gone@G": {"0": 5}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    with rmqstore.open(root) as store:
+        assert list(verify(store)) == []
+        store.view("commitlog", subscribe="LiveTy").read_all()
+    assert "lacks topics that have queues, 1: LiveTx." in caplog.text
+    ahead = "G in LivePlain-0 (54, the end is 53), G in LivePlain-77 (5, the end is 0)."
+    assert f"offsets after the end of a queue, 2: {ahead}" in caplog.text
+    assert "knows LiveTy" in caplog.text
 
 
 def test_the_offsets_of_light_message_queues_are_known_offsets(copied: Golden) -> None:

@@ -135,15 +135,12 @@ class IrregularMaps:
         )
 
     def column(self, name: str) -> pa.StringArray | None:
-        """Return one property, string (n,), null where a map lacks it; None if no map has it.
-
-        If a map has several of the name, the last one counts.
-        """
+        """Return one property, string (n,), null where a map lacks it; None if no map has it."""
         matches = np.flatnonzero(mask_of(pc.equal(self.names, texts([name])[0])))
         if not len(matches):
             return None
         entry_of_map = np.full(self.n_maps, -1, np.int64)
-        entry_of_map[self.rows[matches]] = matches  # of repeated rows, the last one stays
+        entry_of_map[self.rows[matches]] = matches
         return self.values.take(numbers_where(entry_of_map, entry_of_map >= 0))
 
 
@@ -155,7 +152,7 @@ def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
 
     Raises:
         IllegalPropertyError: a property has no name or no value. Readers drop such a property, and
-            clients refuse it.
+            clients refuse it. Or a map has a name twice.
 
     Source: Message.java#putUserProperty, MessageDecoder.java#string2messageProperties.
     """
@@ -192,6 +189,13 @@ def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
         raise IllegalPropertyError(
             int(rows[entry]), f"{reason}; RocketMQ drops such a property, and its client refuses it"
         )
+    coded = as_binary(names).dictionary_encode()
+    keys = np.sort(rows * len(coded.dictionary) + coded.indices.to_numpy(), kind="stable")
+    repeated = np.flatnonzero(keys[1:] == keys[:-1])
+    if len(repeated):
+        row, code = divmod(int(keys[repeated[0]]), len(coded.dictionary))
+        name = coded.dictionary[code].as_py().decode(errors="replace")
+        raise IllegalPropertyError(row, f"property {name!r} is there twice; readers take the last")
     return IrregularMaps(names, values, rows, n)
 
 

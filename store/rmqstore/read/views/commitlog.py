@@ -54,8 +54,9 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
+def plan_record_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
     """Return slices of the log, each beginning with a record."""
+    source.ranges.warn_unknown_topics(spec.selection)
     whole = source.ends.log_slice()
     end = source.ends.log_end
     try:

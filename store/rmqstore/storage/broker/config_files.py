@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,18 +32,6 @@ logger = logging.getLogger(__name__)
 # fastjson writes integer keys without quotes: {0:12,1:7}. Text inside of strings is skipped.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
-# The files of tables, and the tables in them.
-_TABLES = {
-    "topics.json": ("topicConfigTable",),
-    "subscriptionGroup.json": ("subscriptionGroupTable",),
-    "consumerOffset.json": ("offsetTable",),
-    "lmqConsumerOffset.json": ("lmqOffsetTable", "offsetTable"),
-    "delayOffset.json": ("offsetTable",),
-    "consumerFilter.json": ("filterDataByTopic",),
-    "topicQueueMapping.json": ("topicQueueMappingInfoMap",),
-    "consumerOrderInfo.json": ("table",),
-    "timermetrics": ("timingCount",),
-}
 TOPICS = "topics.json"
 OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 _UNKNOWN = {
@@ -97,7 +85,7 @@ def _warn_once(warning: str, _modified_ns: int = 0) -> None:
 def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
     """Return the table in a file, None if the file is missing or empty."""
     try:
-        text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
+        text = read_small(storage, file, MAX_TABLE_BYTES).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         return None
     except NotPermittedError as err:
@@ -107,9 +95,12 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
         raise CorruptConfigError(err.path, 0, reason) from err
     if not text.strip():
         return None
+    if text.strip() in ("null", "[]"):  # a broker takes either for a table without entries
+        return {}
     table = _parse(file, text)
-    for name in _TABLES.get(file.name.removesuffix(".bak"), ()):
-        part_of(file, table, name)
+    for name, check_entry in _TABLES.get(file.name.removesuffix(".bak"), {}).items():
+        for key, value in part_of(file, table, name).items():
+            check_entry(file, key, value)
     return table
 
 
@@ -234,6 +225,30 @@ def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int
     return by_queue
 
 
+def _require_table(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    part_of(path, {key: value}, key)
+
+
+def _require_numbers(path: Path, key: str, value: Any) -> None:  # noqa: ANN401 - any JSON
+    _offsets_by_queue(path, key, {key: value})
+
+
+# The files of tables, the tables in them, and what their entries must be: a broker that meets
+# another one takes the backup.
+_VERSION: Final = {"dataVersion": lambda *_: None}
+_TABLES: Final[dict[str, dict[str, Callable[[Path, str, Any], object]]]] = {
+    "topics.json": {"topicConfigTable": _require_table, **_VERSION},
+    "subscriptionGroup.json": {"subscriptionGroupTable": _require_table, **_VERSION},
+    "consumerOffset.json": {"offsetTable": _offsets_by_queue},
+    "lmqConsumerOffset.json": {"lmqOffsetTable": lambda *_: None, "offsetTable": _offsets_by_queue},
+    "delayOffset.json": {"offsetTable": _require_numbers},
+    "consumerFilter.json": {"filterDataByTopic": _require_table},
+    "topicQueueMapping.json": {"topicQueueMappingInfoMap": _require_table, **_VERSION},
+    "consumerOrderInfo.json": {"table": _require_table},
+    "timermetrics": {"timingCount": _require_table, **_VERSION},
+}
+
+
 def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple[str, int], int]]:
     by_group: dict[str, dict[tuple[str, int], int]] = {}
     for key, offsets in table.items():
@@ -271,10 +286,10 @@ def warn_if_unknown(paths: StorePaths, file: str) -> str | None:
 
 
 class TableDamage(NamedTuple):
-    """The damage of a table, and whether a broker that loads the table does not start."""
+    """The damage of a table, and why a broker that loads it does not start; "" if it does."""
 
     error: CorruptConfigError
-    stops_broker: bool = False
+    stops_broker: str = ""
 
 
 class TimerProgress(NamedTuple):
@@ -283,6 +298,7 @@ class TimerProgress(NamedTuple):
     read_time: int  # ms, a whole second: the next one to be delivered
     log_flushed: int  # position in the timer log up to which it is on the disk
     queue_offset: int  # the next message of the timer topic to enter into the wheel
+    master_queue_offset: int  # the same of the master, after which none was entered
 
 
 class BrokerConfig:
@@ -331,7 +347,9 @@ class BrokerConfig:
                 if has_databases:
                     read()
             except CorruptDatabaseError as err:
-                found.append(TableDamage(CorruptConfigError(err.path, 0, err.reason)))
+                damage = CorruptConfigError(err.path, 0, err.reason)
+                text = "a broker does not start, or starts without a part of the table"
+                found.append(TableDamage(damage, text))
             except CorruptConfigError as err:
                 if not err.path.endswith(".json"):  # of a file it is found below
                     found.append(TableDamage(err))
@@ -354,9 +372,8 @@ class BrokerConfig:
         try:
             backup = _load(storage, path.with_name(path.name + ".bak"))
         except CorruptConfigError as err:
-            damages = [err] if damage is None else [damage, err]
-            is_judged = not any(isinstance(one.__cause__, UnreadableFileError) for one in damages)
-            yield TableDamage(damages[0], stops_broker=is_judged)
+            text = "the table has no valid file: a broker that loads it does not start"
+            yield TableDamage(err if damage is None else damage, text)
             return
         is_alone = backup is None and not database_folders(self._paths.config, storage, path.name)
         if damage is None and is_alone and storage.exists(path):
@@ -379,8 +396,7 @@ class BrokerConfig:
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""
-        table = self._table("topics.json", "topicConfigTable")
-        return {topic: entry for topic, entry in table.items() if isinstance(entry, dict)}
+        return self._table("topics.json", "topicConfigTable")
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """Return the committed offsets of every group, as :meth:`consumer_offsets` does for one."""
@@ -451,13 +467,8 @@ class BrokerConfig:
         Source: ScheduleMessageService.java#decode.
         """
         table = self._table("delayOffset.json", "offsetTable")
-        try:
-            return {integer(level, 32): integer(offset) for level, offset in table.items()}
-        except ValueError as err:
-            path = self._paths.config / "delayOffset.json"
-            raise CorruptConfigError(
-                str(path), 0, f"offsetTable is not a table of integers: {err}"
-            ) from err
+        offsets = _offsets_by_queue(self._paths.config / "delayOffset.json", "offsetTable", table)
+        return {level: offset for (_, level), offset in offsets.items()}
 
     def timer_progress(self) -> TimerProgress:
         """Return how far timed messages were delivered; zeros if no timer ever ran.
@@ -470,7 +481,7 @@ class BrokerConfig:
         except FileNotFoundError:
             stored = b""
         fields = np.frombuffer(stored.ljust(size, b"\0"), TIMER_CHECK)[0]
-        return TimerProgress(*fields.tolist()[:3])
+        return TimerProgress(*fields.tolist())
 
     def filter_groups(self, topic: str) -> dict[str, int]:
         """Return the consumer groups that filter a topic by SQL92, and since when, ms.

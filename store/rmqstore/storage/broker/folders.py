@@ -180,11 +180,14 @@ def find_dledger_logs(
 
     Raises:
         NotAStoreError: a given folder is not there.
-        OptionError: there are logs of several nodes, or none of the given one.
+        OptionError: there are logs of several nodes, or none of the given one; or both are given.
 
     Source: DLedgerConfig.java#getDataStorePath.
     """
     if given:
+        if self_id is not None:
+            text = f"`dledger_self_id={self_id}` names a node whose log lies in the store"
+            raise OptionError(f"{base}: {text}, and `dledger_logs=` its folders: give one")
         folders = tuple(path_of(folder) for folder in given)
         missing = next((folder for folder in folders if not is_folder(storage, folder)), None)
         if missing is not None:
@@ -278,8 +281,9 @@ def find_store(
         if not commitlogs:  # the folders that are there, as a broker does; all of them if none is
             named = log_folders(settings, base)
             commitlogs = [log for log in named if is_folder(storage, log)] or named
-        dledger_logs = dledger_logs or dledger_folders(settings, base)
-        dledger_self_id = dledger_self_id or dledger_node(settings)
+        if not dledger_self_id:
+            dledger_logs = dledger_logs or dledger_folders(settings, base)
+            dledger_self_id = None if dledger_logs else dledger_node(settings)
         consumequeue = consumequeue or _elsewhere(settings, base, "consumequeue", storage)
         index = index or _elsewhere(settings, base, "index", storage)
     logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)

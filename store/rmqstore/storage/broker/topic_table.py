@@ -77,9 +77,8 @@ def _load(paths: StorePaths) -> dict[str, Any]:
     content = load_table(paths.storage, path)
     table = part_of(path, content, _TABLE)
     try:
-        integer(part_of(path, content, _VERSION).get("counter", 0))
-        for topic in table:
-            entry = part_of(path, table, topic)
+        integer(content.get(_VERSION, {}).get("counter", 0))
+        for topic, entry in table.items():
             if any(integer(entry.get(name, 0), 32) < 0 for name in _QUEUE_NUMS):
                 raise CorruptConfigError(
                     str(path), 0, f"topic {topic!r} has a negative number of queues"

@@ -146,6 +146,14 @@ class RocksDbQueues:
                 units[ordinal] = np.frombuffer(value, ROCKSDB_UNIT)[0]
         return units
 
+    def require_units(self, key: QueueKey, start: int, end: int) -> None:
+        """Read the units ``[start, end)``, in which damage may be that no other file shows.
+
+        Raises:
+            CorruptDatabaseError: a block with one of them is damaged.
+        """
+        self._database.require_items(_UNITS, _unit_key(key, start), _unit_key(key, end))
+
     def units_of(self, key: QueueKey, queue_offsets: NDArray[np.int64]) -> NDArray[np.void]:
         """Return single units, ROCKSDB_UNIT (n,); zeros where there is none."""
         keys = [_unit_key(key, queue_offset) for queue_offset in queue_offsets.tolist()]
