@@ -25,15 +25,8 @@ FOUND = [
 ]
 
 STORES = ("live", "crash", "batch-cq", "cq-ext", "lmq")
-# Of batch queues that are built over a hole in the log, verify says that units are missing.
-IN_BATCHES = ("batch-cq", "commitlog")
-BROKEN = [
-    case
-    for name in STORES
-    for case in broken_stores.cases(name)
-    if (case.store, case.part) != IN_BATCHES
-]
-ADVICE = re.compile(r"^  .*?(rmqstore (\w+) .*)$", re.MULTILINE)
+BROKEN = [case for name in STORES for case in broken_stores.cases(name)]
+ADVICE = re.compile(r"^  \S.*?[:.] (rmqstore (\w+) .*)$", re.MULTILINE)
 
 
 def commands(*store: object) -> dict[str, str]:

@@ -42,6 +42,7 @@ from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     DELIVERY_TOLERANCE_MS,
+    GAP_TAGS_CODE,
     SCHEDULE_TOPIC,
     Bytes,
     Mask,
@@ -578,8 +579,8 @@ class _Tally:
             sizes = stored.sizes[rows]
             same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
             same &= sizes == expected["size"][inside]
-            exists[inside] = sizes != 0
-            is_same[inside] = same & (sizes != 0)
+            exists[inside] = (sizes != 0) & (stored.tags_codes[rows] != GAP_TAGS_CODE)
+            is_same[inside] = same & exists[inside]
             codes[inside] = stored.tags_codes[rows]
         return exists, is_same, codes
 
@@ -604,8 +605,10 @@ class _Queues:
         key = (topic, queue_id)
         if key in self._tallies:
             return self._tallies[key]
-        queue = open_files(self._paths, *key, files=self._files, in_rocksdb=self._in_rocksdb)
         in_rocksdb = self._in_rocksdb
+        queue = open_files(
+            self._paths, *key, files=self._files, in_rocksdb=in_rocksdb, log=self._log
+        )
         is_in_files = in_rocksdb is None or not is_in_rocksdb(
             self._paths, in_rocksdb, key, self._files
         )

@@ -118,15 +118,22 @@ class QueueFiles:
     Args:
         disk: performs all changes.
         paths: the files of the store.
+        log: its log.
         config: sizes of new files.
         batch_topics: the topics whose queues are BatchConsumeQueues; records may add to them.
     """
 
     def __init__(
-        self, disk: Disk, paths: StorePaths, config: StoreConfig, batch_topics: set[str]
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        log: CommitLog,
+        config: StoreConfig,
+        batch_topics: set[str],
     ) -> None:
         self._disk = disk
         self._paths = paths
+        self._log = log
         self._config = config
         self._unchecked_after: int | None = None
         self._plain = {*paths.queue_folders.topics()}
@@ -141,13 +148,19 @@ class QueueFiles:
     def _all(self) -> Iterator[tuple[QueueKey, QueueInFiles]]:
         for folders, _, kind in _kinds(self._paths):
             for key in folders.queues():
-                yield key, kind(folders.queue(*key))
+                yield key, self._open(kind, folders.queue(*key))
+
+    def _open(self, kind: type[QueueInFiles], folder: Path) -> QueueInFiles:
+        if kind is BatchConsumeQueue:
+            return BatchConsumeQueue(folder, log=self._log)
+        return ConsumeQueue(folder)
 
     def files(self, topic: str, queue_id: int) -> QueueInFiles:
         """Return the files of a queue."""
         if topic in self.batch_topics:
-            return BatchConsumeQueue(self._paths.batch_folders.queue(topic, queue_id))
-        return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
+            folder = self._paths.batch_folders.queue(topic, queue_id)
+            return self._open(BatchConsumeQueue, folder)
+        return self._open(ConsumeQueue, self._paths.queue_folders.queue(topic, queue_id))
 
     def turn_into_batches(self, topics: AbstractSet[str]) -> bool:
         """Give topics BatchConsumeQueues whose other queues are new; return if there are any.

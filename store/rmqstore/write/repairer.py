@@ -119,7 +119,7 @@ class Repairer:
         self._paths = paths
         self._config = config
         self._log = log
-        self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
+        self.queues = QueueFiles(disk, paths, log, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._valid_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"
@@ -376,7 +376,9 @@ class Repairer:
         sizes = {name: named_size(self._paths.settings, name) for name in _QUEUE_SIZES}
         named = {name: size for name, size in sizes.items() if size is not None}
         config = replace(self._config, **named)  # type: ignore[arg-type]  # sizes all of them
-        self.queues = QueueFiles(self._disk, self._paths, config, self.queues.batch_topics)
+        self.queues = QueueFiles(
+            self._disk, self._paths, self._log, config, self.queues.batch_topics
+        )
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
         self._name_returned()

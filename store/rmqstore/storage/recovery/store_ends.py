@@ -315,7 +315,12 @@ class StoreEnds:
                 return None
             is_batch = topic in batch_topics
             queue = open_files(
-                self._paths, topic, queue_id, is_batch=is_batch, in_rocksdb=in_rocksdb
+                self._paths,
+                topic,
+                queue_id,
+                is_batch=is_batch,
+                in_rocksdb=in_rocksdb,
+                log=self._log,
             )
             is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
             if not queue.is_present and self.why_unread is not None:  # it may be in the database
@@ -376,7 +381,8 @@ class StoreEnds:
         keys = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:
-            with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
+            opened = open_files(self._paths, *key, in_rocksdb=in_rocksdb, log=self._log)
+            with closing(opened) as queue:
                 end = queue.end()
                 last = max(
                     last, (queue.unit(end - 1)[0], records_end(queue, end)), key=itemgetter(1)
