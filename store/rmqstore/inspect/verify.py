@@ -47,7 +47,7 @@ from rmqstore.format.layout import (
     Bytes,
     Mask,
 )
-from rmqstore.format.topics import is_system_topic
+from rmqstore.format.topics import was_deleted
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import database_findings
@@ -690,10 +690,8 @@ class _Queues:
             if is_unread and not has_queue_folder(self._paths, topic):
                 continue  # its queues may be in the database
             of_deleted[topic] += tally.n_earlier
-            # A topic that was deleted has neither an entry in topics.json nor queues.
-            is_unknown = self._known_topics and topic not in self._known_topics
-            may_be_deleted = is_unknown and not is_system_topic(topic)
-            if may_be_deleted and not has_queue_folder(self._paths, topic):
+            is_unknown = was_deleted(topic, self._known_topics)
+            if is_unknown and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             has_batches = topic in in_batches and topic not in self._known_topics

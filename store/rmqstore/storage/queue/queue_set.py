@@ -222,9 +222,12 @@ def open_files(
     if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
     folder = paths.batch_folders.queue(topic, queue_id)
-    if is_folder(paths.storage, folder) or is_batch:
+    plain = paths.queue_folders.queue(topic, queue_id)
+    is_batch |= is_folder(paths.storage, folder)
+    # A topic has queues of one kind, also where the folder of one of them is lost.
+    if is_batch or (paths.batch_folders.has_topic(topic) and not is_folder(paths.storage, plain)):
         return BatchConsumeQueue(folder, files, log)
-    return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
+    return ConsumeQueue(plain, files)
 
 
 def is_in_rocksdb(

@@ -48,7 +48,7 @@ from rmqstore.format.layout import (
 from rmqstore.spans import FOREVER, LostSpan, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import Window, walk_back, walk_forward
+from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
@@ -61,6 +61,8 @@ _BY_LOG: Final = "`scan=commitlog`"
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
+_LOCAL_BYTES = 1 << 20  # of the newest records whose queues are looked at
+_REMOTE_BYTES = 1 << 16
 
 
 class OpenedQueue(NamedTuple):
@@ -325,6 +327,48 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FO
                         _warn_of_cut(log, window.stopped, window.end, window.records.reason)
                     return is_built
     return True
+
+
+def lacks_queue(log: CommitLog, open_queue: OpenQueue) -> bool:
+    """Return whether one of the newest records is of a queue without a file.
+
+    Its folder is lost then: a broker makes it with the first record, and deletes it with the topic.
+
+    Args:
+        log: the log of the store.
+        open_queue: returns the files of a queue, None for one that is not to be recovered.
+    """
+    seen: set[QueueKey] = set()
+    batch_topics: set[str] = set()
+    left = _REMOTE_BYTES if log.is_remote else _LOCAL_BYTES
+    for segment in reversed(log.segments):
+        end = segment.start + log.file_of(segment).written_end(segment.size)
+        low = max(segment.start, end - left)
+        left -= end - low
+        first = next_record(log, segment, low, end) if low > segment.start else low
+        if first == end:
+            continue
+        window = window_at(log, segment, first, end)
+        for _, headers, whole in window.headers():
+            valid = window.without_torn(window.data, headers, whole)
+            valid &= check_headers(headers, segment.start)
+            records = headers.take(valid & have_units(headers.column("sys_flag")))
+            for of_lmqs in (False, True):
+                named = lmq_headers(window.data, records, batch_topics) if of_lmqs else records
+                found = group_by_queue(topics(window.data, named), named.column("queue_id"))
+                for key in {key for key, _ in found} - seen:
+                    seen.add(key)
+                    opened = open_queue(*key)
+                    if opened is None:
+                        continue
+                    with closing(opened.queue) as queue:
+                        if not queue.is_present:
+                            return True
+                        if queue.is_batch:
+                            batch_topics.add(key[0])
+        if left <= 0:
+            break
+    return False
 
 
 def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool:
