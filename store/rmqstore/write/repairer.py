@@ -43,9 +43,9 @@ from rmqstore.storage.recovery.log_end import (
     is_whole_between,
     scan_start,
 )
-from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built, lacks_queue
+from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built, name_lost_queue
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.existing_store import fit_log_files, plan_sizes
+from rmqstore.write.existing_store import fit_log_files, plan_sizes, unknown_sizes
 from rmqstore.write.queue_files import (
     QueueFiles,
     known_batch_topics,
@@ -146,14 +146,11 @@ class Repairer:
             has_its_end and any(count > _FEW_QUEUES for count in accumulate(self.queues.numbers()))
         )
         log_end = end.physical_offset
-        known = {*BrokerConfig(self._paths).topics()}
 
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
             if not can_have_queue(topic, queue_id):
                 return None
-            queue = self.queues.files(topic, queue_id)
-            is_deleted = not queue.is_present and was_deleted(topic, known)
-            return None if is_deleted else OpenedQueue(queue)
+            return OpenedQueue(self.queues.files(topic, queue_id))
 
         # Queues are built in the order of the log: if the newest record has its unit, all have.
         is_looked_up = was_closed and not self._is_checked and is_trusted
@@ -164,7 +161,7 @@ class Repairer:
             safe_until = self._log.min_offset if is_rebuilding else end.scanned_from
             left_open = None if was_closed else LeftOpen(self._log, safe_until)
             queues_end = self.queues.cut(log_end, left_open)
-        if was_closed and lacks_queue(self._log, open_queue):
+        if was_closed and name_lost_queue(self._paths, BrokerConfig(self._paths).topics()):
             queues_end = self._log.min_offset  # a queue that is lost is built from there on
         before = self._topics_with_queues()
         self._build_missing(end, queues_end, checkpoint, was_closed=was_closed)
@@ -245,7 +242,10 @@ class Repairer:
             else:
                 index_end = int(record_end)
         is_trusted = bool(files) and not outdated
-        if not files and was_closed and log_end - self._log.min_offset > _SHORT_LOG:
+        is_long = was_closed and log_end - self._log.min_offset > _SHORT_LOG
+        if not files and (
+            is_long or "index" in unknown_sizes(self._paths, self._log, self._config)
+        ):
             logger.warning(
                 "%s: there is no index; keys are added from here on, `rmqstore rebuild` adds all",
                 self._paths.index,

@@ -294,6 +294,12 @@ def has_queue_folder(paths: StorePaths, topic: str) -> bool:
     return paths.queue_folders.has_topic(topic) or paths.batch_folders.has_topic(topic)
 
 
+def has_queue(paths: StorePaths, topic: str, queue_id: int) -> bool:
+    """Return whether a queue has a folder, of either kind."""
+    folders = (paths.queue_folders, paths.batch_folders)
+    return any(is_folder(paths.storage, kind.queue_name(topic, queue_id)) for kind in folders)
+
+
 def segment_files(storage: Storage, folder: Path) -> list[Path]:
     """Return the files of a folder that are named by an offset, sorted; [] without the folder."""
     if not is_folder(storage, folder):

@@ -54,7 +54,7 @@ from rmqstore.storage.recovery.queue_tails import (
     OpenedQueue,
     RecoveredQueues,
     is_newest_built,
-    lacks_queue,
+    name_lost_queue,
     recover_closed,
     recover_crashed,
 )
@@ -334,18 +334,13 @@ class StoreEnds:
 
         if self._paths.has_abort:
             end = self._end_in_queues()
-            if is_folder(self._paths.storage, self._paths.own.replaced_queues):
-                end = end._replace(scanned_from=self._log.min_offset)  # all queues are being built
-            if in_rocksdb is not None:  # a broker flushes queues there late, but says how late
-                flushed = self._log.find(max(in_rocksdb.checkpoint, self._log.min_offset))
-                scanned_from = self._log.min_offset if flushed is None else flushed.start
-                end = end._replace(scanned_from=min(end.scanned_from, scanned_from))
+            end = end._replace(scanned_from=min(end.scanned_from, self._built_until()))
             return recover_crashed(self._log, end, open_queue, self._rules())
         built_until = FOREVER if in_rocksdb is None else in_rocksdb.checkpoint
         if is_damaged:
             built_until = 0
         is_built = is_newest_built(self._log, open_queue, built_until)
-        if is_built and not lacks_queue(self._log, open_queue):
+        if is_built and not name_lost_queue(self._paths, known_topics, in_rocksdb):
             return RecoveredQueues({})
         end = self._scanned_end()
         return recover_closed(
@@ -367,6 +362,19 @@ class StoreEnds:
         if scanned.is_stale_after and self._last_in_queues()[1] <= scanned.physical_offset:
             return end
         return end._replace(physical_offset=written)
+
+    def _built_until(self) -> int:
+        """Return the start of the first file of the log whose queues may not be on the disk.
+
+        ``FOREVER`` if the checkpoint of the broker shows it.
+        """
+        if is_folder(self._paths.storage, self._paths.own.replaced_queues):
+            return self._log.min_offset  # all queues are being built
+        if self.in_rocksdb is None:
+            return FOREVER
+        # A broker flushes queues there late, but says how late.
+        flushed = self._log.find(max(self.in_rocksdb.checkpoint, self._log.min_offset))
+        return self._log.min_offset if flushed is None else flushed.start
 
     def _rules(self) -> DispatchRules:
         levels = find_delay_levels(self._paths, self._log, self.in_rocksdb)
