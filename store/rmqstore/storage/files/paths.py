@@ -264,6 +264,10 @@ class QueueFolders:
         """Return whether a topic has a folder."""
         return can_name_queues(topic) and is_folder(self.paths.storage, self.root / topic)
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue has a folder; raises as :meth:`queue_name` does."""
+        return is_folder(self.paths.storage, self.queue_name(topic, queue_id))
+
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.paths.storage.list_folder(folder) if entry.is_folder]
         for name in names:
@@ -292,12 +296,6 @@ def ext_folders(paths: StorePaths) -> QueueFolders:
 def has_queue_folder(paths: StorePaths, topic: str) -> bool:
     """Return whether a topic has a folder of queues, of either kind."""
     return paths.queue_folders.has_topic(topic) or paths.batch_folders.has_topic(topic)
-
-
-def has_queue(paths: StorePaths, topic: str, queue_id: int) -> bool:
-    """Return whether a queue has a folder, of either kind."""
-    folders = (paths.queue_folders, paths.batch_folders)
-    return any(is_folder(paths.storage, kind.queue_name(topic, queue_id)) for kind in folders)
 
 
 def segment_files(storage: Storage, folder: Path) -> list[Path]:

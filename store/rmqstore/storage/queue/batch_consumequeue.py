@@ -245,15 +245,8 @@ class BatchConsumeQueue:
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of a message's unit; zeros without one."""
-        segment = self._find(queue_offset)
-        if segment is None:
-            return 0, 0, 0
-        batches = self._load(segment).batches
-        row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
-        if row < 0 or queue_offset >= batches.ends[row]:
-            return 0, 0, 0
-        physical_offset, size, tags_code = (int(column[row]) for column in batches[3:])
-        return physical_offset, size, tags_code
+        physical_offset, size, tags_code = self.units_of(np.array([queue_offset]))
+        return int(physical_offset[0]), int(size[0]), int(tags_code[0])
 
     def units(self, start: int, end: int) -> Units:
         """Return the unit of each message in ``[start, end)``, a part of one of :meth:`runs`.
@@ -528,16 +521,9 @@ class BatchConsumeQueue:
                 unknown = with_unknown(NO_BATCHES, start - 1, number - 1)
                 columns = zip(unknown, batches, strict=True)
                 batches = Batches(*(np.concatenate(pair) for pair in columns))
-        following = self._files.find(segment.end)
-        if len(batches.starts) and following in self._begins:
-            start, number = self._begins[following]
-            if start > batches.ends[-1]:
-                return kept.put(
-                    segment,
-                    _File(
-                        with_gaps(with_unknown(batches, start, number)).take(slice(-1)), n_written
-                    ),
-                )
+        next_file = self._files.find(segment.end)
+        if next_file in self._begins and len(batches.starts):
+            batches = with_gaps(with_unknown(batches, *self._begins[next_file])).take(slice(-1))
         return kept.put(segment, _File(with_gaps(batches), n_written))
 
     def _confirms(self, physical_offset: int, size: int, queue_offset: int) -> bool:

@@ -49,7 +49,7 @@ from rmqstore.format.topics import was_deleted
 from rmqstore.spans import FOREVER, LostSpan, QueueKey
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.files.paths import StorePaths, can_have_queue, has_queue
+from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
@@ -65,7 +65,7 @@ _BY_LOG: Final = "`scan=commitlog`"
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
-_LOCAL_BYTES = 1 << 20  # of the newest records whose queues are looked at
+_LOCAL_BYTES = 1 << 18  # of the newest records whose queues are looked at
 _FETCHED_BYTES = 1 << 14  # of those in another storage
 
 
@@ -346,12 +346,14 @@ def name_lost_queue(
         known_topics: those of ``topics.json``; without any no topic counts as deleted.
         in_rocksdb: its queues in RocksDB, None if it has none there.
     """
+    folders = (paths.queue_folders, paths.batch_folders)
 
     def is_lost(topic: str, queue_id: int) -> bool:
-        if was_deleted(topic, known_topics) or not can_have_queue(topic, queue_id):
+        if in_rocksdb is not None and (topic, queue_id) in in_rocksdb.bounds:
             return False
-        is_there = in_rocksdb is not None and (topic, queue_id) in in_rocksdb.bounds
-        return not is_there and not has_queue(paths, topic, queue_id)
+        if not can_have_queue(topic, queue_id) or was_deleted(topic, known_topics):
+            return False
+        return not any(kind.has_queue(topic, queue_id) for kind in folders)
 
     seen: set[QueueKey] = set()
     # None of its files stays open.
