@@ -14,7 +14,7 @@ from typing import Final, Unpack
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, number_of
+from rmqstore.errors import RmqStoreError, StoreStateError, number_of
 from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.query.arguments import FolderArguments
@@ -28,10 +28,10 @@ from rmqstore.store.opening import is_store, new_root, open_for, require_appenda
 from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
-    require_known_sizes,
     require_local,
     require_no_old_broker,
     require_writable,
+    why_sizes_unknown,
 )
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repairer import RebuildPlan, plan_rebuild
@@ -77,7 +77,9 @@ def plan_of(paths: StorePaths, *, truncate: bool, broker_stopped: bool) -> Rebui
     sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped)
     sizes.require_delay_levels()
     with closing(CommitLog(paths.commitlogs)) as log:
-        require_known_sizes(paths, log, sizes, "index")
+        why = why_sizes_unknown(paths, log, sizes)
+    if why:
+        raise StoreStateError(why)
     return plan_rebuild(paths, sizes, truncate=truncate)
 
 
@@ -88,9 +90,7 @@ def _sizes_of_writable(paths: StorePaths, *, broker_stopped: bool) -> StoreConfi
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        sizes = existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
-        require_known_sizes(paths, log, sizes, "queue")
-        return sizes
+        return existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
 
 
 def planned_append(

@@ -270,8 +270,8 @@ def _index_sizes(paths: StorePaths, files: list[Path], config: StoreConfig) -> I
         return None
 
 
-def unknown_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig) -> list[str]:
-    """Return the kinds of files whose sizes nothing shows: ``queue`` and ``index``.
+def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) -> str:
+    """Return why a broker may have other sizes than those in which files are built; "" if not.
 
     Args:
         paths: the files of the store.
@@ -283,16 +283,22 @@ def unknown_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig) -> lis
     first = log.segments[:1]
     is_written = any(log.file_of(segment).written_end(segment.size) for segment in first)
     if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
-        return []
+        return ""
+    folders = (paths.queue_folders, paths.batch_folders)
+    has_queues = any(any(_queue_files(paths, kind)) for kind in folders)
+    has_index = any(map(was_ended, index_files(paths.index)))
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
-        folders = (paths.queue_folders, paths.batch_folders)
-        has_queues = any(any(_queue_files(paths, kind)) for kind in folders)
         unknown += [] if has_queues else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
-        has_index = any(map(was_ended, index_files(paths.index)))
-        unknown += ["index"] if not has_index and _has_keys(log, config) else []
-    return unknown
+        unknown += [] if has_index or not _has_keys(log, config) else ["index"]
+    if not unknown:
+        return ""
+    return (
+        f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files are, "
+        f"and files of the log of {size:,} bytes show that its broker does not use RocketMQ's "
+        "defaults: name the broker's file (`conf=`)"
+    )
 
 
 def _has_keys(log: CommitLog, config: StoreConfig) -> bool:
@@ -304,24 +310,6 @@ def _has_keys(log: CommitLog, config: StoreConfig) -> bool:
                 if len(read_requests(window.data, records, config.rules).key_rows):
                     return True
     return False
-
-
-def require_known_sizes(
-    paths: StorePaths, log: CommitLog, config: StoreConfig, *kinds: str
-) -> None:
-    """Refuse to build files in sizes that the broker of the store may not have.
-
-    Raises:
-        StoreStateError: nothing shows the sizes of one of these kinds of files.
-    """
-    unknown = [kind for kind in unknown_sizes(paths, log, config) if kind in kinds]
-    if unknown:
-        size = config.mapped_file_size_commit_log
-        raise StoreStateError(
-            f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files "
-            f"are, and files of the log of {size:,} bytes show that its broker does not use "
-            "RocketMQ's defaults: name the broker's file (`conf=`)"
-        )
 
 
 def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:

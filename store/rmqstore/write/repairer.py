@@ -45,7 +45,7 @@ from rmqstore.storage.recovery.log_end import (
 )
 from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built, name_lost_queue
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.existing_store import fit_log_files, plan_sizes, unknown_sizes
+from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import (
     QueueFiles,
     known_batch_topics,
@@ -242,10 +242,7 @@ class Repairer:
             else:
                 index_end = int(record_end)
         is_trusted = bool(files) and not outdated
-        is_long = was_closed and log_end - self._log.min_offset > _SHORT_LOG
-        if not files and (
-            is_long or "index" in unknown_sizes(self._paths, self._log, self._config)
-        ):
+        if not files and was_closed and log_end - self._log.min_offset > _SHORT_LOG:
             logger.warning(
                 "%s: there is no index; keys are added from here on, `rmqstore rebuild` adds all",
                 self._paths.index,

@@ -97,7 +97,6 @@ def test_records_are_placed_as_a_broker_places_them(
         ([5, 6, 0, 7, 8], 5, None),  # one record has a wrong queue offset
         ([5, 0, 1, 0, 1, 2], 5, 3),
         ([0, 1, 0, 1], 0, 2),
-        ([0] * 9, 0, None),  # none of the records knows its queue offset
         ([5, 0, 1, 2, 0, 7], 5, 1),
         ([], 5, None),
     ],

@@ -86,8 +86,7 @@ def begins_again_at(queue_offsets: NDArray[np.int64], expected: int) -> int | No
     """Return the row from which on a queue begins again, None if it does not.
 
     The topic was deleted then, and made again: its first record has queue offset 0 once more. A
-    record with queue offset 0 from which the later ones do not continue has a wrong one instead,
-    and so has the last record if the one before it has 0 too.
+    record with queue offset 0 from which the later ones do not continue has a wrong one instead.
 
     Args:
         queue_offsets: int64 (n,), in the order of the log.
@@ -96,8 +95,7 @@ def begins_again_at(queue_offsets: NDArray[np.int64], expected: int) -> int | No
     for row in np.flatnonzero(queue_offsets == 0)[: -_STARTS_LOOKED_AT - 1 : -1].tolist():
         has_some_before = expected > 0 or bool((queue_offsets[:row] >= 0).any())
         following = queue_offsets[row + 1 : row + 2]
-        is_first = following[0] == 1 if len(following) else 0 not in queue_offsets[:row][-1:]
-        if has_some_before and is_first:
+        if has_some_before and (not len(following) or following[0] == 1):
             return int(row)
     return None
 
