@@ -55,6 +55,7 @@ MENDED = [
     Case("batch-cq", "closed", "batchconsumequeue", "middle", "missing"),
     Case("cq-ext", "closed", "consumequeue_ext", "first", "missing"),
     Case("lmq", "closed", "consumequeue", "newest", "missing"),
+    Case("crash", "crashed", "index", "first", "long"),
 ]
 CASES = dict.fromkeys([*SAMPLE, *TRUTH])
 
@@ -201,14 +202,3 @@ def test_the_real_index_does_not_find_keys_of_a_crashed_store_again(
         ]
     assert len(lost) == 96
     assert sum(place in served_at for place in lost) == 77
-
-
-def test_the_real_store_serves_all_of_a_crashed_store_that_was_rebuilt_first(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    case, root = Case("crash", "crashed", "index", "first", "long"), tmp_path / "s"
-    shutil.copytree(golden_store("crash"), root)
-    assert sum(map(len, written("crash").values())) == 699
-    with rmqstore.open(root, mode="a") as writer:
-        writer.rebuild()
-    assert observe(rocketmq, case, root) == {"starts": True, "lost": {}, "next": {}}

@@ -41,6 +41,7 @@ _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
+_MAX_CONFIRMED = 1 << 12  # units of a file whose records are read
 _MAX_FILE_UNITS = 4_000_000  # held in memory; a broker's files have 300,000
 
 
@@ -105,7 +106,7 @@ def trusted(
     is_before_linked = np.append(is_adjacent & is_linked[1:], False)
     is_kept = is_linked | ~(is_after_linked | is_before_linked)
     if confirms is not None:
-        for row in np.flatnonzero(~is_kept).tolist():
+        for row in np.flatnonzero(~is_kept)[:_MAX_CONFIRMED].tolist():
             physical_offset, size = batches.physical_offsets[row], batches.sizes[row]
             is_kept[row] = confirms(int(physical_offset), int(size), int(batches.starts[row]))
     batches = batches.take(is_kept)
@@ -528,13 +529,11 @@ class BatchConsumeQueue:
 
     def _confirms(self, physical_offset: int, size: int, queue_offset: int) -> bool:
         """Return whether the record of a unit has its size and names its queue offset."""
+        if self._log is None:
+            return False
         with suppress(CorruptRecordError, OffsetOutOfRangeError):
-            if self._log is not None:
-                fixed = self._log.parts(physical_offset).fixed
-                return (int(fixed["total_size"]), int(fixed["queue_offset"])) == (
-                    size,
-                    queue_offset,
-                )
+            fixed = self._log.parts(physical_offset).fixed
+            return bool(fixed["total_size"] == size and fixed["queue_offset"] == queue_offset)
         return False
 
     def _end_before(self, segment: Segment) -> int:
