@@ -24,6 +24,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _IN_TRANSIT = re.compile(rf"(\S+)-(\S+)\.(\S+)-({DELETED}|{FUTURE}|{STRAY})")
 _LAST_PARTITION: Final = (1 << 31) - 1
 _LAST_OFFSET: Final = (1 << 63) - 1
+_DIGITS: Final = 20  # of the number in the name of a segment's file
 
 
 class TopicPartition(NamedTuple):
@@ -80,6 +81,16 @@ def parse_folder(name: str) -> FolderName | None:
     if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) > _LAST_PARTITION:
         return None
     return FolderName(TopicPartition(topic, int(number)), state)
+
+
+def segment_offset_of(name: str) -> int | None:
+    """Return the offset in the name of a file that a broker opens as one of a segment; else None.
+
+    A broker opens the file of 20 digits for whatever number stands in a name.
+
+    Source: LogLoader.java#loadSegmentFiles.
+    """
+    return base_offset_of(name) if name.find(".") == _DIGITS else None
 
 
 def base_offset_of(name: str) -> int | None:

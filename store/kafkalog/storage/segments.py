@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kafkalog.storage.names import base_offset_of
+from kafkalog.storage.names import segment_offset_of
 from rmqstore.errors import FileDeletedError
 from rmqstore.storage.files.storage import Storage
 
 LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX = ".log", ".index", ".timeindex", ".txnindex"
-_SWAP: Final = ".swap"  # a finished segment of the cleaner that is being put in place
+SWAP: Final = ".swap"  # a finished segment of the cleaner that is being put in place
 _MAX_LISTINGS: Final = 100  # of a folder in which files are renamed all the time
-_CLEANED: Final = "cleaned"  # a segment that the cleaner or a split is writing
+CLEANED: Final = ".cleaned"  # a segment that the cleaner or a split is writing
 
 
 class Segment(NamedTuple):
@@ -97,15 +97,15 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
     unfinished: list[int] = []
     for entry in sorted(storage.list_folder(folder)):
         name = entry.name
-        base_offset = base_offset_of(name)
+        base_offset = segment_offset_of(name)
         if entry.is_folder or base_offset is None:
             continue
         number, _, kind = name.partition(".")
         stem = f"{folder}/{number}"
-        if kind.endswith(_CLEANED):
+        if name.endswith(CLEANED):
             unfinished.append(base_offset)
-        elif f".{kind}" == LOG + _SWAP:
-            swaps.append(Segment(base_offset, stem, _SWAP))
+        elif f".{kind}" == LOG + SWAP:
+            swaps.append(Segment(base_offset, stem, SWAP))
         elif f".{kind}" == LOG:
             segments[base_offset] = Segment(base_offset, stem)
     return _Listing(segments, swaps, unfinished)
@@ -114,6 +114,6 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
 def holds_segments(storage: Storage, folder: str) -> bool:
     """Return whether a folder has a file that is a segment by its name."""
     return any(
-        entry.name.endswith((LOG, LOG + _SWAP)) and base_offset_of(entry.name) is not None
+        entry.name.endswith((LOG, LOG + SWAP)) and segment_offset_of(entry.name) is not None
         for entry in storage.list_folder(folder)
     )

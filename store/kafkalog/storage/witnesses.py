@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kafkalog.storage.log_dirs import LeaderEpoch, PartitionFolder
-from kafkalog.storage.names import base_offset_of
+from kafkalog.storage.names import base_offset_of, segment_offset_of
 from kafkalog.storage.producer_snapshots import SNAPSHOT
-from kafkalog.storage.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
+from kafkalog.storage.segments import CLEANED, INDEX, LOG, SWAP, TIME_INDEX, TRANSACTION_INDEX
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.storage.files.storage import Storage
 
 _INDEXES: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+_ENDINGS: Final = (*_INDEXES, LOG, SNAPSHOT, SWAP, CLEANED)
 
 
 class Claim(NamedTuple):
@@ -46,10 +47,12 @@ class Beside(NamedTuple):
         snapshots: offsets of the producer snapshots, each the end of the log when it was written.
         orphans: paths of the indexes without a log file, by the base offset of their segment. A
             broker renames the log before its indexes, so one that waits for deletion is no orphan.
+        misnamed: paths of the files whose ending is one of a log, and whose name has no offset.
     """
 
     snapshots: frozenset[int]
     orphans: dict[int, str]
+    misnamed: tuple[str, ...]
 
 
 def list_beside(storage: Storage, folder: str) -> Beside:
@@ -73,9 +76,15 @@ def _list_once(storage: Storage, folder: str) -> Beside:
     snapshots = set()
     with_log = set()
     indexes = {}
+    misnamed = []
     for entry in storage.list_folder(folder):
-        base_offset = base_offset_of(entry.name)
-        if entry.is_folder or base_offset is None:
+        is_snapshot = entry.name.endswith(SNAPSHOT)
+        base_offset = base_offset_of(entry.name) if is_snapshot else segment_offset_of(entry.name)
+        if entry.is_folder:
+            continue
+        if base_offset is None:
+            if entry.name.endswith(_ENDINGS):
+                misnamed.append(f"{folder}/{entry.name}")
             continue
         kind = entry.name[entry.name.index(".") :]
         if kind == SNAPSHOT:
@@ -85,7 +94,7 @@ def _list_once(storage: Storage, folder: str) -> Beside:
         elif kind in _INDEXES:
             indexes[base_offset] = f"{folder}/{entry.name}"
     orphans = {base: path for base, path in sorted(indexes.items()) if base not in with_log}
-    return Beside(frozenset(snapshots), orphans)
+    return Beside(frozenset(snapshots), orphans, tuple(sorted(misnamed)))
 
 
 def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside) -> Claim | None:
