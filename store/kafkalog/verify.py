@@ -25,6 +25,7 @@ from kafkalog.storage.indexes import (
 from kafkalog.storage.log_dirs import CHECKPOINTS, EPOCHS, METADATA, damage_of
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
+from kafkalog.storage.recovery import NO_LIMIT
 from kafkalog.storage.segments import INDEX, TIME_INDEX, TRANSACTION_INDEX, Segment
 from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
 from kafkalog.storage.witnesses import Gap, Gaps, list_beside
@@ -147,17 +148,20 @@ class SegmentFacts:
         """Yield what the indexes of a segment say otherwise; then the next segment begins.
 
         Where a recovery builds indexes again, they are not compared, nor without the offset index:
-        a broker then builds all of them again. Where the segment is damaged, only entries of the
-        offset index are.
+        a broker then builds all of them again, unless a cleaning of the segment was interrupted.
+        Where the segment is damaged, only entries of the offset index are.
         """
         is_kept = not self._log.is_recovered(self._log.number_at(segment.base_offset))
-        if is_kept and self._log.storage.exists(segment.path_of(INDEX)):
+        if is_kept and (segment.suffix or self._log.storage.exists(segment.path_of(INDEX))):
             offsets, positions = stored_offset_index(self._log.storage, segment)
             yield from self._zeros(
                 segment.path_of(INDEX), len(offsets) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES
             )
-            for offset, position in zip(offsets.tolist(), positions.tolist(), strict=True):
-                if self._begins.get(position, offset + 1) > offset:
+            end = self._last_offsets[-1] + 1 if self._is_valid and self._last_offsets else NO_LIMIT
+            limits = [*(self._begins.get(at, NO_LIMIT) for at in positions[1:].tolist()), end]
+            entries = zip(offsets.tolist(), positions.tolist(), limits, strict=bool(len(offsets)))
+            for offset, position, limit in entries:
+                if not self._begins.get(position, limit) <= offset < limit:
                     text = f"an entry sends offset {offset} to {position}, where no batch of it"
                     yield Finding(_INDEX, segment.path_of(INDEX), f"{text} begins")
             if self._is_valid:

@@ -41,20 +41,21 @@ from rmqstore.errors import RmqStoreError
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from kafka_broker import broker_jars  # noqa: E402
+from kafka_broker import broker_jars
 
 VERSION: Final = "4.1.1"
 CORPUS: Final = kafka_logs.FOLDER.with_name("judge-kafka.json.xz")
 LEVELS: Final = get_args(IsolationLevel)
 MODES: Final = get_args(Mode)
 # Where we differ from Kafka on purpose.
-DIFFERENCES: Final = (
-    "Markers decide what is committed. A broker believes indexes of aborted transactions and"
-    " producer snapshots instead, and gives records as committed that were aborted or are open if"
-    " these files are gone; verify has a finding.",
-    "Folders of deleted, moved and unknown partitions are named and not checked. A broker opens"
-    " them, too, and may fail at what is damaged in them.",
-)
+DIFFERENCES: Final = {
+    "markers": "Markers decide what is committed. A broker believes indexes of aborted transactions"
+    " and producer snapshots instead, and gives records as committed that were aborted or are open"
+    " if these files are gone; verify has a finding.",
+    "other folders": "Folders of deleted, moved and unknown partitions are named and not checked. A"
+    " broker opens them, too, and may fail at what is damaged in them.",
+    "topic ids": "Which ids the cluster knows is not compared. A broker puts other folders aside.",
+}
 _JARS: Final = Path(__file__).parents[2] / ".kafka"
 _SECONDS: Final = 60  # for an answer, of Kafka's or ours
 _TIMES: Final = 6  # looked up in each partition
@@ -107,7 +108,7 @@ class Case(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What Kafka and kafkalog are asked: times by partition, and the ids of topics."""
+    """What Kafka and kafkalog are asked: times by partition, and topics that have an id."""
 
     times: dict[str, list[int]]
     ids: dict[str, str]
@@ -353,9 +354,9 @@ def claims(root: Path, asked: Asked) -> Values:
     """Return what kafkalog says of a log directory.
 
     Returns:
-        ``findings`` as part, place and text; by partition a row of ``stat``, look-ups by time, and by
-        isolation level and mode the records, words (rows that stand for damage, and warnings) and
-        the error; and ``changed``, the files that reading changed.
+        ``findings`` as part, place and text; by partition a row of ``stat``, look-ups by time, and
+        by isolation level and mode the records, words (rows that stand for damage, and warnings)
+        and the error; and ``changed``, the files that reading changed.
     """
     signal.signal(signal.SIGALRM, _hangs)
     before = _sizes(root)
@@ -511,9 +512,7 @@ def a_recovery_that_is_foretold_happens(claims: Values, answer: Values) -> Itera
 @_rule
 def what_kafka_serves_is_given_or_named(claims: Values, answer: Values) -> Iterator[str]:
     for name, level, title, read, served in _reads(claims, answer):
-        is_known = level == "read_committed" and _said(
-            claims, name, *_DECIDING[level]
-        )  # DIFFERENCES[0]
+        is_known = level == "read_committed" and _said(claims, name, *_DECIDING[level])  # "markers"
         is_named = read["error"] or read["words"] or is_known
         if {*served} - {*read["rows"]} and not is_named:
             yield f"{title}: {_apart(read['rows'], served)}"
@@ -546,13 +545,13 @@ def times_are_looked_up_as_kafka_does(claims: Values, answer: Values) -> Iterato
 
 
 @_rule
-def errors_are_our_own(claims: Values, answer: Values) -> Iterator[str]:
+def errors_are_our_own(claims: Values, _: Values) -> Iterator[str]:
     for text in re.findall(r"foreign.*?text(.*?)\}", str(claims)):
         yield text[-300:]
 
 
 @_rule
-def reading_changes_no_file(claims: Values, answer: Values) -> Iterator[str]:
+def reading_changes_no_file(claims: Values, _: Values) -> Iterator[str]:
     yield from claims["changed"]
 
 

@@ -126,7 +126,7 @@ def _epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
 
 
 def _topic_id(storage: Storage, path: str) -> str | None:
-    text = _text(storage, path)
+    text = _note(storage, path)
     if text is None:
         return None
     match = re.match(r"\S*[ \t]+[+]?[0-9]+\s*\n\S*[ \t]+([\w-]{22})\s*(\n|$)", text, re.ASCII)
@@ -154,7 +154,7 @@ def _entries(storage: Storage, path: str, n_fields: int) -> Iterator[list[str]]:
     Raises:
         ValueError: the file does not have the form of a checkpoint.
     """
-    lines = [line.rstrip("\n") for line in StringIO(_text(storage, path) or "", newline=None)]
+    lines = [line.rstrip("\n") for line in StringIO(_note(storage, path) or "", newline=None)]
     if not lines:
         return
     if lines[0] != _VERSION:
@@ -162,11 +162,23 @@ def _entries(storage: Storage, path: str, n_fields: int) -> Iterator[list[str]]:
     expected = _number(lines[1], 32) if len(lines) > 1 else 0
     entries = [re.split(r"\s+", line.rstrip(), flags=re.ASCII) for line in lines[2:]]
     for number, entry in enumerate(entries, 3):
-        if len(entry) != n_fields or "\ufffd" in entry[0]:  # in place of what is not UTF-8
+        if len(entry) != n_fields:
             raise ValueError(f"line {number} is not an entry: {' '.join(entry)[:60]!r}")
     if len(entries) != expected:
         raise ValueError(f"it has {len(entries)} entries and names {expected}")
     yield from entries
+
+
+def _note(storage: Storage, path: str) -> str | None:
+    """Return the text of a checkpoint or of ``partition.metadata``, None if it is missing.
+
+    Raises:
+        ValueError: it is not UTF-8.
+    """
+    text = _text(storage, path)
+    if text is not None and "\ufffd" in text:  # in place of other bytes
+        raise ValueError("it is not UTF-8")
+    return text
 
 
 def _number(text: str, bits: int) -> int:
