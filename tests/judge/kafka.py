@@ -39,10 +39,6 @@ from kafkalog.storage.names import parse_folder
 from kafkalog.verify import partition_rows, verify
 from rmqstore.errors import RmqStoreError
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
-from kafka_broker import broker_jars
-
 VERSION: Final = "4.1.1"
 CORPUS: Final = kafka_logs.FOLDER.with_name("judge-kafka.json.xz")
 LEVELS: Final = get_args(IsolationLevel)
@@ -56,7 +52,7 @@ DIFFERENCES: Final = {
     " broker opens them, too, and may fail at what is damaged in them.",
     "topic ids": "Which ids the cluster knows is not compared. A broker puts other folders aside.",
 }
-_JARS: Final = Path(__file__).parents[2] / ".kafka"
+_PROJECT: Final = Path(__file__).parents[2]
 _SECONDS: Final = 60  # for an answer, of Kafka's or ours
 _TIMES: Final = 6  # looked up in each partition
 # How often a kind of file is drawn; another kind is drawn once.
@@ -266,7 +262,10 @@ class Original:
 
     def __init__(self, folder: Path) -> None:
         """Compile the class that answers into a folder, and start the JVM."""
-        classes = os.pathsep.join(map(str, [folder, *broker_jars(_JARS, VERSION)]))
+        sys.path.append(str(_PROJECT / "benchmarks"))
+        from kafka_broker import broker_jars  # which imports pyspark
+
+        classes = os.pathsep.join(map(str, [folder, *broker_jars(_PROJECT / ".kafka", VERSION)]))
         source = Path(__file__).with_name("KafkaOriginal.java")
         subprocess.run(["javac", "-cp", classes, "-d", folder, source], check=True)
         name = "org.apache.kafka.clients.consumer.internals.KafkaOriginal"

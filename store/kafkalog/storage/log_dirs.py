@@ -126,7 +126,7 @@ def _epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
 
 
 def _topic_id(storage: Storage, path: str) -> str | None:
-    text = _note(storage, path)
+    text = _text(storage, path)
     if text is None:
         return None
     match = re.match(r"\S*[ \t]+[+]?[0-9]+\s*\n\S*[ \t]+([\w-]{22})\s*(\n|$)", text, re.ASCII)
@@ -141,7 +141,7 @@ def read_properties(storage: Storage, path: str) -> dict[str, str]:
     Source: MetaProperties.java.
     """
     entries = {}
-    for line in (_text(storage, path) or "").splitlines():
+    for line in (_text(storage, path, "latin-1") or "").splitlines():
         name, equals, value = line.partition("=")
         if equals and not name.lstrip().startswith(("#", "!")):
             entries[name.strip()] = value.strip()
@@ -154,7 +154,7 @@ def _entries(storage: Storage, path: str, n_fields: int) -> Iterator[list[str]]:
     Raises:
         ValueError: the file does not have the form of a checkpoint.
     """
-    lines = [line.rstrip("\n") for line in StringIO(_note(storage, path) or "", newline=None)]
+    lines = [line.rstrip("\n") for line in StringIO(_text(storage, path) or "", newline=None)]
     if not lines:
         return
     if lines[0] != _VERSION:
@@ -167,18 +167,6 @@ def _entries(storage: Storage, path: str, n_fields: int) -> Iterator[list[str]]:
     if len(entries) != expected:
         raise ValueError(f"it has {len(entries)} entries and names {expected}")
     yield from entries
-
-
-def _note(storage: Storage, path: str) -> str | None:
-    """Return the text of a checkpoint or of ``partition.metadata``, None if it is missing.
-
-    Raises:
-        ValueError: it is not UTF-8.
-    """
-    text = _text(storage, path)
-    if text is not None and "\ufffd" in text:  # in place of other bytes
-        raise ValueError("it is not UTF-8")
-    return text
 
 
 def _number(text: str, bits: int) -> int:
@@ -195,9 +183,14 @@ def _number(text: str, bits: int) -> int:
     return number
 
 
-def _text(storage: Storage, path: str) -> str | None:
+def _text(storage: Storage, path: str, encoding: str = "utf-8") -> str | None:
+    """Return the text of a file; None if it is missing or too large.
+
+    Raises:
+        ValueError: it has another encoding.
+    """
     try:
-        return read_small(storage, path, _MAX_BYTES).decode("utf-8", "replace")
+        return read_small(storage, path, _MAX_BYTES).decode(encoding)
     except FileNotFoundError:
         return None
     except StoreFormatError as err:
