@@ -282,7 +282,7 @@ class Original:
         Returns:
             ``starts`` and ``refusal``; by partition start, end, stable and times, and by isolation
             level the records, with errors of a consumer; and ``files``: the logs that lost bytes
-            other than zeros, and were not replaced, with their lengths before and after.
+            other than zeros, and were not replaced or split, with their lengths before and after.
         """
         written = {
             path: len((root / path).read_bytes().rstrip(b"\0"))
@@ -301,8 +301,12 @@ class Original:
         answer = json.loads(line or '{"starts": false, "refusal": "it hangs", "partitions": {}}')
         after = _sizes(root)
         left = {path: after[path][0] if path in after else None for path in written}
+        made = {path for path in after if path.endswith(".log") and path not in written}
+        split = {path.partition("/")[0] for path in made if after[path][0]}
         answer["files"] = {
-            path: [size, left[path]] for path, size in written.items() if (left[path] or 0) < size
+            path: [size, left[path]]
+            for path, size in written.items()
+            if (left[path] or 0) < size and path.partition("/")[0] not in split
         }
         return answer
 
@@ -380,6 +384,7 @@ def claims(root: Path, asked: Asked) -> Values:
 
 def _of_partition(partition: Partition, times: list[int]) -> Values:
     found: Values = {"stat": _value(lambda: partition_rows([partition]).to_pylist()[0])}
+    found |= {"is_clean": partition.is_clean, "parts": {}}
     found["times"] = {str(at): _value(lambda at=at: partition.offset_for_time(at)) for at in times}
     for level in LEVELS:
         found[level] = {}
@@ -389,6 +394,13 @@ def _of_partition(partition: Partition, times: list[int]) -> Values:
                 scan = partition.scan(isolation_level=level, mode=mode)
                 error = _value(lambda scan=scan, words=words, rows=rows: _read(scan, rows, words))
             found[level][mode] = {"rows": rows, "words": words, "error": error}
+        whole = found[level]["DROPMALFORMED"]["rows"]
+        end = whole[len(whole) // 2][0] if whole else 0
+        rows = []
+        with _Warnings() as words:
+            scan = partition.scan(None, end, isolation_level=level, mode="DROPMALFORMED")
+            error = _value(lambda scan=scan, words=words, rows=rows: _read(scan, rows, words))
+        found["parts"][level] = {"rows": rows, "error": error}
     return found
 
 
@@ -492,9 +504,49 @@ def bounds_are_those_of_kafka(claims: Values, answer: Values) -> Iterator[str]:
 
 
 @_rule
+def a_killed_log_ends_where_a_recovery_ends_it(claims: Values, answer: Values) -> Iterator[str]:
+    for name, ours, kafkas in _both(claims, answer):
+        end = ours["stat"].get("end_offset")
+        texts = [text for part, place, text in claims["findings"] if f"/{name}/" in place]
+        is_odd = re.search(
+            r"may empty|not in order|20 digits|an entry sends|zeros foll", str(texts)
+        )
+        if not ours["is_clean"] and end not in {kafkas["end"], None} and not is_odd:
+            yield f"{name}: {end}, Kafka has {kafkas['end']}"
+
+
+@_rule
+def what_is_committed_is_as_in_kafka(claims: Values, answer: Values) -> Iterator[str]:
+    alike = {
+        name
+        for name, level, _, read, served in _reads(claims, answer)
+        if level == LEVELS[0] and read["rows"] == served
+    }
+    for name, level, title, read, served in _reads(claims, answer):
+        parts = {part for part, place, _ in claims["findings"] if f"/{name}" in place}
+        is_odd = parts & {"snapshot", "txnindex", "index"} or read["error"] or read["words"]
+        if name in alike and level == LEVELS[1] and read["rows"] != served and not is_odd:
+            yield f"{title}: {_apart(read['rows'], served)}"
+
+
+@_rule
+def a_part_of_a_log_is_that_of_the_whole(claims: Values, _: Values) -> Iterator[str]:
+    for name, ours in claims["partitions"].items():
+        for level in LEVELS:
+            whole, part = ours[level]["DROPMALFORMED"]["rows"], ours["parts"][level]
+            if [*part["rows"]] != whole[: len(whole) // 2] and not part["error"]:
+                yield f"{name} {level}: {_apart(part['rows'], whole[: len(whole) // 2])}"
+
+
+@_rule
 def what_kafka_cuts_or_deletes_is_said(claims: Values, answer: Values) -> Iterator[str]:
     for path, (size, left) in answer["files"].items():
-        if answer["starts"] and not _said(claims, path.partition("/")[0]):
+        name = path.partition("/")[0]
+        if not answer["starts"] or name not in answer["partitions"]:
+            continue
+        is_named = any(f"/{path}" in place for _, place, _ in claims["findings"])
+        is_emptied = claims["partitions"][name]["stat"].get("segments") == 0
+        if not _said(claims, name) or (left is None and not is_named and not is_emptied):
             yield f"{path}: of {size} bytes Kafka leaves {left}"
 
 
