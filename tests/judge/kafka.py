@@ -36,7 +36,7 @@ from kafkalog.partition import Partition
 from kafkalog.scan import IsolationLevel, Mode
 from kafkalog.storage.log_dirs import CHECKPOINTS, CLEAN_SHUTDOWN, METADATA
 from kafkalog.storage.names import parse_folder
-from kafkalog.verify import partition_rows, verify
+from kafkalog.verify import partition_row, verify
 from rmqstore.errors import RmqStoreError
 
 VERSION: Final = "4.1.1"
@@ -383,7 +383,7 @@ def claims(root: Path, asked: Asked) -> Values:
 
 
 def _of_partition(partition: Partition, times: list[int]) -> Values:
-    found: Values = {"stat": _value(lambda: partition_rows([partition]).to_pylist()[0])}
+    found: Values = {"stat": _value(lambda: partition_row(partition).to_pylist()[0])}
     found |= {"is_clean": partition.is_clean, "parts": {}}
     found["times"] = {str(at): _value(lambda at=at: partition.offset_for_time(at)) for at in times}
     for level in LEVELS:
