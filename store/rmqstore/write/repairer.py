@@ -303,7 +303,7 @@ class Repairer:
         It has to begin at ``start`` at the latest. A queue that is half built would mislead the
         broker: it puts the units of the records that its recovery reads after those that are there,
         whatever their queue offsets. But its recovery must not meet damage, where it would cut the
-        log. Queues can be built again; records cannot. A note tells this package, as in a rebuild.
+        log. Queues can be built again; records cannot. The folder of a rebuild says it to us.
         """
         of_first_file = checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)
         for candidate in (checkpoint, of_first_file):
