@@ -29,7 +29,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
 from rmqstore.spans import FOREVER
-from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
@@ -43,7 +43,7 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue_set import built_end, open_files
-from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
+from rmqstore.storage.recovery.log_end import LogEnd, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     for segment in log.segments:
         if segment.start <= max(units_end, 0):
             start = segment.start
-    log_end = find_log_end(log, Checkpoint.all_safe(), start)
+    log_end = find_end_from(log, start)
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues)
 
