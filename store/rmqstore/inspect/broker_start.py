@@ -78,7 +78,7 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
     for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
-        with closing(open_files(paths, *key)) as queue:
+        with closing(open_files(paths, *key, log=log)) as queue:
             units_end = max(units_end, built_end(queue))
     start = log.min_offset
     for segment in log.segments:

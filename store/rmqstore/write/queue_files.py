@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Set as AbstractSet
+from collections.abc import Callable, Iterator, Set as AbstractSet
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,10 +37,12 @@ _PLAIN, _BATCH = "consumequeue", "batchconsumequeue"  # the names of folders tha
 QueueInFiles: TypeAlias = ConsumeQueue | BatchConsumeQueue
 
 
-def _kinds(paths: StorePaths) -> Iterator[tuple[QueueFolders, str, type[QueueInFiles]]]:
-    """Yield for each kind of queues their folders, the name of these aside, and the class."""
+def _kinds(
+    paths: StorePaths, log: CommitLog
+) -> Iterator[tuple[QueueFolders, str, Callable[[Path], QueueInFiles]]]:
+    """Yield for each kind of queues their folders, the name of these aside, and what opens one."""
     yield paths.queue_folders, _PLAIN, ConsumeQueue
-    yield paths.batch_folders, _BATCH, BatchConsumeQueue
+    yield paths.batch_folders, _BATCH, partial(BatchConsumeQueue, log=log)
 
 
 def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
@@ -59,7 +62,7 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
         records.
     """
     findings = []
-    for folders, name, kind in _kinds(paths):
+    for folders, name, kind in _kinds(paths, log):
         aside = paths.own.replaced_queues / name
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
             if kind is ConsumeQueue and paths.batch_folders.has_topic(topic.name):
@@ -118,15 +121,22 @@ class QueueFiles:
     Args:
         disk: performs all changes.
         paths: the files of the store.
+        log: its log.
         config: sizes of new files.
         batch_topics: the topics whose queues are BatchConsumeQueues; records may add to them.
     """
 
     def __init__(
-        self, disk: Disk, paths: StorePaths, config: StoreConfig, batch_topics: set[str]
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        log: CommitLog,
+        config: StoreConfig,
+        batch_topics: set[str],
     ) -> None:
         self._disk = disk
         self._paths = paths
+        self._log = log
         self._config = config
         self._unchecked_after: int | None = None
         self._plain = {*paths.queue_folders.topics()}
@@ -134,19 +144,20 @@ class QueueFiles:
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""
-        for folders, _, _ in _kinds(self._paths):
+        for folders, _, _ in _kinds(self._paths, self._log):
             for topic in folders.topics():
                 yield len(folders.queue_ids(topic))
 
     def _all(self) -> Iterator[tuple[QueueKey, QueueInFiles]]:
-        for folders, _, kind in _kinds(self._paths):
+        for folders, _, kind in _kinds(self._paths, self._log):
             for key in folders.queues():
                 yield key, kind(folders.queue(*key))
 
     def files(self, topic: str, queue_id: int) -> QueueInFiles:
         """Return the files of a queue."""
         if topic in self.batch_topics:
-            return BatchConsumeQueue(self._paths.batch_folders.queue(topic, queue_id))
+            folder = self._paths.batch_folders.queue(topic, queue_id)
+            return BatchConsumeQueue(folder, log=self._log)
         return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
 
     def turn_into_batches(self, topics: AbstractSet[str]) -> bool:
@@ -182,7 +193,7 @@ class QueueFiles:
         self._unchecked_after = None
         aside = self._paths.own.replaced_queues
         self._disk.make_folder(aside)
-        for folders, name, _ in _kinds(self._paths):
+        for folders, name, _ in _kinds(self._paths, self._log):
             if is_folder(LOCAL, folders.root):
                 self._disk.rename(folders.root, aside / name)
                 self._disk.flush_folder(aside)

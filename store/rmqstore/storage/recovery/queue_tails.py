@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
@@ -45,12 +45,16 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
+from rmqstore.format.topics import was_deleted
 from rmqstore.spans import FOREVER, LostSpan, QueueKey
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import Window, walk_back, walk_forward
+from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.unit_checks import completed_end
 
@@ -61,6 +65,8 @@ _BY_LOG: Final = "`scan=commitlog`"
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
+_LOCAL_BYTES = 1 << 18  # of the newest records whose queues are looked at
+_FETCHED_BYTES = 1 << 14  # of those in another storage
 
 
 class OpenedQueue(NamedTuple):
@@ -325,6 +331,62 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FO
                         _warn_of_cut(log, window.stopped, window.end, window.records.reason)
                     return is_built
     return True
+
+
+def name_lost_queue(
+    paths: StorePaths, known_topics: Collection[str], in_rocksdb: RocksDbQueues | None = None
+) -> bool:
+    """Return whether one of the newest records is of a queue that was lost with its folder.
+
+    A broker makes the folder with the first record, and deletes it with the topic. Older records
+    are not looked at, because every read by queue of a store that was closed begins with this.
+
+    Args:
+        paths: paths of the store.
+        known_topics: those of ``topics.json``; without any no topic counts as deleted.
+        in_rocksdb: its queues in RocksDB, None if it has none there.
+    """
+    folders = (paths.queue_folders, paths.batch_folders)
+
+    def is_lost(topic: str, queue_id: int) -> bool:
+        if in_rocksdb is not None and (topic, queue_id) in in_rocksdb.bounds:
+            return False
+        if not can_have_queue(topic, queue_id) or was_deleted(topic, known_topics):
+            return False
+        return not any(kind.has_queue(topic, queue_id) for kind in folders)
+
+    seen: set[QueueKey] = set()
+    # None of its files stays open.
+    with closing(
+        CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
+    ) as log:
+        for window in _newest_windows(log):
+            for _, headers, whole in window.headers():
+                valid = window.without_torn(window.data, headers, whole)
+                valid &= check_headers(headers, window.segment.start)
+                records = headers.take(valid & have_units(headers.column("sys_flag")))
+                in_lmqs = lmq_headers(window.data, records.take(~is_inner_batch(records)), ())
+                for named in (records, in_lmqs):
+                    found = group_by_queue(topics(window.data, named), named.column("queue_id"))
+                    keys = {key for key, _ in found} - seen
+                    if any(is_lost(*key) for key in keys):
+                        return True
+                    seen |= keys
+    return False
+
+
+def _newest_windows(log: CommitLog) -> Iterator[Window]:
+    """Yield the newest records of a log, file by file, the newest file first."""
+    left = _LOCAL_BYTES if log.storage is LOCAL else _FETCHED_BYTES
+    for segment in reversed(log.segments):
+        end = segment.start + log.file_of(segment).written_end(segment.size)
+        low = max(segment.start, end - left)
+        first = next_record(log, segment, low, end) if low > segment.start else low
+        if first < end:
+            yield window_at(log, segment, first, end)
+        left -= end - low
+        if left <= 0:
+            return
 
 
 def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool:
