@@ -11,7 +11,7 @@ CommitLog.java#recoverNormally, #recoverAbnormally; ConsumeQueue.java#recover,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from operator import attrgetter
@@ -30,7 +30,7 @@ from rmqstore.errors import (
 from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
 from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.broker_run import read_checkpoint
-from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import (
@@ -201,18 +201,24 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
     Source: ConsumeQueueStore.java#queueTypeShouldBe, from RocketMQ 5.0 on.
     """
     in_batches = {topic for topic, _ in paths.batch_folders.queues()}
-    config = BrokerConfig(paths)
+    config, table = BrokerConfig(paths), paths.config / TOPICS
+    known: Collection[str] = ()
+    configured: set[str] = set()
     try:
-        has_topics = bool(config.topic_entries())
+        known = config.topic_entries()
         configured = {*config.batch_topics()}
-    except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError):
+    except (CorruptDatabaseError, UnsupportedFeatureError):
         return  # which is reported by itself
-    if not has_topics:
+    except CorruptConfigError as err:
+        if err.path != str(table):
+            return
+        # a broker goes on without topics
+    if not known and not paths.storage.exists(table):  # a copy may lack it
         if in_batches:
             logger.warning(
-                "%s has no topics, so a broker that starts with it takes the queues of %s for "
+                "%s is missing, so a broker that starts with it takes the queues of %s for "
                 "ordinary ones, and does not start",
-                paths.config / "topics.json", ", ".join(sorted(in_batches)),
+                table, ", ".join(sorted(in_batches)),
             )  # fmt: skip
         return
     ordinary = {topic for topic, _ in paths.queue_folders.queues()}
