@@ -81,7 +81,12 @@ from rmqstore.storage.queue.queue import Queue, chunks
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import count_after, damage_met, n_written
+from rmqstore.storage.recovery.log_end import (
+    count_after,
+    damage_met,
+    is_damaged_at,
+    n_written,
+)
 from rmqstore.storage.recovery.unit_checks import confirm
 from rmqstore.store.message_store import MessageStore
 
@@ -219,15 +224,15 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
 def _after_end(store: MessageStore, broker: BrokerStart | None) -> Iterator[Finding]:
     """Yield findings of records that a starting broker drops, after one that its recovery refuses.
 
-    A store that was closed is looked at if its queues lead beyond where a broker ends the log.
+    After the end of a log that was closed there may be records that a recovery has cut off.
     """
     end = store.log_end
     n_records, n_bytes = store.parts.ends.after_end
     if end is None:
-        if broker is None or not broker.log_end.reason:
+        if broker is None:
             return
         end = broker.log_end
-        if broker.built_from <= end.physical_offset + 1:
+        if not is_damaged_at(store.parts.log, end, broker.built_from - 1):
             return
         n_records, n_bytes = count_after(store.parts.log, end)
     if n_records and not end.is_stale_after:  # entries that were cut off are no messages

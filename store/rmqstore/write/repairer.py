@@ -16,11 +16,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, StoreLockedError
-from rmqstore.format.columns.walk import Walk
-from rmqstore.format.framing import StopKind
 from rmqstore.format.topics import was_deleted
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
@@ -38,8 +34,8 @@ from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_our_blank,
-    damage_at,
     find_log_end,
+    is_damaged_at,
     is_whole_between,
     scan_start,
 )
@@ -270,11 +266,8 @@ class Repairer:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # the log ends with an empty file, after which there is nothing
             return
-        if was_closed:
-            position = end.physical_offset - segment.start
-            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
-            if damage_at(self._log, segment, stop, self.queues.end()) is None:
-                return
+        if was_closed and not is_damaged_at(self._log, end, self.queues.end()):
+            return
         follows = self._find_record(segment, end.physical_offset + 1)
         if follows is None and self._log.segments[-1].start > segment.start:
             later = next(other for other in self._log.segments if other.start > segment.start)

@@ -47,6 +47,7 @@ from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_blank_of,
     count_after,
+    find_end_from,
     find_log_end,
     written_end,
 )
@@ -199,7 +200,7 @@ class StoreEnds:
             "has gone on, and what follows is read",
             end.path, end.physical_offset, end.reason,
         )  # fmt: skip
-        later = find_log_end(self._log, read_checkpoint(self._paths), queues_end)
+        later = find_end_from(self._log, queues_end)
         return later._replace(scanned_from=end.scanned_from)
 
     def of_records(self) -> int | None:
