@@ -66,8 +66,17 @@ def test_a_dry_run_says_what_the_rebuild_then_changes(
 
 def test_a_rebuild_from_an_empty_log_says_what_it_removes(copied: Golden) -> None:
     root = copied("basic")
-    for file in (root / "commitlog").iterdir():
+    first, *others = sorted((root / "commitlog").iterdir())
+    for file in others:
         file.unlink()
+    first.rename(root / "aside")
+    before = files_of(root)
+    for again in ([], ["--dry-run"]):
+        refused = run("rebuild", root, *again)
+        assert refused.exit_code == 2
+        assert "there is no file of the log" in refused.stderr
+    assert files_of(root) == before
+    first.write_bytes(bytes((root / "aside").stat().st_size))
     n_queues = len([*(root / "consumequeue").glob("*/*")])
     n_index_files = len([*(root / "index").iterdir()])
     said = run("rebuild", root, "--dry-run")
