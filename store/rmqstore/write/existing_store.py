@@ -164,7 +164,7 @@ def require_writable(paths: StorePaths) -> None:
 
 
 def require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
-    """Refuse a store that has queues, and no log that shows where and in which files it goes on.
+    """Refuse a store that has queues, and no log that shows where it ends, in files of which size.
 
     A broker deletes the queues of such a store when it starts.
 
@@ -188,7 +188,7 @@ def require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
         f"{log.folders}: there is {lacking} of the log, to which the queues in {paths.root} lead, "
         "and a broker that starts deletes them. Put the files of the log back, or name the folders "
         "that hold them (`commitlogs=`, `conf=`); the length of an empty file is "
-        "mappedFileSizeCommitLog. To begin anew without these messages, move the folders of "
+        "mappedFileSizeCommitLog. To begin again without these messages, move the folders of "
         "queues and of the index away first"
     )
 
