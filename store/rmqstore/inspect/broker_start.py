@@ -43,7 +43,7 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue_set import built_end, open_files
-from rmqstore.storage.recovery.log_end import LogEnd, find_end_from
+from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     end = ends.log_end
     if end is not None:
         keys_until = read_checkpoint(paths).index_msg_timestamp
-        return BrokerStart(end, end.scanned_from, keys_until)
+        return BrokerStart(end_of_broker(log, end), end.scanned_from, keys_until)
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
     for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
@@ -82,9 +82,9 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
             units_end = max(units_end, built_end(queue))
     start = log.min_offset
     for segment in log.segments:
-        if segment.start <= max(units_end, 0):
+        if segment.size and segment.start <= max(units_end, 0):
             start = segment.start
-    log_end = find_end_from(log, start)
+    log_end = end_of_broker(log, find_end_from(log, start))
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues)
 

@@ -33,6 +33,7 @@ from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
+    before_blank_of,
     before_our_blank,
     find_log_end,
     is_damaged_at,
@@ -482,8 +483,8 @@ def plan_rebuild(
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(paths, log) if change.path not in gone]
         min_offset = log.min_offset
+        end = before_blank_of(log, cut.end)
     queue_files = files_of_queues(paths)
-    end = cut.end
     return RebuildPlan(
         paths.root,
         min_offset,
