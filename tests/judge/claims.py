@@ -65,8 +65,7 @@ _OF_STREAMS = {"commitlogs": "storePathCommitLog"}  # other names of arguments
 _LOGGERS = [logging.getLogger(name) for name in ("rmqstore", "pyspark_rmqstore")]
 _LMQ = "%LMQ%"
 _STRICTNESS = (("strict", True), ("lenient", False))  # whether data loss is an error
-# A store at rest is not waited for as one that a broker may be recovering.
-retry._QUIET_SECONDS = retry._PAUSE_SECONDS = 0.01
+_AT_REST = 0.01  # seconds: it is not waited for as a store that a broker may be recovering
 
 
 def claims(
@@ -88,6 +87,21 @@ def claims(
     """
     folder = copies or root.with_name(f"{root.name}-copies")
     folder.mkdir()
+    pauses = retry._QUIET_SECONDS, retry._PAUSE_SECONDS
+    retry._QUIET_SECONDS = retry._PAUSE_SECONDS = _AT_REST
+    try:
+        return _claimed(root, options, whole, keys, folder)
+    finally:
+        retry._QUIET_SECONDS, retry._PAUSE_SECONDS = pauses
+
+
+def _claimed(
+    root: Path,
+    options: Mapping[str, Any],
+    whole: Path,
+    keys: Iterable[tuple[str, str]],
+    folder: Path,
+) -> Claims:
     asking = _Asking(root, options, folder)
     before, memory = state(root), _Memory()
     claimed = asking.reads(keys) | {"follow": asking.follow(whole), "memory": memory.megabytes()}
