@@ -160,7 +160,8 @@ def it_starts_as_foretold(claims: Claims, answer: Answer, _: After) -> Iterator[
         yield f"it starts although {stops[0]['place']}: {stops[0]['text']}"
     is_open = any(one["kind"] == "database" for one in found) or "error" in claims["verify"]
     is_open |= any("does not start" in text for text in claims["verify"]["warnings"])
-    if not (stops or is_open or answer["starts"]):
+    is_late = answer.get("refusal") == "hangs"  # perhaps only slow, on a machine with much to do
+    if not (stops or is_open or answer["starts"] or is_late):
         yield f"nothing says that it does not start: {answer['refusal']}"
 
 
