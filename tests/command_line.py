@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import click
@@ -10,10 +11,17 @@ from click.testing import CliRunner, Result
 
 from rmqstore.cli import main
 
+_ADVICE = re.compile(r"^  \S.*?[:.] (rmqstore (\w+) .*)$", re.MULTILINE)
+
 
 def run(*words: object, stdin: str | None = None) -> Result:
     """Return what a verb prints and how it ends, given the words that a user types."""
     return CliRunner().invoke(main, [*map(str, words)], input=stdin)
+
+
+def advised_commands(*store: object) -> dict[str, str]:
+    """Return the commands that verify prints of a store, with their verbs."""
+    return dict(_ADVICE.findall(run("verify", *store).stderr))
 
 
 def success(*words: object, stdin: str | None = None) -> Result:

@@ -209,7 +209,7 @@ def write_checkpoint(folder: Path, name: str, offset: int) -> None:
 
 def make_log_dir(folder: Path, *, is_clean: bool = True) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
+    (folder / "meta.properties").write_text("version=0\ncluster.id=c\nbroker.id=7\n")
     if is_clean:
         (folder / ".kafka_cleanshutdown").touch()
     return folder

@@ -16,6 +16,8 @@ from kafkalog.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, 
 from kafkalog.storage.identity import LogIdentity, is_another, note_before
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
+    EPOCHS,
+    METADATA,
     LeaderEpoch,
     PartitionFolder,
     read_leader_epochs,
@@ -231,13 +233,13 @@ class Partition:
     def topic_id(self) -> str | None:
         """The topic's id in base64url, 22 characters; None if the folder does not name it."""
         self._lifetime.require()
-        return read_topic_id(self._storage, f"{self.path}/partition.metadata")
+        return read_topic_id(self._storage, f"{self.path}/{METADATA}")
 
     @property
     def leader_epochs(self) -> list[LeaderEpoch]:
         """The leader epochs and their first offsets, rising."""
         self._lifetime.require()
-        return read_leader_epochs(self._storage, f"{self.path}/leader-epoch-checkpoint")
+        return read_leader_epochs(self._storage, f"{self.path}/{EPOCHS}")
 
     @property
     def start_offset(self) -> int:

@@ -137,7 +137,7 @@ def _begin(
     """Return the state in which a walk continues, and the sizes of its segments.
 
     A broker writes a snapshot whenever it begins a segment. A walk that takes it up compares the
-    segments before it no longer.
+    segments before it no longer. A recovery deletes those after the first segment that it walks.
     """
     continued: tuple[OpenTransactions, dict[int, int]] | None = None
     walked_to = 0
@@ -148,7 +148,8 @@ def _begin(
             walked_to = known.end.offset
             if known.end.base_offset == log.segments[-1].base_offset:
                 return continued
-    snapshot = newest_snapshot(log.storage, log.folder, log.end_offset)
+    last = min(log.largest_timestamps, default=log.end_offset)
+    snapshot = newest_snapshot(log.storage, log.folder, last)
     if continued is not None and (snapshot is None or snapshot.offset < walked_to):
         return continued
     if snapshot is None or snapshot.offset <= log.segments[0].base_offset:

@@ -16,9 +16,17 @@ from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition, lost_end, lost_start
-from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
+from kafkalog.storage.indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    read_transaction_index,
+    stored_offset_index,
+    stored_time_index,
+)
+from kafkalog.storage.log_dirs import CHECKPOINTS, EPOCHS, METADATA, damage_of
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
+from kafkalog.storage.recovery import NO_LIMIT
 from kafkalog.storage.segments import INDEX, TIME_INDEX, TRANSACTION_INDEX, Segment
 from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
 from kafkalog.storage.witnesses import Gap, Gaps, list_beside
@@ -45,6 +53,7 @@ _INDEX: Final = "index"
 _TIME_INDEX: Final = "timeindex"
 _TRANSACTION_INDEX: Final = "txnindex"
 _SNAPSHOT: Final = "snapshot"
+_CHECKPOINT: Final = "checkpoint"
 _DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns
 _BATCHES: Final = 256  # decoded together
 
@@ -83,12 +92,16 @@ def partition_row(partition: Partition) -> pa.RecordBatch:
 
 
 class SegmentFacts:
-    """What the batches of a log say about the indexes of one segment after the other."""
+    """What the batches of a log say about the indexes of one segment after the other.
+
+    Attributes:
+        open_since: first offset of the open transaction, by producer.
+    """
 
     def __init__(self, log: PartitionLog) -> None:
         """Begin before the first segment."""
         self._log = log
-        self._open: dict[int, int] = {}  # first offset of the open transaction, by producer
+        self.open_since: dict[int, int] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -116,7 +129,7 @@ class SegmentFacts:
             producer, offset = int(header.producer_id[0]), int(header.base_offset[0])
             if not header.is_control[0]:
                 if header.record_count[0]:
-                    self._open.setdefault(producer, offset)
+                    self.open_since.setdefault(producer, offset)
                 continue
             try:
                 found = markers(window.data, header)
@@ -124,21 +137,28 @@ class SegmentFacts:
                 self._is_valid = False
                 continue
             for marker in found:
-                first = self._open.pop(producer, None)
+                first = self.open_since.pop(producer, None)
                 if not marker.is_commit:
                     self._aborted[producer, offset] = first
 
     def compare(self, segment: Segment) -> Iterator[Finding]:
         """Yield what the indexes of a segment say otherwise; then the next segment begins.
 
-        Where a recovery builds indexes again, they are not compared. Where the segment is damaged,
-        only entries of the offset index are.
+        Where a recovery builds indexes again, they are not compared, nor without the offset index:
+        a broker then builds all of them again, unless a cleaning of the segment was interrupted.
+        Where the segment is damaged, only entries of the offset index are.
         """
-        if not self._log.is_recovered(self._log.number_at(segment.base_offset)):
-            index = read_offset_index(self._log.storage, segment)
-            entries = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
-            for offset, position in entries:
-                if self._begins.get(position, offset + 1) > offset:
+        is_kept = not self._log.is_recovered(self._log.number_at(segment.base_offset))
+        if is_kept and (segment.suffix or self._log.storage.exists(segment.path_of(INDEX))):
+            offsets, positions = stored_offset_index(self._log.storage, segment)
+            yield from self._zeros(
+                segment.path_of(INDEX), len(offsets) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES
+            )
+            end = self._last_offsets[-1] + 1 if self._is_valid and self._last_offsets else NO_LIMIT
+            limits = [*(self._begins.get(at, NO_LIMIT) for at in positions[1:].tolist()), end]
+            entries = zip(offsets.tolist(), positions.tolist(), limits, strict=bool(len(offsets)))
+            for offset, position, limit in entries:
+                if not self._begins.get(position, limit) <= offset < limit:
                     text = f"an entry sends offset {offset} to {position}, where no batch of it"
                     yield Finding(_INDEX, segment.path_of(INDEX), f"{text} begins")
             if self._is_valid:
@@ -146,10 +166,24 @@ class SegmentFacts:
                 yield from self._transaction_index(segment)
         self._begin()
 
+    def _zeros(self, path: str, n_bytes: int, entry_bytes: int) -> Iterator[Finding]:
+        """Yield the zeros after the entries of an index, which a broker cuts off as it closes it.
+
+        Args:
+            path: of the index.
+            n_bytes: of its entries.
+            entry_bytes: of one of them.
+        """
+        status = self._log.storage.status(path)
+        if status is not None and status.size - n_bytes >= entry_bytes:
+            text = "zeros follow its entries, which a broker that starts takes for entries"
+            yield Finding(_INDEX, f"{path}, {n_bytes}", text)
+
     def _time_index(self, segment: Segment) -> Iterator[Finding]:
         """Yield the entries of a time index whose batch has another time, and a wrong last one."""
         path = segment.path_of(TIME_INDEX)
         timestamps, offsets = stored_time_index(self._log.storage, segment)
+        yield from self._zeros(path, len(timestamps) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
         if (np.diff(timestamps) <= 0).any() or (np.diff(offsets) < 0).any():
             yield Finding(_TIME_INDEX, path, "its entries do not rise")
             return
@@ -163,9 +197,8 @@ class SegmentFacts:
                 text = f"an entry gives offset {offset} the time {timestamp}, which no batch has"
                 yield Finding(_TIME_INDEX, path, f"{text} there")
         latest = int(largest.max(initial=-1))
-        if len(timestamps) and timestamps[-1] < latest:
-            text = f"its last entry has the time {timestamps[-1]}, and a batch has {latest}"
-            yield Finding(_TIME_INDEX, path, text)
+        if timestamps.max(initial=-1) < latest:
+            yield Finding(_TIME_INDEX, path, f"no entry has the largest time of a batch, {latest}")
 
     def _transaction_index(self, segment: Segment) -> Iterator[Finding]:
         """Yield entries without a marker, and aborted transactions without an entry."""
@@ -225,15 +258,17 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
         FileNotFoundError: a segment was deleted.
         UnreadableFileError: a segment cannot be read.
     """
+    checked: set[str] = set()
     for partition in partitions:
         log = partition.log()
+        yield from _unreadable(partition, checked)
         if log.cut is not None and not log.cuts_only_zeros():
             text = f"a recovery cuts the log here: {log.cut.reason}"
             yield Finding(_LOG, f"{log.cut.path}, {log.cut.position}", text)
             for path in log.cut.dropped:
                 yield Finding(_LOG, path, "a recovery deletes the segment")
         if log.segments:
-            yield from _damage(log, Gaps(partition.cleaner_offset))
+            yield from _damage(log, Gaps(partition.cleaner_offset), is_clean=partition.is_clean)
         lost = lost_start(partition)
         if lost is not None:
             text = (
@@ -250,14 +285,39 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
                 f"{lost.found} out again"
             )
             yield Finding(_LOG, partition.path, text)
-        for path in list_beside(log.storage, partition.path).orphans.values():
+        beside = list_beside(log.storage, partition.path)
+        for path in beside.orphans.values():
             yield Finding(_INDEX, path, "its log file is gone; a broker that starts deletes it")
+        for path in beside.misnamed:
+            text = "its name has no offset of 20 digits; a broker may refuse to start with it"
+            yield Finding(_LOG, path, text)
         if partition.is_clean:
             yield from compare_snapshots(log)
 
 
-def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
-    """Yield the damage of a log's segments and indexes, and the gaps between segments."""
+def _unreadable(partition: Partition, checked: set[str]) -> Iterator[Finding]:
+    """Yield the notes of a partition, and of its log directory once, that a broker cannot read."""
+    storage = partition.log().storage
+    log_dir = partition.path.rpartition("/")[0]
+    paths = [f"{partition.path}/{name}" for name in (EPOCHS, METADATA)]
+    if log_dir not in checked:
+        paths += [f"{log_dir}/{name}" for name in CHECKPOINTS]
+        checked.add(log_dir)
+    for path in paths:
+        reason = damage_of(storage, path)
+        if reason is not None:
+            text = f"{reason}; a broker may refuse the whole log directory because of it"
+            yield Finding(_CHECKPOINT, path, text)
+    if partition.folder.is_of_kraft and not storage.exists(f"{partition.path}/{METADATA}"):
+        text = f"{METADATA} is missing: a broker that starts puts the folder aside as -stray"
+        yield Finding(_CHECKPOINT, partition.path, text)
+
+
+def _damage(log: PartitionLog, gaps: Gaps, *, is_clean: bool) -> Iterator[Finding]:
+    """Yield the damage of a log's segments and indexes, and the gaps between segments.
+
+    Without any producer snapshot, a broker that was stopped cleanly forgets open transactions.
+    """
     gone: list[Gap] = []
     facts = SegmentFacts(log)
     previous: Segment | None = None
@@ -279,6 +339,12 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
             gone.append(gap)
     if previous is not None:
         yield from facts.compare(previous)
+    if is_clean and facts.open_since and not snapshot_offsets(log.storage, log.folder):
+        text = (
+            "there is no producer snapshot: a broker that starts forgets the transaction that is"
+            f" open from {min(facts.open_since.values())} on, and gives its records as committed"
+        )
+        yield Finding(_SNAPSHOT, log.folder, text)
     if not gaps.is_compacted:  # as a later window may show
         yield from (Finding(_LOG, gap.path, str(gap)) for gap in gone)
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import goldens
+import rmqstore
 from crash.faults import Act, Cut, FaultyDisk, cut_copies, mortal_writer
 from goldens import Golden
+from reading import read
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.broker.broker_run import read_checkpoint
@@ -101,6 +103,34 @@ def test_a_broker_keeps_the_log_though_it_is_damaged_before_what_was_half_built(
     sampled = random.Random(0).sample(disk.building, SAMPLED)
     for root, where in cut_copies(damaged, tmp_path, verb, sampled):
         assert recovered_end(root).physical_offset >= expected, where
+
+
+@pytest.mark.parametrize("verb", [repair, rebuild])
+def test_a_closed_store_with_a_damaged_log_is_not_believed_half_built(
+    golden_store: Golden, tmp_path: Path, verb: Act
+) -> None:
+    damaged = copy(golden_store("live"), tmp_path / "damaged")
+    with (damaged / "commitlog/00000000000000098304").open("r+b") as file:
+        file.seek(30_000)
+        file.write(bytes(4096))
+    shutil.rmtree(damaged / "consumequeue/LivePlain")
+
+    def found(root: Path) -> list[dict[str, Any]]:
+        with rmqstore.open(root) as store:
+            return read(store, mode="DROPMALFORMED", fail_on_data_loss=False)
+
+    whole, disk = found(damaged), CountingDisk()
+    done = copy(damaged, tmp_path / "count")
+    verb(done, disk)
+    assert found(done) == whole
+    assert not (done / "abort").exists()
+    sampled = random.Random(0).sample(disk.building, SAMPLED)
+    for root, where in cut_copies(damaged, tmp_path, verb, [*disk.building[1:9], *sampled]):
+        assert (root / "abort").exists(), where
+        assert found(root) == whole, where
+        repair(root, FaultyDisk())
+        assert found(root) == whole, where
+        assert not (root / "abort").exists(), where
 
 
 @pytest.mark.parametrize("name", ["crash", "edges"])

@@ -35,6 +35,7 @@ def empty_file(path: str, folder: str = "") -> Callable[[Path], None]:
     """Return a change: there is an empty file, and perhaps a folder."""
 
     def change(root: Path) -> None:
+        (root / path).parent.mkdir(exist_ok=True)
         (root / path).touch()
         if folder:
             (root / folder).mkdir()
@@ -101,6 +102,9 @@ def kinds(root: Path, conf: str = "") -> list[str]:
         ),
         pytest.param(
             "batch-cq", configured(BatchA="BatchCQ"), "", ["type"], id="one of two batch topics",
+        ),
+        pytest.param(
+            "batch-cq", empty_file("config/topics.json"), "", ["type"], id="an empty table",
         ),
         pytest.param(
             "live", configured(LivePlain="BatchCQ"), "", ["type"], id="a topic of ordinary queues",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -14,9 +13,9 @@ import broken_stores
 import rmqstore
 import tiers
 from broken_stores import Case
-from command_line import run, success
+from command_line import advised_commands, run, success
 from goldens import Golden
-from rmqstore.errors import Finding
+from rmqstore.errors import Finding, StoreStateError
 from rmqstore.inspect.remedies import _REMEDIES, CheckedStore, by_kind
 
 # Behind kind `end` all advice is to cut the log, and with `fewer` none is to build queues.
@@ -25,20 +24,7 @@ FOUND = [
 ]
 
 STORES = ("live", "crash", "batch-cq", "cq-ext", "lmq")
-# Of batch queues that are built over a hole in the log, verify says that units are missing.
-IN_BATCHES = ("batch-cq", "commitlog")
-BROKEN = [
-    case
-    for name in STORES
-    for case in broken_stores.cases(name)
-    if (case.store, case.part) != IN_BATCHES
-]
-ADVICE = re.compile(r"^  .*?(rmqstore (\w+) .*)$", re.MULTILINE)
-
-
-def commands(*store: object) -> dict[str, str]:
-    """Return the commands that verify prints of a store, with their verbs."""
-    return dict(ADVICE.findall(run("verify", *store).stderr))
+BROKEN = [case for name in STORES for case in broken_stores.cases(name)]
 
 
 def follow(root: Path, *options: str) -> list[str]:
@@ -47,7 +33,7 @@ def follow(root: Path, *options: str) -> list[str]:
     None is refused, and after a rebuild no rebuild is advised.
     """
     said, whole = [], root.with_name("whole")
-    for command, verb in commands(root, *options).items():
+    for command, verb in advised_commands(root, *options).items():
         shutil.copytree(root, whole)
         done = run(*shlex.split(command)[1:], *(["--overwrite"] if verb == "export" else []))
         assert done.exit_code in (0, 1), (command, done.output)
@@ -55,7 +41,9 @@ def follow(root: Path, *options: str) -> list[str]:
         if verb == "rebuild":
             said.append(done.output)
             if "--dry-run" not in command:
-                again = [after for after in commands(root, *options) if " rebuild " in after]
+                again = [
+                    after for after in advised_commands(root, *options) if " rebuild " in after
+                ]
                 assert all(after.endswith("--dry-run") for after in again), (command, again)
         shutil.rmtree(root)
         whole.rename(root)
@@ -95,7 +83,7 @@ def test_a_file_that_is_none_of_the_stores_is_moved_away(
     said = run("verify", root)
     assert "foreign (high, 1):\n" in said.stderr
     assert str(foreign) in said.stdout
-    assert [*commands(root).values()] == ["verify"]
+    assert [*advised_commands(root).values()] == ["verify"]
     if place == "commitlog":
         assert str(foreign) in run("rebuild", root).stdout
     foreign.rename(root.with_name(name))
@@ -120,6 +108,10 @@ def test_nothing_is_built_in_sizes_that_the_log_contradicts(
     assert refused.exit_code == 2
     assert "name the broker's file (-c/--conf)" in refused.stderr
     assert not any((root / part).exists() for part in parts)
+    with pytest.raises(StoreStateError, match="conf"), rmqstore.open(root, mode="a") as writer:
+        writer.rebuild()
+    for part in parts:
+        shutil.rmtree(root / part, ignore_errors=True)
     if parts != ["index"]:
         assert "-c/--conf" in run("verify", root).stderr
     success("rebuild", root, "-c", conf)
@@ -175,6 +167,11 @@ def test_commands_name_the_parts_that_lie_elsewhere(copied: Golden, tmp_path: Pa
     with rmqstore.open(root, conf=conf) as store:
         checked = CheckedStore.of(store.paths, "/s")
     assert f"rmqstore rebuild /s -c {conf} --commitlog '{log}'\n" in advised(checked)
+    second = root / "commitlog-2"
+    second.mkdir()
+    with rmqstore.open(root, commitlogs=[log, second]) as store:
+        checked = CheckedStore.of(store.paths, "/s")
+    assert f"rebuild /s --commitlog '{log}' --commitlog {second}\n" in advised(checked)
 
 
 def test_nothing_is_built_from_a_log_before_it_is_cut() -> None:

@@ -13,6 +13,7 @@ import goldens
 import rmqstore
 import store_builder as build
 from goldens import Golden
+from mutations import overwrite
 from rmqstore.errors import Finding
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
@@ -36,12 +37,6 @@ SLOTS_AT, ITEMS_AT = 40, 40 + 4 * 100  # in the index files of the golden stores
 def numbers(data: bytes, start: int, count: int, step: int = 4) -> list[int]:
     """Return numbers of an index file, one at each step."""
     return [int.from_bytes(data[at : at + 4]) for at in range(start, start + count * step, step)]
-
-
-def change(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +84,7 @@ def test_missing_units_are_counted(root: Path) -> None:
 
 def test_a_wrong_unit_is_named(root: Path) -> None:
     path = root / "consumequeue/TopicA/2" / f"{0:020d}"
-    change(path, 3 * 20 + 8, b"\x00\x00\x01\x01")
+    overwrite(path, 3 * 20 + 8, b"\x00\x00\x01\x01")
     (found,) = findings(root)
     assert found.place == "TopicA-2"
     assert found.text == "1 unit differs from its record, the first at queue offset 3"
@@ -110,7 +105,7 @@ def test_a_right_unit_with_another_tags_code_is_named_as_such(
     if extension:
         shutil.rmtree(root / "consumequeue_ext" / extension)
     else:
-        change(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 19, b"\x11")
+        overwrite(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 19, b"\x11")
     (found,) = findings(root)
     assert kind_of(found) == "tags"
     assert f"the units of queue {expected}" in found.text
@@ -120,19 +115,19 @@ def test_units_of_no_record_are_counted(root: Path) -> None:
     path = max((root / "consumequeue/TopicA/2").iterdir())
     data = path.read_bytes()
     end = -(-len(data.rstrip(b"\0")) // 20) * 20
-    change(path, end, (0).to_bytes(8) + (200).to_bytes(4) + bytes(8))
+    overwrite(path, end, (0).to_bytes(8) + (200).to_bytes(4) + bytes(8))
     (found,) = findings(root)
     assert (found.place, found.text) == (
         "TopicA-2", "1 unit does not point to a record of the queue",
     )  # fmt: skip
     newest = max((root / "consumequeue/TopicA/2").iterdir())
-    change(newest, 0, bytes(3 * 20))  # as many units and more are missing
+    overwrite(newest, 0, bytes(3 * 20))  # as many units and more are missing
     assert any("1 unit does not point to a record" in one.text for one in findings(root))
 
 
 def test_damaged_records_are_named(root: Path) -> None:
     victim = next(row for row in goldens.lines("basic", "expected") if row["bodyBase64"])
-    change(root / "commitlog" / f"{0:020d}", victim["physicalOffset"] + 90, b"\xff\xfe")
+    overwrite(root / "commitlog" / f"{0:020d}", victim["physicalOffset"] + 90, b"\xff\xfe")
     found = findings(root)
     assert [one.part for one in found] == ["log"]
     assert str(victim["physicalOffset"]) in found[0].place
@@ -145,7 +140,7 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(root: Path) 
     place = offsets[100].as_py()
     segment = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= place)
     # the highest byte of the store time
-    change(segment, place - int(segment.name) + 56, b"\x40")
+    overwrite(segment, place - int(segment.name) + 56, b"\x40")
     # The index file says when the record was stored before.
     assert [found.part for found in findings(root)] == ["log", "index"]
     with rmqstore.open(root, mode="a") as writer:
@@ -155,7 +150,7 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(root: Path) 
 
 def test_keys_that_cannot_be_found_are_counted(root: Path) -> None:
     files = sorted((root / "index").iterdir())
-    change(files[2], ITEMS_AT + 20 * 7, b"\x12\x34\x56\x78")  # another hash
+    overwrite(files[2], ITEMS_AT + 20 * 7, b"\x12\x34\x56\x78")  # another hash
     texts = [one.text for one in findings(root)]
     assert any("1 keys are not in an index file" in text for text in texts)
     assert any("1 items do not belong to a key" in text for text in texts)
@@ -201,7 +196,7 @@ def test_a_cut_chain_is_counted(root: Path) -> None:
     while item:
         count, item = count + 1, previous[item]
     assert count > 1
-    change(newest, SLOTS_AT + 4 * slots.index(max(slots)), bytes(4))
+    overwrite(newest, SLOTS_AT + 4 * slots.index(max(slots)), bytes(4))
     (found,) = findings(root)
     assert (found.part, found.text) == ("index", f"{count} keys are not in the chain of their slot")
 
@@ -214,9 +209,9 @@ def test_an_item_that_was_put_twice_may_be_hidden_once(root: Path) -> None:
     last = data[ITEMS_AT + 20 * (count - 1) : ITEMS_AT + 20 * count]
     slot = int.from_bytes(last[:4]) % 100
     assert numbers(data, SLOTS_AT, 100)[slot] == count - 1
-    change(newest, ITEMS_AT + 20 * count, last)  # its chain goes on after the hidden one
-    change(newest, SLOTS_AT + 4 * slot, count.to_bytes(4))
-    change(newest, 36, (count + 1).to_bytes(4))
+    overwrite(newest, ITEMS_AT + 20 * count, last)  # its chain goes on after the hidden one
+    overwrite(newest, SLOTS_AT + 4 * slot, count.to_bytes(4))
+    overwrite(newest, 36, (count + 1).to_bytes(4))
     assert findings(root) == []
 
 
@@ -225,7 +220,7 @@ def test_a_chain_that_leads_in_a_circle_ends(root: Path) -> None:
     previous = numbers(newest.read_bytes(), ITEMS_AT + 16, 100, 20)
     linked = next(at for at in range(1, 100) if previous[at])
     # to itself: older ones of its slot are cut off
-    change(newest, ITEMS_AT + 20 * linked + 16, linked.to_bytes(4))
+    overwrite(newest, ITEMS_AT + 20 * linked + 16, linked.to_bytes(4))
     (found,) = findings(root)
     assert found.part == "index"
     assert "not in the chain of their slot" in found.text
@@ -235,7 +230,7 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(root: Path) ->
     second = sorted((root / "commitlog").iterdir())[1]
     end = 2 * int(second.name)
     second.unlink()
-    change(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 8, b"\x00\x00\x01\x01")
+    overwrite(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 8, b"\x00\x00\x01\x01")
     found = findings(root)
     assert f"no file holds the log from {int(second.name)} to {end}" in found[0].text
     assert any("1 unit differs from its record" in one.text for one in found)
@@ -244,9 +239,9 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(root: Path) ->
 
 def test_a_damaged_header_hides_nothing_that_other_files_lack(root: Path) -> None:
     files = sorted((root / "index").iterdir())
-    change(files[-1], SLOTS_AT, bytes(400))
+    overwrite(files[-1], SLOTS_AT, bytes(400))
     alone = [one for one in findings(root) if "chain of their slot" in one.text]
-    change(files[0], 16, (12345).to_bytes(8))
+    overwrite(files[0], 16, (12345).to_bytes(8))
     found = findings(root)
     assert [one for one in found if "chain of their slot" in one.text] == alone != []
     texts = [one.text for one in found if one.place == str(files[0])]
@@ -308,13 +303,23 @@ def forget_topic(root: Path, topic: str) -> None:
             file.write_text(json.dumps(table), encoding="utf-8")
 
 
-def test_records_after_the_end_of_a_log_are_a_finding(copied: Golden) -> None:
-    root = copied("crash2")
+@pytest.mark.parametrize(
+    ("name", "body", "end", "n_records"),
+    [
+        pytest.param("crash2", None, 235158, "54 records of 19337 bytes", id="left open"),
+        pytest.param("crash4", 192658, 192650, "176 records of 62236 bytes", id="closed, no queue"),
+    ],
+)
+def test_records_after_the_end_of_a_log_are_a_finding(
+    copied: Golden, name: str, body: int | None, end: int, n_records: str
+) -> None:
+    root = copied(name)
+    if body is not None:  # in the third file, which only a broker without queues reads
+        (root / "abort").unlink(missing_ok=True)
+        overwrite(root / "commitlog" / f"{131072:020d}", body - 131072, b"\xff")
     first = next(one for one in findings(root) if one.part == "end")
-    assert first.place.endswith(", 235158")
-    assert first.text == (
-        "54 records of 19337 bytes follow the end of the log; a broker that starts drops them"
-    )
+    assert first.place.endswith(f", {end}")
+    assert first.text == (f"{n_records} follow the end of the log; a broker that starts drops them")
 
 
 def test_what_a_running_broker_writes_meanwhile_is_no_damage(

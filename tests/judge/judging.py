@@ -107,7 +107,11 @@ def asked_of(origin: Origin) -> Asked:
     """Return keys of an origin, from its begin to its end, and its queues."""
     columns = ["topic", "queueId", "keys", "msgId"]
     with rmqstore.open(origin.root, **cases.located(origin.options, origin.root)) as store:
-        rows = store.scan(columns=columns, include_system_topics=True).read_all().to_pylist()
+        scan = store.scan(
+            columns=columns, include_system_topics=True, mode="DROPMALFORMED",
+            fail_on_data_loss=False,
+        )  # fmt: skip
+        rows = scan.read_all().to_pylist()
     keys = [(row["topic"], key) for row in rows for key in (row["keys"] or "").split()]
     keys += [(row["topic"], row["msgId"]) for row in rows]
     queues = sorted({(row["topic"], row["queueId"]) for row in rows})

@@ -61,8 +61,8 @@ def test_verify_names_place_and_reason(folder: Path) -> None:
     ("entries", "text"),
     [
         ([(30, 0), (50, 2)], None),
-        ([], None),
-        ([(30, 0)], "its last entry has the time 30, and a batch has 50"),
+        ([], "no entry has the largest time of a batch, 50"),
+        ([(30, 0)], "no entry has the largest time of a batch, 50"),
         ([(30, 0), (40, 1)], "an entry gives offset 1 the time 40, which no batch has there"),
         ([(30, 0), (50, 7)], "an entry gives offset 7 the time 50, which no batch has there"),
         ([(50, 0), (30, 1)], "its entries do not rise"),
@@ -74,6 +74,7 @@ def test_verify_compares_time_indexes(
 ) -> None:
     times = enumerate((30, 20, 50))
     build.write_segment(folder, 0, *(build.batch(at, [b"a"], time=time) for at, time in times))
+    build.write_index(folder, 0)
     path = build.write_time_index(folder, 0, *entries)
     found = [finding for finding in findings(folder) if finding.part == "timeindex"]
     assert {finding.place for finding in found} == ({str(path)} if text else set())
@@ -92,6 +93,8 @@ def test_verify_compares_transaction_indexes(folder: Path) -> None:
         folder, 0, build.sent(0, 1, b"a"), build.sent(1, 2, b"a"), build.marker(2, 1, build.ABORT),
         build.marker(3, 2, build.COMMIT), build.marker(4, 3, build.ABORT),
     )  # fmt: skip
+    build.write_index(folder, 0)
+    build.write_time_index(folder, 0, (build.TIME, 0))
     path = folder / f"{0:020}.txnindex"
     missing = "no entry has the transaction of producer 1 from 0 to 2, which was aborted"
     assert findings(folder) == [Finding("txnindex", str(path), missing)]

@@ -115,6 +115,7 @@ def test_what_changes_before_a_producer_snapshot_does_not_matter(
     for base in (0, 5, 10):
         build.write_segment(killed, base, plain(base))
     build.write_snapshot(killed, 10, {})
+    build.write_checkpoint(killed, "recovery-point-offset", 10)
     log_dirs = kafkalog.open(killed.parent)
     assert stable(log_dirs) == 15
     build.write_segment(killed, 0, build.batch(0, [b"compacted"], last_offset_delta=4))
@@ -130,6 +131,7 @@ def test_the_snapshot_of_a_new_segment_is_taken_up(killed: Path, walks: list[int
     build.write_segment(killed, 0, plain(0), sent(5))
     build.write_segment(killed, 10, plain(10))
     build.write_snapshot(killed, 10, {7: 5})
+    build.write_checkpoint(killed, "recovery-point-offset", 10)
     assert stable(log_dirs) == 5
     build.write_segment(killed, 0, build.batch(0, [b"compacted"], last_offset_delta=9))
     build.write_segment(killed, 10, plain(10), marker(15, 7, COMMIT))

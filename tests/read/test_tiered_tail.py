@@ -166,7 +166,10 @@ def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker
     assert reader.tail.replaced({KEYS[0]: 60, KEYS[1]: 6}, before_all) == {KEYS[0], KEYS[1]}
     assert reader.tail.replaced({KEYS[0]: local_start}, before_all) == set()
     assert reader.tail.first_after(KEYS[0], LastRecord(1 << 40, 1 << 60)) == 60
-    shutil.rmtree(broker.root / "consumequeue" / "A" / "0")
+    shutil.rmtree(broker.root / "consumequeue" / "A")
+    table = broker.root / "config" / "topics.json"  # which says that the topic was deleted
+    table.parent.mkdir(exist_ok=True)
+    table.write_text('{"topicConfigTable": {"B": {}}}')
     reader = Reader(broker, broker.root, tiered=broker.tier)
     assert reader.tail.spans()[KEYS[0]] == (0, 60)
     assert reader.tail.first_after(KEYS[0], before_all) == 60

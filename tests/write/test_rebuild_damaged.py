@@ -173,7 +173,7 @@ def test_of_a_topic_that_was_made_again_the_newest_one_is_built(tmp_path: Path, 
     root = store.write(tmp_path / "s")
     with rmqstore.open(root) as opened:
         in_files = opened.scan(subscribe="T", columns="body").read_all()["body"].to_pylist()
-    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "consumequeue/T")
     with rmqstore.open(root) as opened:
         in_log = opened.scan(subscribe="T", columns="body").read_all()["body"].to_pylist()
     assert in_files == in_log == new

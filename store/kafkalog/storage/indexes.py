@@ -29,6 +29,7 @@ _VERSION: Final = 0
 
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = _OFFSET_ENTRY.itemsize, _TIME_ENTRY.itemsize
 _FIRST_ENTRIES: Final = 8192  # read at first, of a segment of 32 MiB
 _GROWTH: Final = 8
 _MAX_BYTES: Final = 64 << 20  # far more than segment.index.bytes is ever set to

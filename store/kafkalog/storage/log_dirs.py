@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from time import sleep
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from kafkalog.storage.names import (
     DELETED,
@@ -34,6 +35,8 @@ _VERSION: Final = "0"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _REMOTE_INDEXES: Final = "remote-log-index-cache"  # a folder of brokers with tiered storage
 META_PROPERTIES: Final = "meta.properties"
+EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"  # in each partition folder
+_KRAFT: Final = "1"  # the version of META_PROPERTIES
 LOG_START, RECOVERY_POINT, HIGH_WATERMARK, CLEANER = CHECKPOINTS = (
     "log-start-offset-checkpoint",
     "recovery-point-offset-checkpoint",
@@ -42,6 +45,8 @@ LOG_START, RECOVERY_POINT, HIGH_WATERMARK, CLEANER = CHECKPOINTS = (
 )
 _PART_OF_ROCKETMQ: Final = "commitlog"
 _PAUSES_SECONDS: Final = (0.1, 0.5)  # between listings, while a partition is seen twice
+
+T = TypeVar("T")
 
 
 class LeaderEpoch(NamedTuple):
@@ -54,22 +59,16 @@ class LeaderEpoch(NamedTuple):
 def read_offset_checkpoint(storage: Storage, path: str) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint file by partition; {} if the file is missing or invalid.
 
-    A broker continues in the same way: it takes an invalid checkpoint for an empty one.
+    A broker takes one for empty if a number in it is none, and for any other damage it stops
+    serving the directory: :func:`damage_of`.
 
     Args:
         storage: the storage to read from.
         path: such as ``recovery-point-offset-checkpoint``.
 
-    Source: OffsetCheckpointFile.java, CheckpointFile.java.
+    Source: OffsetCheckpointFile.java, CheckpointFileWithFailureHandler.java.
     """
-    offsets = {}
-    try:
-        for topic, partition, offset in _entries(storage, path):
-            offsets[TopicPartition(topic, _number(partition, 32))] = _number(offset, 64)
-    except ValueError as err:
-        logger.warning("%s is taken for empty, as a broker does: %s", path, err)
-        return {}
-    return offsets
+    return _parsed(_offsets, storage, path) or {}
 
 
 def read_leader_epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
@@ -77,23 +76,63 @@ def read_leader_epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
 
     Source: LeaderEpochCheckpointFile.java.
     """
-    try:
-        return [
-            LeaderEpoch(_number(epoch, 32), _number(offset, 64))
-            for epoch, offset in _entries(storage, path)
-        ]
-    except ValueError as err:
-        logger.warning("%s is taken for empty, as a broker does: %s", path, err)
-        return []
+    return _parsed(_epochs, storage, path) or []
 
 
 def read_topic_id(storage: Storage, path: str) -> str | None:
     """Return the topic id in ``partition.metadata``, 22 characters; None if it is not given.
 
-    Source: PartitionMetadataFile.java.
+    Source: PartitionMetadataReadBuffer.java.
     """
-    match = re.search(r"^topic_id: *(\S{22})$", _text(storage, path) or "", re.MULTILINE)
-    return match and match[1]
+    return _parsed(_topic_id, storage, path)
+
+
+def damage_of(storage: Storage, path: str) -> str | None:
+    """Return why a broker cannot read a checkpoint or ``partition.metadata``; None if it can.
+
+    A broker that is to start with such a file fails, or does not serve the log directory.
+    """
+    parse: Callable[[Storage, str], object] = {EPOCHS: _epochs, METADATA: _topic_id}.get(
+        path.rpartition("/")[2], _offsets
+    )
+    try:
+        parse(storage, path)
+    except ValueError as err:
+        return str(err)
+    return None
+
+
+def _parsed(parse: Callable[[Storage, str], T], storage: Storage, path: str) -> T | None:
+    """Return what a file says, None with a warning if it is invalid."""
+    try:
+        return parse(storage, path)
+    except ValueError as err:
+        logger.warning("%s is left aside: %s", path, err)
+        return None
+
+
+def _offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, _number(partition, 32)): _number(offset, 64)
+        for topic, partition, offset in _entries(storage, path, 3)
+    }
+
+
+def _epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
+    return [
+        LeaderEpoch(_number(epoch, 32), _number(offset, 64))
+        for epoch, offset in _entries(storage, path, 2)
+    ]
+
+
+def _topic_id(storage: Storage, path: str) -> str | None:
+    text = _text(storage, path)
+    if text is None:
+        return None
+    match = re.match(r"\S*[ \t]+[+]?[0-9]+\s*\n\S*[ \t]+([\w-]{22})\s*(\n|$)", text, re.ASCII)
+    if match is None or set(match[1]) == {"A"}:  # the id that means none
+        raise ValueError("it does not name a topic id")
+    return match[1]
 
 
 def read_properties(storage: Storage, path: str) -> dict[str, str]:
@@ -102,26 +141,29 @@ def read_properties(storage: Storage, path: str) -> dict[str, str]:
     Source: MetaProperties.java.
     """
     entries = {}
-    for line in (_text(storage, path) or "").splitlines():
+    for line in (_text(storage, path, "latin-1") or "").splitlines():
         name, equals, value = line.partition("=")
         if equals and not name.lstrip().startswith(("#", "!")):
             entries[name.strip()] = value.strip()
     return entries
 
 
-def _entries(storage: Storage, path: str) -> Iterator[list[str]]:
+def _entries(storage: Storage, path: str, n_fields: int) -> Iterator[list[str]]:
     """Yield the fields of each entry of a checkpoint.
 
     Raises:
         ValueError: the file does not have the form of a checkpoint.
     """
-    lines = (_text(storage, path) or "").splitlines()
+    lines = [line.rstrip("\n") for line in StringIO(_text(storage, path) or "", newline=None)]
     if not lines:
         return
-    if lines[0].strip() != _VERSION:
+    if lines[0] != _VERSION:
         raise ValueError(f"its version is {lines[0][:20]!r}")
-    expected = _number(lines[1].strip(), 32) if len(lines) > 1 else 0
-    entries = [line.split() for line in lines[2:] if line.strip()]
+    expected = _number(lines[1], 32) if len(lines) > 1 else 0
+    entries = [re.split(r"\s+", line.rstrip(), flags=re.ASCII) for line in lines[2:]]
+    for number, entry in enumerate(entries, 3):
+        if len(entry) != n_fields:
+            raise ValueError(f"line {number} is not an entry: {' '.join(entry)[:60]!r}")
     if len(entries) != expected:
         raise ValueError(f"it has {len(entries)} entries and names {expected}")
     yield from entries
@@ -141,9 +183,14 @@ def _number(text: str, bits: int) -> int:
     return number
 
 
-def _text(storage: Storage, path: str) -> str | None:
+def _text(storage: Storage, path: str, encoding: str = "utf-8") -> str | None:
+    """Return the text of a file; None if it is missing or too large.
+
+    Raises:
+        ValueError: it has another encoding.
+    """
     try:
-        return read_small(storage, path, _MAX_BYTES).decode("utf-8", "replace")
+        return read_small(storage, path, _MAX_BYTES).decode(encoding)
     except FileNotFoundError:
         return None
     except StoreFormatError as err:
@@ -163,6 +210,7 @@ class PartitionFolder(NamedTuple):
         high_watermark: the first offset that consumers did not see yet, if it was checkpointed.
         cleaner_offset: the first offset that was not compacted yet, if it was checkpointed.
         has_remote_storage: whether tiered storage may have moved the first segments away.
+        is_of_kraft: whether the broker belongs to a cluster without ZooKeeper.
     """
 
     topic_partition: TopicPartition
@@ -173,6 +221,7 @@ class PartitionFolder(NamedTuple):
     high_watermark: int | None = None
     cleaner_offset: int | None = None
     has_remote_storage: bool = False
+    is_of_kraft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +319,7 @@ def _read(storage: Storage, path: str, folders: dict[str, str]) -> LogDir:
         name: read_offset_checkpoint(storage, f"{path}/{name}") if name in files else {}
         for name in CHECKPOINTS
     }
+    properties = read_properties(storage, f"{path}/{META_PROPERTIES}")
     partitions: dict[TopicPartition, PartitionFolder] = {}
     others = {}
     has_metadata = False
@@ -298,8 +348,8 @@ def _read(storage: Storage, path: str, folders: dict[str, str]) -> LogDir:
             offsets[HIGH_WATERMARK].get(key) if is_clean or key not in deleted_keys else None,
             offsets[CLEANER].get(key),
             listed.get(_REMOTE_INDEXES, False),
+            properties.get("version") == _KRAFT,
         )
-    properties = read_properties(storage, f"{path}/{META_PROPERTIES}")
     named = offsets[RECOVERY_POINT].keys() & offsets[HIGH_WATERMARK].keys()
     found = partitions.keys() | {name.topic_partition for name in others.values()}
     missing = tuple(sorted(key for key in named - found if key.topic != METADATA_TOPIC))

@@ -24,6 +24,8 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _IN_TRANSIT = re.compile(rf"(\S+)-(\S+)\.(\S+)-({DELETED}|{FUTURE}|{STRAY})")
 _LAST_PARTITION: Final = (1 << 31) - 1
 _LAST_OFFSET: Final = (1 << 63) - 1
+_DIGITS: Final = 20  # of the number in the name of a segment's file
+SNAPSHOT: Final = ".snapshot"  # of the producers, as of an offset
 
 
 class TopicPartition(NamedTuple):
@@ -80,6 +82,17 @@ def parse_folder(name: str) -> FolderName | None:
     if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) > _LAST_PARTITION:
         return None
     return FolderName(TopicPartition(topic, int(number)), state)
+
+
+def segment_offset_of(name: str) -> int | None:
+    """Return the offset in the name of a file that a broker opens beside others; else None.
+
+    A broker opens the file of 20 digits for whatever number stands in a name, but for a snapshot.
+
+    Source: LogLoader.java#loadSegmentFiles.
+    """
+    is_opened = name.find(".") == _DIGITS or name.endswith(SNAPSHOT)
+    return base_offset_of(name) if is_opened else None
 
 
 def base_offset_of(name: str) -> int | None:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import crc32c
+from kafkalog.storage.names import SNAPSHOT
 from kafkalog.storage.segments import files_of_segments
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.storage import Storage, read_small
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT: Final = ".snapshot"
 _VERSION: Final = 1
 _CRC_AT: Final = 2
 _COUNT_AT: Final = 6  # the CRC covers everything from here on

@@ -443,12 +443,15 @@ def recover(
         if number > first:
             end = end._replace(base_offset=base, position=0, offset=base)
         largest_here = largest.get(base, -1)
+        is_rising = True
         for window in walk_segment(storage, segment, end.position):
             headers, stop = window.headers, window.stop
             valid = headers.check_crcs(window.data)
             n_valid = len(valid) if valid.all() else int(valid.argmin())
             largest_here = max(largest_here, int(headers.max_timestamp[:n_valid].max(initial=-1)))
             largest[base] = largest_here
+            last_offsets = np.insert(headers.last_offset[:n_valid], 0, end.offset - 1)
+            is_rising = is_rising and bool((np.diff(last_offsets) > 0).all())
             if n_valid < len(valid):
                 stop = Stop(int(headers.position[n_valid]), "the CRC is wrong", is_cut=False)
             end = end._replace(
@@ -463,7 +466,10 @@ def recover(
                     "%s: a recovery would cut it at %d (%s) and drop %d later segments",
                     segment.path, stop.position, stop.reason, len(dropped),
                 )  # fmt: skip
-                cut = Cut(segment.path, stop.position, stop.reason, dropped)
+                reason = stop.reason
+                if not is_rising:
+                    reason += "; its offsets fall, for which a broker may empty the segment"
+                cut = Cut(segment.path, stop.position, reason, dropped)
                 return _log_end(segments[: number + 1], sizes, end, largest, cut)
     return _log_end(segments, sizes, end, largest)
 

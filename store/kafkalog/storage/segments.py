@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from kafkalog.storage.names import base_offset_of
+from kafkalog.storage.names import segment_offset_of
 from rmqstore.errors import FileDeletedError
 from rmqstore.storage.files.storage import Storage
 
 LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX = ".log", ".index", ".timeindex", ".txnindex"
-_SWAP: Final = ".swap"  # a finished segment of the cleaner that is being put in place
+SWAP: Final = ".swap"  # a finished segment of the cleaner that is being put in place
 _MAX_LISTINGS: Final = 100  # of a folder in which files are renamed all the time
-_CLEANED: Final = "cleaned"  # a segment that the cleaner or a split is writing
+CLEANED: Final = ".cleaned"  # a segment that the cleaner or a split is writing
 
 
 class Segment(NamedTuple):
@@ -90,7 +90,7 @@ def files_of_segments(storage: Storage, folder: str) -> Iterator[tuple[int, str,
         UnreadableFileError: the folder cannot be listed.
     """
     for entry in sorted(storage.list_folder(folder)):
-        base_offset = base_offset_of(entry.name)
+        base_offset = segment_offset_of(entry.name)
         if not entry.is_folder and base_offset is not None:
             number, dot, kind = entry.name.partition(".")
             yield base_offset, f"{folder}/{number}", dot + kind
@@ -109,10 +109,10 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
     swaps: list[Segment] = []
     unfinished: list[int] = []
     for base_offset, stem, kind in files_of_segments(storage, folder):
-        if kind.endswith(_CLEANED):
+        if kind.endswith(CLEANED):
             unfinished.append(base_offset)
-        elif kind == LOG + _SWAP:
-            swaps.append(Segment(base_offset, stem, _SWAP))
+        elif kind == LOG + SWAP:
+            swaps.append(Segment(base_offset, stem, SWAP))
         elif kind == LOG:
             segments[base_offset] = Segment(base_offset, stem)
     return _Listing(segments, swaps, unfinished)
@@ -121,5 +121,5 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
 def holds_segments(storage: Storage, folder: str) -> bool:
     """Return whether a folder has a file that is a segment by its name."""
     return any(
-        kind.endswith((LOG, LOG + _SWAP)) for _, _, kind in files_of_segments(storage, folder)
+        kind.endswith((LOG, LOG + SWAP)) for _, _, kind in files_of_segments(storage, folder)
     )

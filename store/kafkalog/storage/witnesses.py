@@ -9,12 +9,21 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kafkalog.storage.log_dirs import LeaderEpoch, PartitionFolder
-from kafkalog.storage.producer_snapshots import SNAPSHOT
-from kafkalog.storage.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, files_of_segments
+from kafkalog.storage.names import SNAPSHOT, segment_offset_of
+from kafkalog.storage.segments import (
+    CLEANED,
+    INDEX,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    files_of_segments,
+)
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.storage.files.storage import Storage
 
 _INDEXES: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+_ENDINGS: Final = (*_INDEXES, LOG, SNAPSHOT, SWAP, CLEANED)
 
 
 class Claim(NamedTuple):
@@ -45,10 +54,12 @@ class Beside(NamedTuple):
         snapshots: offsets of the producer snapshots, each the end of the log when it was written.
         orphans: paths of the indexes without a log file, by the base offset of their segment. A
             broker renames the log before its indexes, so one that waits for deletion is no orphan.
+        misnamed: paths of the files whose ending is one of a log, and whose name has no offset.
     """
 
     snapshots: frozenset[int]
     orphans: dict[int, str]
+    misnamed: tuple[str, ...]
 
 
 def list_beside(storage: Storage, folder: str) -> Beside:
@@ -80,7 +91,13 @@ def _list_once(storage: Storage, folder: str) -> Beside:
         elif kind in _INDEXES:
             indexes[base_offset] = stem + kind
     orphans = {base: path for base, path in sorted(indexes.items()) if base not in with_log}
-    return Beside(frozenset(snapshots), orphans)
+    misnamed = tuple(
+        f"{folder}/{entry.name}"
+        for entry in sorted(storage.list_folder(folder))
+        if entry.name.endswith(_ENDINGS) and not entry.is_folder
+        if segment_offset_of(entry.name) is None
+    )
+    return Beside(frozenset(snapshots), orphans, misnamed)
 
 
 def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside) -> Claim | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -54,6 +55,16 @@ def is_system_topic(topic: str) -> bool:
     """
     has_affix = topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_SYSTEM_SUFFIX)
     return has_affix or topic in SYSTEM_TOPICS
+
+
+def was_deleted(topic: str, known: Collection[str]) -> bool:
+    """Return whether a topic without queues was deleted.
+
+    Args:
+        topic: the topic.
+        known: those of ``topics.json``; without any nothing is known.
+    """
+    return bool(known) and topic not in known and not is_system_topic(topic)
 
 
 def system_topic_pattern() -> str:

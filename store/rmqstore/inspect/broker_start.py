@@ -11,7 +11,7 @@ CommitLog.java#recoverNormally, #recoverAbnormally; ConsumeQueue.java#recover,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from operator import attrgetter
@@ -29,8 +29,8 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
 from rmqstore.spans import FOREVER
-from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
-from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.broker_run import read_checkpoint
+from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import (
@@ -43,7 +43,7 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue_set import built_end, open_files
-from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
+from rmqstore.storage.recovery.log_end import LogEnd, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -78,13 +78,13 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
     for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
-        with closing(open_files(paths, *key)) as queue:
+        with closing(open_files(paths, *key, log=log)) as queue:
             units_end = max(units_end, built_end(queue))
     start = log.min_offset
     for segment in log.segments:
         if segment.start <= max(units_end, 0):
             start = segment.start
-    log_end = find_log_end(log, Checkpoint.all_safe(), start)
+    log_end = find_end_from(log, start)
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues)
 
@@ -201,18 +201,24 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
     Source: ConsumeQueueStore.java#queueTypeShouldBe, from RocketMQ 5.0 on.
     """
     in_batches = {topic for topic, _ in paths.batch_folders.queues()}
-    config = BrokerConfig(paths)
+    config, table = BrokerConfig(paths), paths.config / TOPICS
+    known: Collection[str] = ()
+    configured: set[str] = set()
     try:
-        has_topics = bool(config.topic_entries())
+        known = config.topic_entries()
         configured = {*config.batch_topics()}
-    except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError):
+    except (CorruptDatabaseError, UnsupportedFeatureError):
         return  # which is reported by itself
-    if not has_topics:
+    except CorruptConfigError as err:
+        if err.path != str(table):
+            return
+        # a broker goes on without topics
+    if not known and not paths.storage.exists(table):  # a copy may lack it
         if in_batches:
             logger.warning(
-                "%s has no topics, so a broker that starts with it takes the queues of %s for "
+                "%s is missing, so a broker that starts with it takes the queues of %s for "
                 "ordinary ones, and does not start",
-                paths.config / "topics.json", ", ".join(sorted(in_batches)),
+                table, ", ".join(sorted(in_batches)),
             )  # fmt: skip
         return
     ordinary = {topic for topic, _ in paths.queue_folders.queues()}

@@ -42,11 +42,12 @@ from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     DELIVERY_TOLERANCE_MS,
+    GAP_TAGS_CODE,
     SCHEDULE_TOPIC,
     Bytes,
     Mask,
 )
-from rmqstore.format.topics import is_system_topic
+from rmqstore.format.topics import was_deleted
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import database_findings
@@ -80,7 +81,12 @@ from rmqstore.storage.queue.queue import Queue, chunks
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import count_after, damage_met, n_written
+from rmqstore.storage.recovery.log_end import (
+    count_after,
+    damage_met,
+    is_damaged_at,
+    n_written,
+)
 from rmqstore.storage.recovery.unit_checks import confirm
 from rmqstore.store.message_store import MessageStore
 
@@ -218,15 +224,15 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
 def _after_end(store: MessageStore, broker: BrokerStart | None) -> Iterator[Finding]:
     """Yield findings of records that a starting broker drops, after one that its recovery refuses.
 
-    A store that was closed is looked at if its queues lead beyond where a broker ends the log.
+    After the end of a log that was closed there may be records that a recovery has cut off.
     """
     end = store.log_end
     n_records, n_bytes = store.parts.ends.after_end
     if end is None:
-        if broker is None or not broker.log_end.reason:
+        if broker is None:
             return
         end = broker.log_end
-        if broker.built_from <= end.physical_offset + 1:
+        if not is_damaged_at(store.parts.log, end, broker.built_from - 1):
             return
         n_records, n_bytes = count_after(store.parts.log, end)
     if n_records and not end.is_stale_after:  # entries that were cut off are no messages
@@ -575,8 +581,8 @@ class _Tally:
             sizes = stored.sizes[rows]
             same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
             same &= sizes == expected["size"][inside]
-            exists[inside] = sizes != 0
-            is_same[inside] = same & (sizes != 0)
+            exists[inside] = (sizes != 0) & (stored.tags_codes[rows] != GAP_TAGS_CODE)
+            is_same[inside] = same & exists[inside]
             codes[inside] = stored.tags_codes[rows]
         return exists, is_same, codes
 
@@ -601,8 +607,10 @@ class _Queues:
         key = (topic, queue_id)
         if key in self._tallies:
             return self._tallies[key]
-        queue = open_files(self._paths, *key, files=self._files, in_rocksdb=self._in_rocksdb)
         in_rocksdb = self._in_rocksdb
+        queue = open_files(
+            self._paths, *key, files=self._files, in_rocksdb=in_rocksdb, log=self._log
+        )
         is_in_files = in_rocksdb is None or not is_in_rocksdb(
             self._paths, in_rocksdb, key, self._files
         )
@@ -684,10 +692,8 @@ class _Queues:
             if is_unread and not has_queue_folder(self._paths, topic):
                 continue  # its queues may be in the database
             of_deleted[topic] += tally.n_earlier
-            # A topic that was deleted has neither an entry in topics.json nor queues.
-            is_unknown = self._known_topics and topic not in self._known_topics
-            may_be_deleted = is_unknown and not is_system_topic(topic)
-            if may_be_deleted and not has_queue_folder(self._paths, topic):
+            is_unknown = was_deleted(topic, self._known_topics)
+            if is_unknown and not has_queue_folder(self._paths, topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             has_batches = topic in in_batches and topic not in self._known_topics

@@ -27,7 +27,7 @@ from rmqstore.format.columns.inner_batch import (
 )
 from rmqstore.format.columns.lmq import offsets_in_queues
 from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
-from rmqstore.format.layout import LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.layout import GAP_TAGS_CODE, LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, split_record
 from rmqstore.format.text import decode_text
 from rmqstore.read.assembler import Pipeline, Step, inflating
@@ -135,13 +135,14 @@ def expand(
         names = pa.array(lmq_units.topics, pa.string()).take(pa.array(lmq_units.topic_codes))
         is_named = offsets_in_queues(records.data, parents, names) >= 0
         is_there[is_lmq] = is_named & (lmq_units.queue_ids == 0)
-    absent = np.flatnonzero(~is_there & (is_lmq | is_batch)).tolist()
+    is_gap = ~is_there & (units.tags_codes == GAP_TAGS_CODE)
+    absent = np.flatnonzero(~is_there & ~is_gap & (is_lmq | is_batch)).tolist()
     reasons = {
         int(row_numbers[row]): records.reason(int(record_of[row]), units.expected(row))
         for row in absent
     }
     valid = np.zeros(len(unwrapped.valid), np.bool_)
-    valid[row_numbers[is_there]] = True
+    valid[row_numbers[is_there | is_gap]] = True
     units = units.take(is_there)
     topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     return replace(

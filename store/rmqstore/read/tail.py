@@ -378,7 +378,8 @@ class StoreTail:
         return len(logged.physical_offsets)
 
     def _open_files(self, key: QueueKey) -> Queue:
-        return open_files(self.store.paths, *key, in_rocksdb=self.store.ends.in_rocksdb)
+        store = self.store
+        return open_files(store.paths, *key, in_rocksdb=store.ends.in_rocksdb, log=store.log)
 
     def _look_at_all(self) -> LogCursor:
         store = self.store

@@ -119,7 +119,7 @@ class QueueBuilder:
         self._is_batch = dict.fromkeys(paths.queue_folders.topics(), False)
         self._is_batch |= dict.fromkeys(known_batch_topics(paths), True)
         self._kinds: TopicKinds | None = None
-        self._queues = QueueFiles(disk, paths, self._config, set())
+        self._queues = QueueFiles(disk, paths, self._log, self._config, set())
         self._open = _Open({}, None)
         self._starts = RecordStarts()
         self._last = _Last()
@@ -214,7 +214,7 @@ class QueueBuilder:
             self._kinds = kinds
             plain = {topic for topic, is_batch in self._is_batch.items() if not is_batch}
             batch = {*self._is_batch, *kinds.batch} - plain
-            self._queues = QueueFiles(self._disk, self._paths, self._config, batch)
+            self._queues = QueueFiles(self._disk, self._paths, self._log, self._config, batch)
         self._starts = starts
         start = stop = self.progress.written
         unknown = frozenset[str]()

@@ -7,7 +7,7 @@ record that only newer brokers know is written into a store only if its broker i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
+from rmqstore.format.columns.dispatch_requests import key_hashes, read_requests, tag_key
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
@@ -36,7 +36,7 @@ from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import usual_size
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import QueueFolders, StorePaths
 from rmqstore.storage.index_files import (
     IndexFile,
     IndexSizes,
@@ -233,10 +233,7 @@ def existing_config(
         ("mapped_file_size_consume_queue", paths.queue_folders),
         ("mapper_file_size_batch_consume_queue", paths.batch_folders),
     ):
-        aside = replace(folders, root=paths.own.replaced_queues / folders.root.name)
-        kinds = (folders, aside)  # a rebuild that was interrupted left the other ones
-        files = (file for kind in kinds for topic in kind.topics() for file in kind.files(topic))
-        checked = islice(files, _CHECKED_FILES)
+        checked = islice(_queue_files(paths, folders), _CHECKED_FILES)
         sizes_of_files = [(int(file.name), LOCAL.size(file)) for file in checked]
         too_long = [length for _, length in sizes_of_files if length > MAX_FILE_BYTES]
         size = next(iter(too_long), usual_size(sizes_of_files))
@@ -253,6 +250,14 @@ def existing_config(
         raise StoreStateError(
             f"{paths.root} has files of sizes that no broker uses: {err}"
         ) from err
+
+
+def _queue_files(paths: StorePaths, folders: QueueFolders) -> Iterator[Path]:
+    """Yield the files of queues, and those that an interrupted rebuild has set aside."""
+    aside = replace(folders, root=paths.own.replaced_queues / folders.root.name)
+    for kind in (folders, aside):
+        for topic in kind.topics():
+            yield from kind.files(topic)
 
 
 def _index_sizes(paths: StorePaths, files: list[Path], config: StoreConfig) -> IndexSizes | None:
@@ -280,13 +285,13 @@ def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) ->
     if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
         return ""
     folders = (paths.queue_folders, paths.batch_folders)
-    has_queues = any(kind.files(topic) for kind in folders for topic in kind.topics())
+    has_queues = any(any(_queue_files(paths, kind)) for kind in folders)
     has_index = any(map(was_ended, index_files(paths.index)))
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
         unknown += [] if has_queues else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
-        unknown += [] if has_index else ["index"]
+        unknown += [] if has_index or not _has_keys(log, config) else ["index"]
     if not unknown:
         return ""
     return (
@@ -294,6 +299,17 @@ def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) ->
         f"and files of the log of {size:,} bytes show that its broker does not use RocketMQ's "
         "defaults: name the broker's file (`conf=`)"
     )
+
+
+def _has_keys(log: CommitLog, config: StoreConfig) -> bool:
+    """Return whether a record has keys, as nearly all have, so that there will be an index file."""
+    for segment in log.segments:
+        for window in walk_forward(log, segment, segment.start, segment.end):
+            for _, headers, is_complete in window.headers():
+                records = headers.take(is_complete)
+                if len(read_requests(window.data, records, config.rules).key_rows):
+                    return True
+    return False
 
 
 def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:

@@ -12,16 +12,12 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, StoreLockedError
-from rmqstore.format.columns.walk import Walk
-from rmqstore.format.framing import StopKind
-from rmqstore.format.topics import is_system_topic
+from rmqstore.format.topics import was_deleted
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -38,12 +34,12 @@ from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_our_blank,
-    damage_at,
     find_log_end,
+    is_damaged_at,
     is_whole_between,
     scan_start,
 )
-from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
+from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built, name_lost_queue
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import (
@@ -119,7 +115,7 @@ class Repairer:
         self._paths = paths
         self._config = config
         self._log = log
-        self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
+        self.queues = QueueFiles(disk, paths, log, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._valid_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"
@@ -134,8 +130,9 @@ class Repairer:
         checkpoint = read_checkpoint(self._paths)
         end, is_noted = self._cut_log()
         fit_log_files(self._disk, self._paths, self._log)
+        is_rebuilding = is_folder(LOCAL, self._paths.own.replaced_queues)
         if not was_closed:
-            self._ask_for_recovery(self._log.min_offset, checkpoint)
+            self._ask_for_recovery(self._log.min_offset, checkpoint, end)
         # A few queues are looked at one by one, which costs little. Of many, those that are written
         # to are looked at when they are opened. If the log had lost its end, units of other queues
         # would lead to the records that are written there next.
@@ -157,9 +154,14 @@ class Repairer:
             self.queues.check_when_opened(log_end)
             queues_end = log_end
         else:
-            left_open = None if was_closed else LeftOpen(self._log, end.scanned_from)
+            safe_until = self._log.min_offset if is_rebuilding else end.scanned_from
+            left_open = None if was_closed else LeftOpen(self._log, safe_until)
             queues_end = self.queues.cut(log_end, left_open)
-        self._build_missing(log_end, queues_end, checkpoint, was_closed=was_closed)
+        if was_closed and name_lost_queue(self._paths, BrokerConfig(self._paths).topics()):
+            queues_end = self._log.min_offset  # a queue that is lost is built from there on
+        before = self._topics_with_queues()
+        self._build_missing(end, queues_end, checkpoint, was_closed=was_closed)
+        self._name_returned(before)
         if is_folder(LOCAL, self._paths.own.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
         if is_folder(LOCAL, self._paths.own.new_log):
@@ -213,7 +215,7 @@ class Repairer:
         return LogCut(end, is_our_own=is_our_own)
 
     def _build_missing(
-        self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
+        self, end: LogEnd, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
     ) -> None:
         """Build the units and the index items that records before the log end lack.
 
@@ -222,6 +224,7 @@ class Repairer:
 
         Source: IndexService.java#load.
         """
+        log_end = end.physical_offset
         outdated: list[Path] = []
         index_end = -1
         files = index_files(self._paths.index)
@@ -248,7 +251,7 @@ class Repairer:
         if was_closed:
             start = max(min(queues_end, index_end), start)
             if outdated or start < log_end:
-                self._ask_for_recovery(start, checkpoint)
+                self._ask_for_recovery(start, checkpoint, end)
         for path in outdated:
             logger.info(
                 "%s is newer than the checkpoint or the log, or a file before it is; "
@@ -263,11 +266,8 @@ class Repairer:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # the log ends with an empty file, after which there is nothing
             return
-        if was_closed:
-            position = end.physical_offset - segment.start
-            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
-            if damage_at(self._log, segment, stop, self.queues.end()) is None:
-                return
+        if was_closed and not is_damaged_at(self._log, end, self.queues.end()):
+            return
         follows = self._find_record(segment, end.physical_offset + 1)
         if follows is None and self._log.segments[-1].start > segment.start:
             later = next(other for other in self._log.segments if other.start > segment.start)
@@ -290,13 +290,13 @@ class Repairer:
         physical_offset = next_record(self._log, segment, start, segment.end)
         return physical_offset if physical_offset < segment.end else None
 
-    def _ask_for_recovery(self, start: int, checkpoint: Checkpoint) -> None:
-        """Make a broker that finds this repair unfinished build queues and index again.
+    def _ask_for_recovery(self, start: int, checkpoint: Checkpoint, end: LogEnd) -> None:
+        """Make whoever finds this repair unfinished build queues and index again.
 
         It has to begin at ``start`` at the latest. A queue that is half built would mislead the
         broker: it puts the units of the records that its recovery reads after those that are there,
         whatever their queue offsets. But its recovery must not meet damage, where it would cut the
-        log. Queues can be built again; records cannot.
+        log. Queues can be built again; records cannot. The folder of a rebuild says it to us.
         """
         of_first_file = checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)
         for candidate in (checkpoint, of_first_file):
@@ -304,13 +304,21 @@ class Repairer:
             if scanned_from > start:
                 continue
             if self._is_valid_from(scanned_from):
-                recovered = candidate.recovered_from(scanned_from)
-                self._disk.replace(self._paths.checkpoint, recovered.stored())
-                if not self._paths.has_abort:
-                    # The note of an append that a closed store still has is older than its closing.
-                    self._disk.delete(self._paths.own.append_intent)
-                    self._disk.replace(self._paths.abort, our_abort())
-            return
+                self._leave_open(candidate.recovered_from(scanned_from))
+                return
+            break
+        self._disk.make_folder(self._paths.own.replaced_queues)
+        newest = max(end.last_store_timestamp, checkpoint.physic_msg_timestamp)
+        at_end = checkpoint._replace(physic_msg_timestamp=newest, logics_msg_timestamp=newest)
+        self._leave_open(checkpoint if self._paths.has_abort else at_end)
+
+    def _leave_open(self, checkpoint: Checkpoint) -> None:
+        """Mark the store as open until the repair is done."""
+        self._disk.replace(self._paths.checkpoint, checkpoint.stored())
+        if not self._paths.has_abort:
+            # The note of an append that a closed store still has is older than its closing.
+            self._disk.delete(self._paths.own.append_intent)
+            self._disk.replace(self._paths.abort, our_abort())
 
     def is_valid(self) -> bool:
         """Return whether a recovery from the first file of the log gets to its end."""
@@ -376,19 +384,23 @@ class Repairer:
         sizes = {name: named_size(self._paths.settings, name) for name in _QUEUE_SIZES}
         named = {name: size for name, size in sizes.items() if size is not None}
         config = replace(self._config, **named)  # type: ignore[arg-type]  # sizes all of them
-        self.queues = QueueFiles(self._disk, self._paths, config, self.queues.batch_topics)
+        self.queues = QueueFiles(
+            self._disk, self._paths, self._log, config, self.queues.batch_topics
+        )
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
-        self._name_returned()
+        self._name_returned({*chain(*topics_set_aside(self._paths))})
         return [*findings, *restore_queues(self._disk, self._paths, self._log)]
 
-    def _name_returned(self) -> None:
-        """Log which topics have queues again that had neither queues nor an entry before."""
+    def _topics_with_queues(self) -> set[str]:
+        return {*self._paths.queue_folders.topics(), *self._paths.batch_folders.topics()}
+
+    def _name_returned(self, before: set[str]) -> None:
+        """Log which topics have queues again that had neither queues ``before`` nor an entry."""
         known = {*BrokerConfig(self._paths).topics()}
-        before = known.union(*topics_set_aside(self._paths))
-        built = {*self._paths.queue_folders.topics(), *self._paths.batch_folders.topics()}
-        returned = sorted(topic for topic in built - before if not is_system_topic(topic))
-        if known and returned:
+        built = self._topics_with_queues() - before
+        returned = sorted(topic for topic in built if was_deleted(topic, known))
+        if returned:
             logger.warning(
                 "%s: topics that were in neither queues nor topics.json, as after they were "
                 "deleted, have queues again from what the log has of them: %s",

@@ -49,6 +49,7 @@ from rmqstore.write.existing_store import (
     require_local,
     require_no_old_broker,
     require_writable,
+    why_sizes_unknown,
 )
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import (
@@ -216,6 +217,7 @@ class StoreWriter(OpenedInTurns):
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
+        self._why_no_rebuild = why_sizes_unknown(self.paths, self._log, self.config)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(
@@ -459,9 +461,12 @@ class StoreWriter(OpenedInTurns):
             offset does not fit.
 
         Raises:
-            StoreStateError: times of delivery follow a table of levels that is not known.
+            StoreStateError: times of delivery follow a table of levels that is not known, or
+                nothing showed the sizes of queues or index when the store was opened.
         """
         self.config.require_delay_levels()
+        if self._why_no_rebuild:
+            raise StoreStateError(self._why_no_rebuild)
         self._flush()
         dispatched = self._checkpoint.dispatched
         self._checkpoint.ask_for_all(self._log.min_offset, is_valid=self._repairer.is_valid())

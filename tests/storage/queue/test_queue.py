@@ -160,10 +160,11 @@ def test_a_queue_without_a_folder_is_of_the_requested_kind(tmp_path: Path, is_ba
     assert (queue.is_batch, queue.is_present, queue.begin, queue.end()) == (is_batch, False, 0, 0)
 
 
-def test_the_folder_of_a_queue_decides_its_kind(tmp_path: Path) -> None:
+def test_the_folder_of_a_topic_decides_the_kind_of_its_queues(tmp_path: Path) -> None:
     write_batch(tmp_path, put_batch(3))
     assert open_files(paths(tmp_path), *KEY).is_batch
-    assert not open_files(paths(tmp_path), "T", 1).is_batch
+    assert open_files(paths(tmp_path), "T", 1).is_batch
+    assert not open_files(paths(tmp_path), "U", 0).is_batch
 
 
 def _queue(folder: Path, physical_offsets: list[int]) -> ConsumeQueue:

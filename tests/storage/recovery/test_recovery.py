@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import struct
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import rmqstore
 import store_builder as build
+from goldens import Golden
 from reading import offsets, read, rows
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.schema import MESSAGE
+from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
@@ -284,6 +288,33 @@ def test_a_deleted_topic_does_not_come_back_from_the_log(tmp_path: Path, *, abor
         assert opened.topics() == ["T"]
         assert len(read(opened)) == 20
         assert len(read(opened, scan="commitlog", subscribe="Deleted")) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("live", "consumequeue/LivePlain/1"),
+        ("lmq", "consumequeue/%LMQ%sub_0"),
+        ("batch-cq", "batchconsumequeue/BatchA"),
+        ("batch-cq", "batchconsumequeue/BatchB/1"),
+    ],
+)
+def test_a_queue_that_lost_its_folder_is_not_taken_for_deleted(
+    copied: Golden, name: str, lost: str
+) -> None:
+    root = copied(name)
+    with rmqstore.open(root) as opened:
+        topics, found = opened.topics(), read(opened, include_system_topics=True)
+    shutil.rmtree(root / lost)
+    with rmqstore.open(root) as opened:
+        assert opened.topics() == topics
+        assert read(opened, include_system_topics=True) == found
+    topic = "Parent" if name == "lmq" else lost.split("/")[1]
+    with rmqstore.open(root, mode="a") as writer:
+        writer.append(pa.table({"topic": [topic], "body": [b"next"]}))
+    with rmqstore.open(root) as opened:
+        assert len(read(opened, include_system_topics=True)) == len(found) + 1
+        assert list(verify(opened)) == []
 
 
 def test_a_queue_that_lacks_too_much_refuses_itself_only(

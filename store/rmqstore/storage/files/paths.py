@@ -264,6 +264,10 @@ class QueueFolders:
         """Return whether a topic has a folder."""
         return can_name_queues(topic) and is_folder(self.paths.storage, self.root / topic)
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue has a folder; raises as :meth:`queue_name` does."""
+        return is_folder(self.paths.storage, self.queue_name(topic, queue_id))
+
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.paths.storage.list_folder(folder) if entry.is_folder]
         for name in names:

@@ -5,23 +5,34 @@ every queue offset has a unit, and the messages of one inner batch share theirs.
 which of its messages has which queue offset.
 
 Units have no checksum, so a damaged one may claim any queue offsets. A unit that its neighbours
-contradict is not trusted. Queue offsets that no trusted unit covers read as never written.
+contradict is trusted only if its record confirms it. Queue offsets that no trusted unit covers read
+as never written. But where one unit stands right after another, and leaps ahead, no unit was there:
+the log had lost the records in between when the queue was built.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
-from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
+from rmqstore.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.format.layout import (
+    BATCH_UNIT,
+    GAP_TAGS_CODE,
+    MAX_BATCH,
+    MAX_FILE_BYTES,
+    Mask,
+    Positions,
+)
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.recent import Recent
+from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import RECOVERED_FILES
 from rmqstore.storage.queue.queue import Units, find_first
 
@@ -30,6 +41,7 @@ _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
+_MAX_CONFIRMED = 1 << 12  # units of a file whose records are read
 _MAX_FILE_UNITS = 4_000_000  # held in memory; a broker's files have 300,000
 
 
@@ -43,7 +55,7 @@ class Batches(NamedTuple):
     sizes: NDArray[np.int64]
     tags_codes: NDArray[np.int64]
 
-    def take(self, rows: slice | Mask) -> Batches:
+    def take(self, rows: slice | Mask | Positions) -> Batches:
         """Return the chosen units."""
         return Batches(*(column[rows] for column in self))
 
@@ -51,12 +63,15 @@ class Batches(NamedTuple):
 NO_BATCHES: Final = Batches(*[np.empty(0, np.int64)] * 6)
 
 
-def trusted(units: NDArray[np.void], first: int) -> Batches:
+def trusted(
+    units: NDArray[np.void], first: int, confirms: Callable[[int, int, int], bool] | None = None
+) -> Batches:
     """Return the units whose queue offsets agree with those of the units around them.
 
     Two units are linked if they stand side by side and the messages of the second begin where those
-    of the first end. A unit without a link is dropped if a unit beside it has one. Of the others
-    :func:`agreeing` chooses, and each ends where the next one begins at the latest.
+    of the first end. A unit without a link is dropped if a unit beside it has one, and its record
+    does not confirm it. Of the others :func:`agreeing` chooses, and each ends where the next one
+    begins at the latest.
 
     An example with a unit whose queue offset is damaged, and one whose number of messages is::
 
@@ -68,6 +83,7 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
     Args:
         units: BATCH_UNIT (n,).
         first: number of the first unit.
+        confirms: returns whether the record with a physical offset and a size names a queue offset.
     """
     bases, counts = units["base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
     valid = np.flatnonzero((bases >= 0) & (bases < _MAX_QUEUE_OFFSET) & (counts > 0))
@@ -88,7 +104,12 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
     is_linked = np.append(False, is_link) | np.append(is_link, False)
     is_after_linked = np.append(False, is_adjacent & is_linked[:-1])
     is_before_linked = np.append(is_adjacent & is_linked[1:], False)
-    batches = batches.take(is_linked | ~(is_after_linked | is_before_linked))
+    is_kept = is_linked | ~(is_after_linked | is_before_linked)
+    if confirms is not None:
+        for row in np.flatnonzero(~is_kept)[:_MAX_CONFIRMED].tolist():
+            physical_offset, size = batches.physical_offsets[row], batches.sizes[row]
+            is_kept[row] = confirms(int(physical_offset), int(size), int(batches.starts[row]))
+    batches = batches.take(is_kept)
     batches = batches.take(agreeing(batches.starts, batches.ends, MAX_BATCH))
     np.minimum(batches.ends[:-1], batches.starts[1:], out=batches.ends[:-1])
     return batches
@@ -124,6 +145,24 @@ def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
     return mask
 
 
+def with_gaps(batches: Batches) -> Batches:
+    """Return units with one more for each gap before a unit that stands right after another.
+
+    It leads to the record before the gap, which a broker serves there. The tags code says that this
+    is no message of that record.
+    """
+    widths = batches.starts[1:] - batches.ends[:-1]
+    is_gap = (np.diff(batches.numbers) == 1) & (widths > 0) & (widths <= MAX_BATCH)
+    rows = np.flatnonzero(is_gap)
+    gaps = batches.take(rows)._replace(
+        starts=batches.ends[rows],
+        ends=batches.starts[rows + 1],
+        tags_codes=np.full(len(rows), GAP_TAGS_CODE),
+    )
+    columns = zip(batches, gaps, strict=True)
+    return Batches(*(np.insert(column, rows + 1, values) for column, values in columns))
+
+
 def with_unknown(batches: Batches, start: int, number: int) -> Batches:
     """Append a unit for one message of which only the queue offset is known."""
     unknown = (number, start, start + 1, 0, 0, 0)
@@ -156,14 +195,18 @@ class BatchConsumeQueue:
     is_recovered = False
     end_files = None  # which show where the queue begins and ends
 
-    def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
+    def __init__(
+        self, folder: Path, files: OpenFiles | None = None, log: CommitLog | None = None
+    ) -> None:
         self.folder = folder
+        self._log = log  # whose records confirm units
         self._files = MappedFileQueue([folder], files or OpenFiles())
         self._forget()
 
     def _forget(self) -> None:
         self._cached: Recent[Segment, _File] = Recent(_FILES_AT_ONCE)
-        self._begins: dict[Segment, int] = {}
+        # the queue offset and the number of the first trusted unit
+        self._begins: dict[Segment, tuple[int, int]] = {}
         self._known: _Known | None = None
 
     def refresh(self) -> None:
@@ -203,15 +246,8 @@ class BatchConsumeQueue:
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of a message's unit; zeros without one."""
-        segment = self._find(queue_offset)
-        if segment is None:
-            return 0, 0, 0
-        batches = self._load(segment).batches
-        row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
-        if row < 0 or queue_offset >= batches.ends[row]:
-            return 0, 0, 0
-        physical_offset, size, tags_code = (int(column[row]) for column in batches[3:])
-        return physical_offset, size, tags_code
+        physical_offset, size, tags_code = self.units_of(np.array([queue_offset]))
+        return int(physical_offset[0]), int(size[0]), int(tags_code[0])
 
     def units(self, start: int, end: int) -> Units:
         """Return the unit of each message in ``[start, end)``, a part of one of :meth:`runs`.
@@ -248,7 +284,8 @@ class BatchConsumeQueue:
         counts, batches = self._spread(start, end)
         ranks = np.arange(start, end) - np.repeat(batches.starts, counts)
         lengths = np.maximum(np.repeat(batches.ends - batches.starts, counts), 1)
-        sizes = np.repeat(np.clip(batches.sizes, 0, MAX_FILE_BYTES), counts)
+        is_gap = batches.tags_codes == GAP_TAGS_CODE
+        sizes = np.repeat(np.where(is_gap, 0, np.clip(batches.sizes, 0, MAX_FILE_BYTES)), counts)
         weights: NDArray[np.int64] = sizes * (ranks + 1) // lengths - sizes * ranks // lengths
         return weights
 
@@ -323,9 +360,13 @@ class BatchConsumeQueue:
     def cut(self, start: int, end: int, log_end: int) -> int:
         """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
         cut = find_first(start, end, lambda offset: self.unit(offset)[0] >= log_end)
+        last = self.unit(cut - 1)
+        if last[-1] == GAP_TAGS_CODE:
+            cut = find_first(start, cut, lambda offset: self.unit(offset) == last)
         for batches in self._fitted(cut, end):
             offsets = batches.physical_offsets
-            before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (batches.sizes > 0))
+            is_before = (offsets >= 0) & (offsets < log_end) & (batches.sizes > 0)
+            before = np.flatnonzero(is_before & (batches.tags_codes != GAP_TAGS_CODE))
             if len(before):
                 cut = max(cut, min(int(batches.ends[before[-1]]), end))
         return cut
@@ -360,6 +401,7 @@ class BatchConsumeQueue:
         for batches in self._fitted(start, end):
             is_counted = (batches.ends > start) & (batches.starts < end) & (batches.sizes > 0)
             is_counted &= batches.physical_offsets >= min_physical_offset
+            is_counted &= batches.tags_codes != GAP_TAGS_CODE
             total += int(np.count_nonzero(is_counted))
         return total
 
@@ -436,20 +478,19 @@ class BatchConsumeQueue:
         known, by_file, listed = self._known, self._begins, self._files.segments
         if known is not None and len(by_file) == len(listed):
             return known
-        for segment in listed:
-            if segment not in by_file and segment == listed[0]:
-                batches = self._load(segment).batches
-                if len(batches.starts):
-                    by_file[segment] = int(batches.starts[0])
-            elif segment not in by_file:
+        for segment in reversed(listed):  # where a file begins shows whether a gap is before it
+            if segment in by_file:
+                continue
+            batches = NO_BATCHES
+            if segment != listed[0]:
                 units = self._read_units(segment, 0, _PEEKED_UNITS)
-                batches = trusted(units, segment.start // _UNIT)
-                if not len(batches.starts) and len(units):
-                    batches = self._load(segment).batches
-                if len(batches.starts):
-                    by_file[segment] = int(batches.starts[0])
+                batches = trusted(units, segment.start // _UNIT, self._confirms)
+            if not len(batches.starts):
+                batches = self._load(segment).batches
+            if len(batches.starts):
+                by_file[segment] = int(batches.starts[0]), int(batches.numbers[0])
         written = [segment for segment in listed if segment in by_file]
-        begins = np.array([by_file[segment] for segment in written], np.int64)
+        begins = np.array([by_file[segment][0] for segment in written], np.int64)
         widest = max((segment.size // _UNIT for segment in written), default=0) * MAX_BATCH
         fitting = np.flatnonzero(agreeing(begins, begins, widest))
         segments = [written[row] for row in fitting]
@@ -471,7 +512,7 @@ class BatchConsumeQueue:
             raise CorruptQueueError(str(segment.path), 0, reason)
         first = segment.start // _UNIT
         last = first + n_written - 1
-        batches = trusted(self._read_units(segment, 0, n_written), first)
+        batches = trusted(self._read_units(segment, 0, n_written), first, self._confirms)
         if n_written and (not len(batches.starts) or batches.numbers[-1] != last):
             end = int(batches.ends[-1]) if len(batches.starts) else self._end_before(segment)
             batches = with_unknown(batches, end, last)
@@ -481,7 +522,19 @@ class BatchConsumeQueue:
                 unknown = with_unknown(NO_BATCHES, start - 1, number - 1)
                 columns = zip(unknown, batches, strict=True)
                 batches = Batches(*(np.concatenate(pair) for pair in columns))
-        return kept.put(segment, _File(batches, n_written))
+        next_file = self._files.find(segment.end)
+        if next_file in self._begins and len(batches.starts):
+            batches = with_gaps(with_unknown(batches, *self._begins[next_file])).take(slice(-1))
+        return kept.put(segment, _File(with_gaps(batches), n_written))
+
+    def _confirms(self, physical_offset: int, size: int, queue_offset: int) -> bool:
+        """Return whether the record of a unit has its size and names its queue offset."""
+        if self._log is None:
+            return False
+        with suppress(CorruptRecordError, OffsetOutOfRangeError):
+            fixed = self._log.parts(physical_offset).fixed
+            return bool(fixed["total_size"] == size and fixed["queue_offset"] == queue_offset)
+        return False
 
     def _end_before(self, segment: Segment) -> int:
         """Return the queue offset after the last unit in the files before one, 0 without units."""

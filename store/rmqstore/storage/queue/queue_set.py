@@ -16,6 +16,7 @@ from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, has_queue_folder
 from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue import consumequeue
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -197,6 +198,7 @@ def open_files(
     is_batch: bool = False,
     files: OpenFiles | None = None,
     in_rocksdb: RocksDbQueues | None = None,
+    log: CommitLog | None = None,
 ) -> Queue:
     """Return a queue as the disk has it. The folder that exists decides its kind.
 
@@ -209,6 +211,7 @@ def open_files(
         is_batch: whether a queue without a folder is a BatchConsumeQueue.
         files: opens the files, and may be shared with other queues.
         in_rocksdb: the queues in RocksDB, None if the store has none there.
+        log: the log of the store, whose records confirm units of batches that leap ahead.
 
     Raises:
         StoreStateError: the topic cannot name a folder.
@@ -219,9 +222,12 @@ def open_files(
     if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
     folder = paths.batch_folders.queue(topic, queue_id)
-    if is_folder(paths.storage, folder) or is_batch:
-        return BatchConsumeQueue(folder, files)
-    return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
+    plain = paths.queue_folders.queue(topic, queue_id)
+    is_batch |= is_folder(paths.storage, folder)
+    # A topic has queues of one kind, also where the folder of one of them is lost.
+    if is_batch or (paths.batch_folders.has_topic(topic) and not is_folder(paths.storage, plain)):
+        return BatchConsumeQueue(folder, files, log)
+    return ConsumeQueue(plain, files)
 
 
 def is_in_rocksdb(

@@ -53,33 +53,40 @@ class LogEnd(NamedTuple):
     blank_start: int | None = None  # of the blank before the end, if the end follows a blank
 
 
-def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> LogEnd:
+def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     """Find the first record that a recovery refuses, in a store that was not closed.
-
-    What lies before physical offset ``start_at``, where a record begins or will begin, is not
-    scanned.
 
     The scan begins where that of a broker would: at the newest file whose first record was on the
     disk according to the checkpoint. That of a DLedger log begins at the third last file of it.
 
-    Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover,
-    #checkMessageAndReturnSize; DLedgerMmapFileStore.java#recover.
+    Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover;
+    DLedgerMmapFileStore.java#recover.
     """
-    segments = log.segments
-    if not segments:
-        return LogEnd(0, "", "", 0)
-    last_timestamp = 0
     start = first_scanned = scan_start(log, checkpoint)
     entry_files = log.entry_segments[-_RECOVERED_ENTRY_FILES:]
     if entry_files:
         first_scanned = entry_files[0].start
         start = min(start, first_scanned)
+    return find_end_from(log, first_scanned)._replace(scanned_from=start)
+
+
+def find_end_from(log: CommitLog, start: int) -> LogEnd:
+    """Find the first record that a recovery refuses, from physical offset ``start`` on.
+
+    A record begins there, or will begin.
+
+    Source: CommitLog.java#recoverNormally, #checkMessageAndReturnSize.
+    """
+    segments = log.segments
+    if not segments:
+        return LogEnd(0, "", "", 0)
+    last_timestamp = 0
     after: FrameNumbers | None = None
     blank_start: int | None = None
     for segment in segments:
-        if segment.start < first_scanned or segment.end <= start_at:
+        if segment.end <= start:
             continue
-        stop, file_timestamp = _scan(log, segment, after, max(segment.start, start_at))
+        stop, file_timestamp = _scan(log, segment, after, max(segment.start, start))
         after = stop.last
         last_timestamp = file_timestamp or last_timestamp
         if stop.kind is not StopKind.BLANK:
@@ -294,6 +301,11 @@ def damage_met(window: Window, queues_end: int) -> str | None:
     log, segment, stop = window.log, window.segment, window.records
     reason = damage_at(log, segment, stop, queues_end)
     if reason is None:
+        if stop.kind is not StopKind.EMPTY:
+            logger.warning(
+                "%s: the log ends at %d; old bytes follow, left by a recovery (%s)",
+                segment.path, window.stopped, stop.reason,
+            )  # fmt: skip
         return None
     now = window_at(log, segment, window.stopped, segment.end, size=1, after=stop.last).records
     has_gone_on = bool(len(now.starts)) or now.kind is StopKind.BLANK
@@ -337,8 +349,17 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
             return stop.reason
     # A recovery cuts a log by moving its end. The bytes after the end stay until the next record is
     # written over them. DLedger cuts off entries that a new leader does not have in the same way.
-    logger.warning(
-        "%s: the log ends at %d; old bytes follow, left by a recovery (%s)",
-        segment.path, physical_offset, stop.reason,
-    )  # fmt: skip
     return None
+
+
+def is_damaged_at(log: CommitLog, end: LogEnd, queues_end: int) -> bool:
+    """Return whether a recovery ends the log of a store that was *closed* at damage.
+
+    See :func:`damage_at`. After an empty last file there is nothing.
+    """
+    segment = log.find(end.physical_offset)
+    if segment is None:
+        return False
+    kind = StopKind.DAMAGE if end.reason else StopKind.EMPTY
+    stop = Walk(np.empty(0, np.int64), kind, end.physical_offset - segment.start, end.reason)
+    return damage_at(log, segment, stop, queues_end) is not None

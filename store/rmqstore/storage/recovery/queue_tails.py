@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from copy import copy
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,12 +46,16 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
+from rmqstore.format.topics import was_deleted
 from rmqstore.spans import FOREVER, LostSpan, QueueKey
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import Window, walk_back, walk_forward
+from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.unit_checks import completed_end
 
@@ -61,6 +66,8 @@ _BY_LOG: Final = "`scan=commitlog`"
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
+_LOCAL_BYTES = 1 << 18  # of the newest records whose queues are looked at
+_FETCHED_BYTES = 1 << 14  # of those in another storage
 
 
 class OpenedQueue(NamedTuple):
@@ -124,6 +131,7 @@ class TailBuilder:
         self.n_repeated = 0
         self.n_seen = 0  # records of the queue in the log, up to where the scan is
         self.begun_at = -1  # the first record of the topic that replaced a deleted one
+        self._earlier: TailBuilder | None = None  # before a record that may begin another topic
         self.is_short = False
 
     @property
@@ -160,21 +168,40 @@ class TailBuilder:
         if self.records_end >= 0:
             self.n_repeated += n_records
 
-    def of_newest_topic(self, headers: RecordHeaders, *, has_older: bool) -> RecordHeaders:
-        """Return the records that the queue lacks without those of an earlier topic of its name.
+    def of_newest_topic(
+        self, headers: RecordHeaders, *, has_older: bool
+    ) -> Iterator[RecordHeaders]:
+        """Yield the records that the queue lacks without those of an earlier topic of its name.
+
+        Those before a last one that may begin another topic come first, for the next records tell.
 
         Args:
             headers: the records, of this queue.
             has_older: whether the log has earlier records of the queue.
         """
-        row = begins_again_at(headers.column("queue_offset").astype(np.int64), int(has_older))
+        queue_offsets = headers.column("queue_offset").astype(np.int64)
+        if self._earlier is not None and len(headers):
+            if queue_offsets[0] != 1:
+                self._continue(self._earlier)
+            self._earlier = None
+        row = begins_again_at(queue_offsets, int(has_older))
         if row is None:
-            return headers
+            yield headers
+            return
+        if row == len(headers) - 1:
+            yield headers.take(slice(0, row))
+            self._earlier = copy(self)
         self.start = self.end = 0
         self.begun_at = int(headers.column("physical_offset")[row])
         self.records_end = -1
-        self.parts.clear()
-        return headers.take(slice(row, None))
+        self.parts = []
+        yield headers.take(slice(row, None))
+
+    def _continue(self, earlier: TailBuilder) -> None:
+        """Take records for later ones of the topic that was there before them."""
+        self.start, self.begun_at = earlier.start, earlier.begun_at
+        self.end += earlier.end
+        self.parts = [*earlier.parts, *self.parts]
 
     def holds_batches(self, headers: RecordHeaders) -> bool:
         """Return whether it is a BatchConsumeQueue; without files, its records show it.
@@ -327,6 +354,62 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FO
     return True
 
 
+def name_lost_queue(
+    paths: StorePaths, known_topics: Collection[str], in_rocksdb: RocksDbQueues | None = None
+) -> bool:
+    """Return whether one of the newest records is of a queue that was lost with its folder.
+
+    A broker makes the folder with the first record, and deletes it with the topic. Older records
+    are not looked at, because every read by queue of a store that was closed begins with this.
+
+    Args:
+        paths: paths of the store.
+        known_topics: those of ``topics.json``; without any no topic counts as deleted.
+        in_rocksdb: its queues in RocksDB, None if it has none there.
+    """
+    folders = (paths.queue_folders, paths.batch_folders)
+
+    def is_lost(topic: str, queue_id: int) -> bool:
+        if in_rocksdb is not None and (topic, queue_id) in in_rocksdb.bounds:
+            return False
+        if not can_have_queue(topic, queue_id) or was_deleted(topic, known_topics):
+            return False
+        return not any(kind.has_queue(topic, queue_id) for kind in folders)
+
+    seen: set[QueueKey] = set()
+    # None of its files stays open.
+    with closing(
+        CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
+    ) as log:
+        for window in _newest_windows(log):
+            for _, headers, whole in window.headers():
+                valid = window.without_torn(window.data, headers, whole)
+                valid &= check_headers(headers, window.segment.start)
+                records = headers.take(valid & have_units(headers.column("sys_flag")))
+                in_lmqs = lmq_headers(window.data, records.take(~is_inner_batch(records)), ())
+                for named in (records, in_lmqs):
+                    found = group_by_queue(topics(window.data, named), named.column("queue_id"))
+                    keys = {key for key, _ in found} - seen
+                    if any(is_lost(*key) for key in keys):
+                        return True
+                    seen |= keys
+    return False
+
+
+def _newest_windows(log: CommitLog) -> Iterator[Window]:
+    """Yield the newest records of a log, file by file, the newest file first."""
+    left = _LOCAL_BYTES if log.storage is LOCAL else _FETCHED_BYTES
+    for segment in reversed(log.segments):
+        end = segment.start + log.file_of(segment).written_end(segment.size)
+        low = max(segment.start, end - left)
+        first = next_record(log, segment, low, end) if low > segment.start else low
+        if first < end:
+            yield window_at(log, segment, first, end)
+        left -= end - low
+        if left <= 0:
+            return
+
+
 def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool:
     """Return whether a record is in its queue, and in the light message queues that it names."""
     topic = topic_names(topics(data, record).dictionary_encode())[0]
@@ -444,9 +527,9 @@ class _Recovery:
                 lacking = lacking.take(valid)
             if tail.holds_batches(lacking):
                 lacking = message_headers(data, lacking)
-            lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
+            for records in tail.of_newest_topic(lacking, has_older=bool(tail.n_seen)):
+                self._extend(tail, records, units)
             tail.n_seen += len(rows)
-            self._extend(tail, lacking, units)
 
     def _tail(
         self, key: QueueKey, physical_offsets: Positions, queue_offsets: NDArray[np.int64]

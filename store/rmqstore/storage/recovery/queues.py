@@ -131,6 +131,7 @@ class Queues:
                 is_batch=is_batch,
                 files=self._files,
                 in_rocksdb=in_rocksdb,
+                log=self._log,
             )
         return ConsumeQueue(self._paths.queue_folders.queue_name(topic, queue_id), self._files)
 

@@ -22,7 +22,7 @@ from rmqstore.errors import (
     rendered,
 )
 from rmqstore.format.columns.dispatch_requests import DispatchRules
-from rmqstore.format.topics import is_system_topic
+from rmqstore.format.topics import was_deleted
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import (
     NOT_CLOSED,
@@ -36,6 +36,7 @@ from rmqstore.storage.broker.broker_run import (
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.retry import Deletions, retry
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import committed_since, read_intent
 from rmqstore.storage.queue.queue import RecoveredUnits, records_end
@@ -46,6 +47,7 @@ from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_blank_of,
     count_after,
+    find_end_from,
     find_log_end,
     written_end,
 )
@@ -53,6 +55,7 @@ from rmqstore.storage.recovery.queue_tails import (
     OpenedQueue,
     RecoveredQueues,
     is_newest_built,
+    name_lost_queue,
     recover_closed,
     recover_crashed,
 )
@@ -197,7 +200,7 @@ class StoreEnds:
             "has gone on, and what follows is read",
             end.path, end.physical_offset, end.reason,
         )  # fmt: skip
-        later = find_log_end(self._log, read_checkpoint(self._paths), queues_end)
+        later = find_end_from(self._log, queues_end)
         return later._replace(scanned_from=end.scanned_from)
 
     def of_records(self) -> int | None:
@@ -315,12 +318,16 @@ class StoreEnds:
                 return None
             is_batch = topic in batch_topics
             queue = open_files(
-                self._paths, topic, queue_id, is_batch=is_batch, in_rocksdb=in_rocksdb
+                self._paths,
+                topic,
+                queue_id,
+                is_batch=is_batch,
+                in_rocksdb=in_rocksdb,
+                log=self._log,
             )
-            is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
             if not queue.is_present and self.why_unread is not None:  # it may be in the database
                 return OpenedQueue(queue) if is_damaged else None
-            if queue.is_present or is_listed:
+            if queue.is_present or not was_deleted(topic, known_topics):
                 return OpenedQueue(queue, has_keys=in_rocksdb is not None)
             # The topic was deleted, unless an append of ours was killed: it enters its topics in
             # topics.json only after it has built their queues.
@@ -328,15 +335,13 @@ class StoreEnds:
 
         if self._paths.has_abort:
             end = self._end_in_queues()
-            if in_rocksdb is not None:  # a broker flushes queues there late, but says how late
-                flushed = self._log.find(max(in_rocksdb.checkpoint, self._log.min_offset))
-                scanned_from = self._log.min_offset if flushed is None else flushed.start
-                end = end._replace(scanned_from=min(end.scanned_from, scanned_from))
+            end = end._replace(scanned_from=min(end.scanned_from, self._built_until()))
             return recover_crashed(self._log, end, open_queue, self._rules())
         built_until = FOREVER if in_rocksdb is None else in_rocksdb.checkpoint
         if is_damaged:
             built_until = 0
-        if is_newest_built(self._log, open_queue, built_until):
+        is_built = is_newest_built(self._log, open_queue, built_until)
+        if is_built and not name_lost_queue(self._paths, known_topics, in_rocksdb):
             return RecoveredQueues({})
         end = self._scanned_end()
         return recover_closed(
@@ -359,6 +364,19 @@ class StoreEnds:
             return end
         return end._replace(physical_offset=written)
 
+    def _built_until(self) -> int:
+        """Return the start of the first file of the log whose queues may not be on the disk.
+
+        ``FOREVER`` if the checkpoint of the broker shows it.
+        """
+        if is_folder(self._paths.storage, self._paths.own.replaced_queues):
+            return self._log.min_offset  # all queues are being built
+        if self.in_rocksdb is None:
+            return FOREVER
+        # A broker flushes queues there late, but says how late.
+        flushed = self._log.find(max(self.in_rocksdb.checkpoint, self._log.min_offset))
+        return self._log.min_offset if flushed is None else flushed.start
+
     def _rules(self) -> DispatchRules:
         levels = find_delay_levels(self._paths, self._log, self.in_rocksdb)
         return DispatchRules(delay_levels=levels.delays)
@@ -376,7 +394,8 @@ class StoreEnds:
         keys = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:
-            with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
+            opened = open_files(self._paths, *key, in_rocksdb=in_rocksdb, log=self._log)
+            with closing(opened) as queue:
                 end = queue.end()
                 last = max(
                     last, (queue.unit(end - 1)[0], records_end(queue, end)), key=itemgetter(1)
