@@ -212,7 +212,7 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
     except CorruptConfigError as err:
         if err.path != str(table):
             return
-        # a broker goes on without topics
+        # a broker starts without topics
     if not known and not paths.storage.exists(table):  # a copy may lack it
         if in_batches:
             logger.warning(

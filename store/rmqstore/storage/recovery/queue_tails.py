@@ -173,7 +173,7 @@ class TailBuilder:
     ) -> Iterator[RecordHeaders]:
         """Yield the records that the queue lacks without those of an earlier topic of its name.
 
-        Those before a last one that may begin another topic come first, for the next records tell.
+        Those before a last one that may begin another topic come first, for the next records show.
 
         Args:
             headers: the records, of this queue.
