@@ -354,7 +354,7 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FO
     return True
 
 
-def name_lost_queue(
+def has_lost_queue(
     paths: StorePaths, known_topics: Collection[str], in_rocksdb: RocksDbQueues | None = None
 ) -> bool:
     """Return whether one of the newest records is of a queue that was lost with its folder.

@@ -54,8 +54,8 @@ from rmqstore.storage.recovery.log_end import (
 from rmqstore.storage.recovery.queue_tails import (
     OpenedQueue,
     RecoveredQueues,
+    has_lost_queue,
     is_newest_built,
-    name_lost_queue,
     recover_closed,
     recover_crashed,
 )
@@ -341,7 +341,7 @@ class StoreEnds:
         if is_damaged:
             built_until = 0
         is_built = is_newest_built(self._log, open_queue, built_until)
-        if is_built and not name_lost_queue(self._paths, known_topics, in_rocksdb):
+        if is_built and not has_lost_queue(self._paths, known_topics, in_rocksdb):
             return RecoveredQueues({})
         end = self._scanned_end()
         return recover_closed(
