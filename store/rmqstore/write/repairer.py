@@ -40,7 +40,7 @@ from rmqstore.storage.recovery.log_end import (
     is_whole_between,
     scan_start,
 )
-from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built, name_lost_queue
+from rmqstore.storage.recovery.queue_tails import OpenedQueue, has_lost_queue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import (
@@ -158,11 +158,9 @@ class Repairer:
             safe_until = self._log.min_offset if is_rebuilding else end.scanned_from
             left_open = None if was_closed else LeftOpen(self._log, safe_until)
             queues_end = self.queues.cut(log_end, left_open)
-        if was_closed and name_lost_queue(self._paths, BrokerConfig(self._paths).topics()):
+        if was_closed and has_lost_queue(self._paths, BrokerConfig(self._paths).topics()):
             queues_end = self._log.min_offset  # a queue that is lost is built from there on
-        before = self._topics_with_queues()
         self._build_missing(end, queues_end, checkpoint, was_closed=was_closed)
-        self._name_returned(before)
         if is_folder(LOCAL, self._paths.own.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
         if is_folder(LOCAL, self._paths.own.new_log):
@@ -261,7 +259,9 @@ class Repairer:
             )
             self._disk.delete(path)
         if start < log_end:
+            before = self._topics_with_queues()
             self._dispatch(start, log_end)
+            self._name_returned(before)
 
     def _require_no_records_after(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
