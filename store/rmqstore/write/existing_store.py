@@ -315,9 +315,10 @@ def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) ->
     """
     usual = StoreConfig()
     size = config.mapped_file_size_commit_log
+    if paths.settings is not None or size == usual.mapped_file_size_commit_log:
+        return ""
     first = log.segments[:1]
-    is_written = any(log.file_of(segment).written_end(segment.size) for segment in first)
-    if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
+    if not any(log.file_of(segment).written_end(segment.size) for segment in first):
         return ""
     has_index = any(map(was_ended, index_files(paths.index)))
     unknown = []
