@@ -50,7 +50,9 @@ class CheckedStore(NamedTuple):
             ("--index", (paths.index,), (paths.root / "index",)),
             ("--dledger-log", paths.dledger_logs, _found_dledger_logs(paths)),
         ):
-            for folder in folders if folders != usual else ():
+            if folders == usual:
+                continue
+            for folder in folders:
                 words += [option, str(paths.storage.full_path(folder))]
         named = join(words)
         source = named if tiered is None else f"{named} --tiered {quote(tiered)}"
