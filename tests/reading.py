@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,22 @@ def plain(row: Row) -> Row:
         row["properties"] = dict(pairs)
         assert len(row["properties"]) == len(pairs), "a name twice in a map"
     return row
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """End what hangs by a TimeoutError; for the main thread of a process."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"it takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def read(store: MessageStore | Path, **options: Any) -> list[Row]:

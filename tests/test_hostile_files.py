@@ -10,7 +10,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,6 +25,7 @@ from click.testing import CliRunner
 import rmqstore
 import store_builder as build
 import tiers
+from reading import time_limit
 from rmqstore.cli import main
 from rmqstore.errors import (
     CorruptConfigError,
@@ -69,16 +69,8 @@ def _limited_memory() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _limits() -> Iterator[None]:
     """A call that waits for another process, or uses more than a GiB of memory, fails instead."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
-    with _limited_memory() if find_spec("resource") else nullcontext():  # not in a Windows
-        yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with time_limit(SECONDS), _limited_memory() if find_spec("resource") else nullcontext():
+        yield  # a Windows has no limits of memory
 
 
 def data_bytes() -> int:

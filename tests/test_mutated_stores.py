@@ -20,9 +20,8 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ import rmqstore
 import store_builder as build
 import tiers
 from mutations import mutate
-from reading import plain
+from reading import plain, time_limit
 from rmqstore import CorruptConfigError
 from rmqstore.cli import main
 from rmqstore.inspect.verify import verify
@@ -101,7 +100,7 @@ class Trial:
         cpu = time.process_time()
         answer = None
         try:
-            with _deadline():
+            with time_limit(WALL_SECONDS):
                 answer = action()
         except rmqstore.RmqStoreError:
             pass
@@ -331,19 +330,6 @@ def _view(root: Path, name: str) -> None:
 def _verify(root: Path) -> list[Any]:
     with rmqstore.open(root) as store:
         return list(verify(store))
-
-
-@contextlib.contextmanager
-def _deadline() -> Iterator[None]:
-    def late(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"more than {WALL_SECONDS} s")
-
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(WALL_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
 
 
 def _state(root: Path) -> dict[str, tuple[int, int, int]]:

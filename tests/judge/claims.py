@@ -12,8 +12,6 @@ import logging
 import os
 import shlex
 import shutil
-import signal
-import threading
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +29,7 @@ from judge import cases
 from pyspark_rmqstore.offsets import flattened
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from reading import state
+from reading import state, time_limit
 from rmqstore import MessageStore
 from rmqstore.copying.copier import copy
 from rmqstore.errors import Finding, RmqStoreError
@@ -140,7 +138,7 @@ def said(ask: Callable[[], object]) -> Said:
     """Return the value that is the answer to a question, or the error, and all warnings."""
     with _Listening() as heard:
         try:
-            with _limited():
+            with time_limit(LIMIT):
                 found: Said = {"value": ask()}
         except Exception as err:  # noqa: BLE001 - of whatever kind it is, a rule says what may be
             is_ours = isinstance(err, RmqStoreError)
@@ -149,25 +147,6 @@ def said(ask: Callable[[], object]) -> Said:
             text = text if is_ours else f"{err!r} at {Path(frame.filename).name}:{frame.lineno}"
             found = {"error": type(err).__name__, "text": text, "is_ours": is_ours}
     return found | {"warnings": heard.texts}
-
-
-@contextlib.contextmanager
-def _limited() -> Iterator[None]:
-    """Raise TimeoutError after a while, in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"no answer in {LIMIT} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 class _Memory:

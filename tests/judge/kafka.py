@@ -13,7 +13,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from kafkalog.scan import IsolationLevel, Mode
 from kafkalog.storage.log_dirs import CHECKPOINTS, CLEAN_SHUTDOWN, METADATA
 from kafkalog.storage.names import parse_folder
 from kafkalog.verify import partition_row, verify
+from reading import time_limit
 from rmqstore.errors import RmqStoreError
 
 VERSION: Final = "4.1.1"
@@ -338,19 +338,13 @@ class _Warnings(logging.Handler):
 
 def _value(ask: Callable[[], Any]) -> Any:
     """Return a value, or its error as one; ``foreign`` has that of another library, or a hang."""
-    signal.alarm(_SECONDS)
     try:
-        return ask()
+        with time_limit(_SECONDS):
+            return ask()
     except RmqStoreError as err:
         return {"error": type(err).__name__, "text": str(err)}
     except Exception:  # noqa: BLE001 - that is what is looked for
         return {"error": "foreign", "text": traceback.format_exc()}
-    finally:
-        signal.alarm(0)
-
-
-def _hangs(*_: object) -> None:
-    raise TimeoutError
 
 
 def claims(root: Path, asked: Asked) -> Values:
@@ -361,7 +355,6 @@ def claims(root: Path, asked: Asked) -> Values:
         by isolation level and mode the records, words (rows that stand for damage, and warnings)
         and the error; and ``changed``, the files that reading changed.
     """
-    signal.signal(signal.SIGALRM, _hangs)
     before = _sizes(root)
     found: Values = {"findings": [], "partitions": {}}
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import random
 import re
-import signal
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +19,7 @@ import pytest
 import rmqstore
 import store_builder as build
 import tiers
-from reading import plain
+from reading import plain, time_limit
 from rmqstore import CorruptConfigError, RmqStoreError
 
 SEGMENT, UNITS = 2048, 8
@@ -106,7 +102,7 @@ class Judge:
         if mode != "FAILFAST":
             options["fail_on_data_loss"] = False
         try:
-            with _deadline(), rmqstore.open(self.root) as store:
+            with time_limit(SECONDS), rmqstore.open(self.root) as store:
                 rows = [plain(row) for row in store.scan(**options).read_all().to_pylist()]
         except CorruptConfigError as err:
             return [] if str(self.root) in str(err) else [f"names no path: {err!r}"]
@@ -214,20 +210,6 @@ class Judge:
             ):
                 found.add(at)
         return found
-
-
-@contextmanager
-def _deadline() -> Iterator[None]:
-    def late(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"a read takes more than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["closed", "abort"])
