@@ -24,7 +24,7 @@ from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.lookup import SMALL_GAPS, Found, QueryResult, tagged_offsets
 from rmqstore.read.queue_scan import QueueScan
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter, log_filter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
@@ -340,10 +340,7 @@ def read_records(
         try:
             assembler = Assembler(log, segment, pipeline)
         except OffsetOutOfRangeError as err:
-            if spec.fail_on_data_loss:
-                text = f"{err}; {READS_ON} reads on without it"
-                raise OffsetOutOfRangeError(text) from err
-            logger.warning("data loss: %s", err)
+            spec.report_loss(str(err), "reads on without it")
             continue
         starts = inside - segment.start
         head_size = FIXED_PART_V4.itemsize

@@ -16,12 +16,11 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreFormatError,
-    rendered,
 )
 from rmqstore.format.record import from_millis
 from rmqstore.notebook import MAX_ROWS, table
 from rmqstore.read.bounds import SearchByTime
-from rmqstore.read.read_spec import READS_ON, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.stored_times import TimeSearch
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -314,9 +313,7 @@ class StoreQueues:
                     f"queue offsets {lost[0]} to {lost[1]} (excluded) of {key[0]}-{key[1]} are "
                     f"gone: the local store begins after them, and {part.folder} ends before them"
                 )
-                if spec.fail_on_data_loss:
-                    raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-                logger.warning("data loss: %s", rendered(text))
+                spec.report_loss(text)
             start = max(start, following.start)
         if start < end:
             slices += parts[-1].slices(key, start, end, tolerant=tolerant)

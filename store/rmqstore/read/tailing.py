@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError, rendered
+from rmqstore.errors import OptionError
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.parts import QueuesPart
-from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import STORE_REPLACED, StoreTail, replacements
@@ -260,7 +259,4 @@ class TailingScan:
         Raises:
             OffsetOutOfRangeError: data loss is to fail.
         """
-        text = f"{key[0]}-{key[1]}: {text}"
-        if self._request.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
-        logger.warning("data loss: %s", rendered(text))
+        self._request.report_loss(f"{key[0]}-{key[1]}: {text}", "continues without them")
