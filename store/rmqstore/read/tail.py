@@ -356,10 +356,7 @@ class StoreTail:
             end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
             store.ends.replace_log_end(end)
         store.ranges.require_queues(self._selection)
-        chosen = store.ranges.choose(self._selection)
-        keys = {
-            (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
-        }
+        keys = dict.fromkeys(store.ranges.keys(self._selection))
         self._awaited = {}
         self._n_waits = 0
         self._firsts = {}
