@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -411,8 +410,7 @@ class QueueRanges:
             log_end: the physical offset where the log ends.
             stored_until: the latest store time (ms) of a record that confirms a unit.
         """
-        *in_tiers, local = self._store_queues.divide([queue_slice])
-        slices = [*chain.from_iterable(in_tiers)]
+        slices, local = self._store_queues.divide([queue_slice])
         for part in local:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
@@ -428,14 +426,6 @@ class QueueRanges:
                     )  # fmt: skip
             slices += (QueueSlice(*key, *run) for run in runs)
         return slices
-
-    def within(self, queue_slice: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
-        """Return the parts of a local range that may lie in parts of the log.
-
-        See ``slices_within``.
-        """
-        queue = self._queues.open(queue_slice.topic, queue_slice.queue_id)
-        return slices_within(queue, queue_slice, spans, self._log.max_offset)
 
 
 def may_choose_lmqs(selection: Selection) -> bool:

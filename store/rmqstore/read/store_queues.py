@@ -146,14 +146,14 @@ class StoreQueues:
         cut.append(local._replace(start=max(start, local.start), end=end))
         return [part for part in cut if part.start < part.end]
 
-    def divide(self, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-        """Return the parts of queues' ranges by the source that they are read from.
+    def divide(self, slices: Sequence[QueueSlice]) -> tuple[list[QueueSlice], list[QueueSlice]]:
+        """Return the parts of ranges that are read from the tier, and those of the local store.
 
         Retention may have deleted messages of the local store since the ranges were planned, which
         tiered storage still has.
         """
         if not self.tiers:
-            return [[*slices]]
+            return [], [*slices]
         in_tier: list[QueueSlice] = []
         local: list[QueueSlice] = []
         firsts: dict[QueueKey, int] = {}
@@ -166,7 +166,7 @@ class StoreQueues:
                 in_tier.append(queue_slice._replace(end=cut))
             if cut < queue_slice.end:
                 local.append(queue_slice._replace(start=cut))
-        return [in_tier, local]
+        return in_tier, local
 
     def time_search(self) -> SearchByTime:
         """Return what searches queues for store times; each search shortens the next ones."""
