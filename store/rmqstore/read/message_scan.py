@@ -70,7 +70,8 @@ class MessageScan:
         if request.lookup_keys:
             return request.returned(self._look_up())
         if request.is_by_queue and request.pruning.keeps_broker(store.broker_name):
-            store.ranges.require_topics(request.selection, tolerant=request.mode != FAILFAST)
+            store.ranges.require_queues(request.selection, tolerant=request.mode != FAILFAST)
+            store.ranges.require_named(request.selection)
         parts = plan(store, request)
         if request.last is not None:
             return request.returned(self._newest(parts, request.last))

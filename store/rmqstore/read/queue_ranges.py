@@ -235,15 +235,6 @@ class QueueRanges:
         """
         require_named(selection, [self.named_queues(selection)], str(self._paths.root))
 
-    def require_topics(self, selection: Selection, *, tolerant: bool) -> None:
-        """Refuse a selection of unknown topics or queues.
-
-        Raises:
-            OptionError: a topic or queue is missing. The message lists those that exist.
-        """
-        self.require_queues(selection, tolerant=tolerant)
-        self.require_named(selection)
-
     def require_records(self, selection: Selection) -> None:
         """Refuse an exact copy, by queue, of messages that share a record."""
         batch_topics = {*self._queues.batch_topics()} & {*self.choose(selection)}

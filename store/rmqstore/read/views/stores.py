@@ -43,11 +43,6 @@ class Member:
         """The root of the store."""
         return str(self.source.paths.root)
 
-    @property
-    def name(self) -> str:
-        """The name of its broker."""
-        return self.source.view_broker_name
-
     @cached_property
     def identity(self) -> BrokerIdentity:
         """What its files say about the broker; nothing if they are damaged."""
