@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import goldens
+from equivalence.plain_filters import EvaluationError, evaluate
 from equivalence.random_filters import (
     NAMES,
     VALUES,
@@ -24,7 +25,6 @@ from interop.rocketmq import RocketMQ
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
 from rmqstore.format.columns.record_headers import read_headers
-from rmqstore.query.sql92_evaluation import EvaluationError, evaluate
 from rmqstore.query.sql92_filter import Filter, compile_filter
 
 pytestmark = pytest.mark.interop

@@ -1,4 +1,4 @@
-"""One message at a time, plainly: the reference that the array evaluator has to equal."""
+"""SQL92 filters of one message at a time, plainly: what the evaluator of columns has to equal."""
 
 from __future__ import annotations
 
