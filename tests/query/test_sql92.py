@@ -47,7 +47,7 @@ A, B, C = Property("a"), Property("b"), Property("c")
         ("a > 1 = b", Equal(Order(">", A, Literal(1)), B)),
         ("a <> 'it''s'", Not(Equal(A, Literal("it's")))),
         ("a is Not nuLL", Not(IsNull(A))),
-        ("a BETWEEN .5 AND 5E1", Between(A, Literal(0.5), Literal(50.0))),
+        ("a BETWEEN .5 AND 5E1", Between(A, Literal(0.5), Literal(50.0), False)),
         ("a NOT IN ('x', 'y')", Not(In(A, frozenset({"x", "y"})))),
         ("/* one */ a -- two\n = --three\r 1", Equal(A, Literal(1))),
     ],

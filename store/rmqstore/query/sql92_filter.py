@@ -35,7 +35,6 @@ from rmqstore.query.sql92_tree import (
     Negate,
     Node,
     Not,
-    NotBetween,
     Number,
     Or,
     Order,
@@ -198,9 +197,9 @@ class _Evaluator:
             case And(operands):
                 return self._all(partial(self.truth, operand) for operand in operands)
             case Or(operands):
-                return _not(self._all(partial(self._denied, operand) for operand in operands))
+                return self._any(partial(self.truth, operand) for operand in operands)
             case Not(operand):
-                return self._denied(operand)
+                return _not(self.truth(operand))
             case IsTrue(operand):
                 given, failed = self._states(self.operand(operand))
                 return Truth(self._nowhere, given, failed)
@@ -211,7 +210,7 @@ class _Evaluator:
                 return self._equal(self.operand(left), self.operand(right))
             case Order(symbol, left, right):
                 return self._order(symbol, self.operand(left), self.operand(right))
-            case Between() | NotBetween():
+            case Between():
                 return self._between(node)
             case In(operand, texts):
                 assert isinstance(operand, Property)
@@ -226,9 +225,6 @@ class _Evaluator:
                 true = self._everywhere if node.value is True else self._nowhere
                 false = self._everywhere if node.value is False else self._nowhere
                 return Truth(true, false, self._nowhere)
-
-    def _denied(self, node: Node) -> Truth:
-        return _not(self.truth(node))
 
     def operand(self, node: Node) -> _Operand:
         """Return what a part gives, of any kind."""
@@ -274,6 +270,13 @@ class _Evaluator:
             if (false | failed).all():
                 break
         return Truth(true, false, failed)
+
+    def _any(self, conditions: Iterable[Callable[[], Truth]]) -> Truth:
+        """Return whether any condition holds.
+
+        A condition counts only for messages for which no earlier one is TRUE or fails.
+        """
+        return _not(self._all(partial(_denied, condition) for condition in conditions))
 
     # Comparisons
 
@@ -335,16 +338,14 @@ class _Evaluator:
         holds: Mask = masks[symbol]
         return Truth(comparable & holds, comparable & ~holds, failed)
 
-    def _between(self, node: Between | NotBetween) -> Truth:
+    def _between(self, node: Between) -> Truth:
         operand = self.operand(node.operand)
-        is_inside = isinstance(node, Between)
-        ends = ((">=", node.low), ("<=", node.high))
-        if not is_inside:
-            ends = (("<", node.low), (">", node.high))
-        orders = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
-        if is_inside:
-            return self._all(orders)
-        return _not(self._all(partial(_denied, order) for order in orders))
+        symbols = ("<", ">") if node.negated else (">=", "<=")
+        orders = (
+            partial(self._order, symbol, operand, self.operand(end))
+            for symbol, end in zip(symbols, (node.low, node.high), strict=True)
+        )
+        return self._any(orders) if node.negated else self._all(orders)
 
     def _signs(
         self, left: _Texts | str | Number, right: _Texts | str | Number
