@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,8 +33,6 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan, begins_record, read_frame
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.recovery.log_end import damage_met
-
-logger = logging.getLogger(__name__)
 
 _SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
 _OVERREAD = 4  # candidates read per requested message, newest first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -28,8 +27,6 @@ from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import PlannedEnds
-
-logger = logging.getLogger(__name__)
 
 _ROWS = 1 << 14
 
