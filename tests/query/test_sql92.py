@@ -274,10 +274,6 @@ def test_nan_is_the_highest_double_and_minus_zero_the_lower_zero() -> None:
         for other, right in enumerate(rising):
             sign = compare_doubles(left, right)
             assert (sign > 0, sign < 0) == (at > other, at < other)
-    texts = pa.array(["-Infinity", "-1", "-0.0", "0", "1", "Infinity", "NaN"])
-    for at, low in enumerate(texts.to_pylist()):
-        kept = compile_filter("a >= b").keep({"a": texts, "b": pa.array([low] * 7)}, 7)
-        assert kept.tolist() == [other >= at for other in range(7)]
 
 
 def test_a_filter_travels_to_tasks() -> None:
