@@ -16,7 +16,7 @@ import pytest
 
 import goldens
 import tiers
-from equivalence.random_filters import (
+from interop.random_filters import (
     VALUES,
     random_expression,
     random_properties,
