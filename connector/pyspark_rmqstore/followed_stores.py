@@ -25,7 +25,7 @@ from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tailing import TieredTail, tail_of
+from rmqstore.read.tailing import tail_of
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.broker.retry import Deletions, Recoveries, retry
@@ -41,7 +41,7 @@ class FollowedStore(NamedTuple):
     """One store and its tail."""
 
     ref: StoreRef
-    tail: StoreTail | TieredTail
+    tail: StoreTail
 
     @property
     def store(self) -> StoreParts:

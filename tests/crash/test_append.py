@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -61,6 +61,21 @@ def append(root: Path, disk: FaultyDisk, n: int, txn: tuple[str, int] | None = N
         writer.flush(txn=txn)
 
 
+def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
+    """Stage rows in three tasks, append them and close; the process may die anywhere in it."""
+    folder, batch, parts = root / ".rmqstore" / "staging" / "job", messages(n), []
+    with closing(disk):
+        disk.make_folder(folder)
+        for task in range(3):
+            first, stop = task * n // 3, (task + 1) * n // 3
+            with PartWriter(disk, folder / f"part-{task}", 1 << 30) as file:
+                file.write(MessageMaker(WriteSpec(), task).make(batch.slice(first, stop - first)))
+                parts.append(file.part())
+        with mortal_writer(root, disk) as writer:
+            writer.append_staged(parts, are_all=True)
+        disk.delete_tree(folder)
+
+
 def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
     with rmqstore.open(root, broker_name="b") as store:
         scan = store.scan(columns=MESSAGES, include_system_topics=True, **options)
@@ -104,21 +119,27 @@ def all_or_none(
 EVERYWHERE, SAMPLED, FEW = 10_000, 40, 4
 KILL, POWERS = None, (1, 2)  # what is lost of unflushed writes is drawn by the number
 LARGER = [("basic", 5), ("basic", 700), ("edges", 200)]
-CASES = [  # (store, rows, power, at how many changes)
-    ("one", 3, KILL, EVERYWHERE),
-    ("one", 3, 1, FEW),
-    ("empty", 3, KILL, EVERYWHERE),
-    ("empty", 3, 1, FEW),
-    *((name, n, KILL, FEW) for name, n in LARGER),
-    (*LARGER[0], 1, FEW),
+CASES = [  # (how, store, rows, power, at how many changes)
+    (append, "one", 3, KILL, EVERYWHERE),
+    (append, "one", 3, 1, FEW),
+    (append, "empty", 3, KILL, EVERYWHERE),
+    (append, "empty", 3, 1, FEW),
+    *((append, name, n, KILL, FEW) for name, n in LARGER),
+    (append, *LARGER[0], 1, FEW),
+    (append_staged, "one", 7, KILL, SAMPLED),
+    (append_staged, "one", 7, 1, FEW),
+    (append_staged, "empty", 7, KILL, SAMPLED),
+    (append_staged, "empty", 7, 1, FEW),
+    (append_staged, "basic", 700, KILL, FEW),
     *(
-        pytest.param(name, 3, power, EVERYWHERE, marks=pytest.mark.slow)
+        pytest.param(act, name, n, power, EVERYWHERE, marks=pytest.mark.slow)
+        for act, n in ((append, 3), (append_staged, 7))
         for name in ("one", "empty")
         for power in POWERS
     ),
     *(
-        pytest.param(name, n, power, SAMPLED, marks=pytest.mark.slow)
-        for name, n in LARGER
+        pytest.param(act, name, n, power, SAMPLED, marks=pytest.mark.slow)
+        for act, name, n in (*((append, *case) for case in LARGER), (append_staged, "basic", 700))
         for power in (KILL, *POWERS)
     ),
 ]
@@ -140,69 +161,25 @@ def cut_anywhere(
     return cut_copies(whole, folder, act, at, power)
 
 
-@pytest.mark.parametrize(("name", "n", "power", "at_most"), CASES)
+@pytest.mark.parametrize(("act", "name", "n", "power", "at_most"), CASES)
 def test_every_cut_leaves_all_rows_or_none(
-    golden_store: Golden, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
+    golden_store: Golden,
+    tmp_path: Path,
+    act: Callable[..., object],
+    name: str,
+    n: int,
+    power: int | None,
+    at_most: int,
 ) -> None:
     whole, seen = golden_store(name), set()
     before = by_log(whole)
-    act = partial(append, n=n)
-    for root, where in cut_anywhere(whole, tmp_path, act, at_most, power):
+    for root, where in cut_anywhere(whole, tmp_path, partial(act, n=n), at_most, power):
         read = all_or_none(root, before, n, where)
         seen.add(len(read))
         StoreWriter(find_store(root), StoreConfig()).close()
         assert by_log(root) == rows(root) == read, where
         assert not (root / "abort").exists()
-        append(root, FaultyDisk(), n)
-        assert len(rows(root)) == len(read) + n, where
-    if at_most == EVERYWHERE:
-        assert seen == {len(before), len(before) + n}
-
-
-def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
-    """Stage rows in three tasks, append them and close; the process may die anywhere in it."""
-    folder, batch, parts = root / ".rmqstore" / "staging" / "job", messages(n), []
-    with closing(disk):
-        disk.make_folder(folder)
-        for task in range(3):
-            first, stop = task * n // 3, (task + 1) * n // 3
-            with PartWriter(disk, folder / f"part-{task}", 1 << 30) as file:
-                file.write(MessageMaker(WriteSpec(), task).make(batch.slice(first, stop - first)))
-                parts.append(file.part())
-        with mortal_writer(root, disk) as writer:
-            writer.append_staged(parts, are_all=True)
-        disk.delete_tree(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "n", "power", "at_most"),
-    [
-        ("one", 7, KILL, SAMPLED),
-        ("one", 7, 1, FEW),
-        ("empty", 7, KILL, SAMPLED),
-        ("empty", 7, 1, FEW),
-        ("basic", 700, KILL, FEW),
-        *(
-            pytest.param(name, 7, power, EVERYWHERE, marks=pytest.mark.slow)
-            for name in ("one", "empty")
-            for power in POWERS
-        ),
-        *(
-            pytest.param("basic", 700, power, SAMPLED, marks=pytest.mark.slow)
-            for power in (KILL, *POWERS)
-        ),
-    ],
-)
-def test_every_cut_of_a_job_of_many_tasks_leaves_all_rows_or_none(
-    golden_store: Golden, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
-) -> None:
-    whole, seen = golden_store(name), set()
-    before = by_log(whole)
-    act = partial(append_staged, n=n)
-    for root, where in cut_anywhere(whole, tmp_path, act, at_most, power):
-        read = all_or_none(root, before, n, where)
-        seen.add(len(read))
-        append_staged(root, FaultyDisk(), n)
+        act(root, FaultyDisk(), n)
         assert len(by_log(root)) == len(rows(root)) == len(read) + n, where
     assert seen == {len(before), len(before) + n}
 

@@ -48,7 +48,7 @@ def random_columns(rng: random.Random, n: int) -> RecordColumns:
         queue_ids=numbers(np.int32, 31),
         bodies=pa.array(bodies, pa.binary()),
         properties=PropertyStrings.stored(strings),
-        dispatched=DispatchProperties.stored(strings),
+        dispatched=DispatchProperties(None, None, None, None),
         flags=numbers(np.int32, 31),
         sys_flags=numbers(np.int32, 31),
         born_timestamps=numbers(np.int64, 63),

@@ -1,31 +1,32 @@
-"""RocketMQ's own filter module judges ours: which expressions it refuses, and all their results."""
+"""RocketMQ's own filter module judges ours: which expressions it refuses, and all their results.
+
+``golden/sql92.json.xz`` holds what :meth:`RealFilters.answer` gives for every case.
+"""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import goldens
-from equivalence.random_filters import (
-    NAMES,
+import tiers
+from interop.random_filters import (
     VALUES,
     random_expression,
     random_properties,
     valid_expression,
 )
 from interop.rocketmq import RocketMQ
-from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
 from rmqstore.format.columns.record_headers import read_headers
-from rmqstore.query.sql92_evaluation import EvaluationError, evaluate
-from rmqstore.query.sql92_filter import Filter, compile_filter
+from rmqstore.query.sql92_filter import compile_filter
+from sql92_answers import Answered, ours, recorded
 
 pytestmark = pytest.mark.interop
 
@@ -97,12 +98,18 @@ class RealFilters:
             found.add(context(row))
         return found
 
-    def evaluate(self, expression: Any, contexts: Any) -> list[str]:
-        """Return what an expression gives for each: true, false, null or thrown."""
-        evaluated = self._function(
-            expression, self._expression, "evaluate", self._context, "thrown"
-        )
-        return str(self._mapped(evaluated, contexts).toString())[1:-1].split(", ")
+    def answer(self, asked: Answered) -> Answered:
+        contexts = self.contexts(asked.rows)
+        compiled = zip(asked.answers, self.compile(list(asked.answers)), strict=True)
+        answers = {
+            text: None if made is None else self.evaluate(made, contexts) for text, made in compiled
+        }
+        return Answered(asked.rows, answers)
+
+    def evaluate(self, expression: Any, contexts: Any) -> str:
+        evaluated = self._function(expression, self._expression, "evaluate", self._context, "x")
+        values = self._mapped(evaluated, contexts).toString()[1:-1].split(", ")
+        return "".join(value[0] for value in values)
 
     def _class(self, name: str) -> Any:
         return self._java.lang.Class.forName(name)
@@ -135,103 +142,35 @@ def real(rocketmq: RocketMQ) -> RealFilters:
     return RealFilters(rocketmq)
 
 
-def ours(text: str) -> Filter | None:
-    try:
-        return compile_filter(text)
-    except OptionError:
-        return None
-
-
-def plainly(compiled: Filter, properties: Mapping[str, str]) -> str:
-    try:
-        return {True: "true", False: "false", None: "null"}[evaluate(compiled.tree, properties)]
-    except EvaluationError:
-        return "thrown"
-
-
-def compare(real: RealFilters, texts: list[str], rows: list[dict[str, str]]) -> Counter[str]:
-    """Compare our result with the real one for every expression and message; count the results."""
-    contexts = real.contexts(rows)
-    columns = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in NAMES}
-    met: Counter[str] = Counter()
-    for text, theirs in zip(texts, real.compile(texts), strict=True):
-        compiled = ours(text)
-        assert (compiled is None) == (theirs is None), (
-            f"{text!r}: the real one compiles it to {theirs}"
-        )
-        if compiled is None:
-            met["refused"] += 1
-            continue
-        for name in compiled.names:
-            columns.setdefault(name, pa.array([row.get(name) for row in rows], pa.string()))
-        expected = real.evaluate(theirs, contexts)
-        found = [plainly(compiled, row) for row in rows]
-        wrong = [(row, e, f) for row, e, f in zip(rows, expected, found, strict=True) if e != f]
-        assert not wrong, f"{text!r}: properties, the real one, ours: {wrong[:3]}"
-        kept = compiled.keep(columns, len(rows))
-        assert kept.tolist() == [value == "true" for value in expected], text
-        met.update(expected)
-    return met
-
-
-def test_expressions_by_hand_give_what_the_real_filter_gives(real: RealFilters) -> None:
+def by_hand() -> Answered:
     rng = random.Random(92)
     rows = [
         {},
         *({"a": value} for value in VALUES),
         *({"b": "x", "a": value, "A": value} for value in VALUES),
+        *(random_properties(rng) for _ in range(60)),
     ]
-    rows += [random_properties(rng) for _ in range(60)]
-    met = compare(real, EXPRESSIONS, rows)
-    assert met["refused"] > 50
-    assert min(met[value] for value in ("true", "false", "null", "thrown")) > 1000
+    return Answered(rows, dict.fromkeys(EXPRESSIONS))
 
 
-@pytest.mark.parametrize(
-    "text", ["color = 'red'", "a > 12", "a BETWEEN 10 AND 15 OR INSTANCE IS NULL", "KEYS <> 'k'"]
-)
-def test_stored_messages_are_kept_that_the_real_filter_matches(
-    real: RealFilters, tmp_path: Path, text: str
-) -> None:
-    """From the bytes of a broker's log to the mask; the real filter gets the parsed properties."""
-    data = np.fromfile(goldens.unpack("cq-ext", tmp_path) / "commitlog" / ("0" * 20), np.uint8)
-    rows = [row for row in goldens.lines("cq-ext", "expected") if row["physicalOffset"] < len(data)]
-    headers, whole = read_headers(data, np.array([row["physicalOffset"] for row in rows]))
-    assert whole.all()
-    compiled = compile_filter(text)
-    kept = compiled.keep(property_values(data, headers, compiled.names), len(headers)).tolist()
-    contexts = real.contexts([row["properties"] for row in rows])
-    assert kept == [value == "true" for value in real.evaluate(real.compile([text])[0], contexts)]
-    assert 0 < sum(kept) < len(rows)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_expressions_give_what_the_real_filter_gives(real: RealFilters, seed: int) -> None:
-    rng = random.Random(seed)
-    texts = [random_expression(rng) for _ in range(400)] + [
-        valid_expression(rng) for _ in range(200)
-    ]
-    met = compare(real, texts, [random_properties(rng) for _ in range(60)])
-    assert met["refused"] > 50
-    assert min(met[value] for value in ("true", "false", "null", "thrown")) > 1000
-
-
-def test_every_value_is_the_number_that_java_says(real: RealFilters) -> None:
-    """Against each value as a number of each class, also one string against another, as doubles."""
+def numbers() -> Answered:
+    """Ask each value as a number of each class."""
     literals = [
         "5", "0", "2147483647", "3000000000", "9223372036854775807", "9007199254740992.0", "1.5",
         "5.0", "1e3",
     ]  # fmt: skip
-    texts = [f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in literals]
-    rows = [{"a": value} for value in VALUES]
-    compare(
-        real, [*texts, *(text.replace(" ", " -", 2).replace(" -", " ", 1) for text in texts)], rows
-    )
-    pairs = [{"a": left, "b": right} for left in VALUES for right in VALUES]
-    compare(real, ["a < b", "a >= b", "a = b"], pairs)
+    signed = [*literals, *(f"-{literal}" for literal in literals)]
+    texts = (f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in signed)
+    return Answered([{"a": value} for value in VALUES], dict.fromkeys(texts))
 
 
-def test_random_strings_are_the_doubles_that_java_says(real: RealFilters) -> None:
+def pairs() -> Answered:
+    """Ask each value against each other one, as doubles."""
+    rows = [{"a": left, "b": right} for left in VALUES for right in VALUES]
+    return Answered(rows, dict.fromkeys(("a < b", "a >= b", "a = b")))
+
+
+def doubles() -> Answered:
     rng = random.Random(7)
 
     def literal() -> str:
@@ -249,5 +188,48 @@ def test_random_strings_are_the_doubles_that_java_says(real: RealFilters) -> Non
     rows = [
         {"a": value, "b": rng.choice(values), "c": repr(rng.uniform(-3, 3))} for value in values
     ]
-    met = compare(real, ["a < c", "a >= b", "a < 1.5", "a = 1", "a > 3000000000"], rows)
-    assert min(met[value] for value in ("true", "false", "thrown")) > 1000
+    return Answered(rows, dict.fromkeys(("a < c", "a >= b", "a < 1.5", "a = 1", "a > 3000000000")))
+
+
+def randomly(seed: int) -> Answered:
+    rng = random.Random(seed)
+    texts = [random_expression(rng) for _ in range(400)]
+    texts += [valid_expression(rng) for _ in range(400)]
+    return Answered([random_properties(rng) for _ in range(60)], dict.fromkeys(texts))
+
+
+# Of what golden/sql92.json.xz has the answers, by name.
+CASES = {
+    **{case.__name__: case for case in (by_hand, numbers, pairs, doubles)},
+    **{f"random-{seed}": partial(randomly, seed) for seed in range(4)},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_real_filter_answers_as_is_recorded(real: RealFilters, name: str) -> None:
+    assert real.answer(CASES[name]()) == recorded()[name]
+
+
+@pytest.mark.parametrize("seed", tiers.seeds(2))
+def test_random_expressions_give_what_the_real_filter_gives(real: RealFilters, seed: int) -> None:
+    rows, answers = real.answer(randomly(seed + len(CASES)))
+    for text, answer in answers.items():
+        assert ours(text, rows) == answer, text
+
+
+@pytest.mark.parametrize(
+    "text", ["color = 'red'", "a > 12", "a BETWEEN 10 AND 15 OR INSTANCE IS NULL", "KEYS <> 'k'"]
+)
+def test_stored_messages_are_kept_that_the_real_filter_matches(
+    real: RealFilters, tmp_path: Path, text: str
+) -> None:
+    """From the bytes of a broker's log to the mask; the real filter gets the parsed properties."""
+    data = np.fromfile(goldens.unpack("cq-ext", tmp_path) / "commitlog" / ("0" * 20), np.uint8)
+    rows = [row for row in goldens.lines("cq-ext", "expected") if row["physicalOffset"] < len(data)]
+    headers, whole = read_headers(data, np.array([row["physicalOffset"] for row in rows]))
+    assert whole.all()
+    compiled = compile_filter(text)
+    kept = compiled.keep(property_values(data, headers, compiled.names), len(headers)).tolist()
+    contexts = real.contexts([row["properties"] for row in rows])
+    assert kept == [letter == "t" for letter in real.evaluate(real.compile([text])[0], contexts)]
+    assert 0 < sum(kept) < len(rows)

@@ -47,7 +47,7 @@ A, B, C = Property("a"), Property("b"), Property("c")
         ("a > 1 = b", Equal(Order(">", A, Literal(1)), B)),
         ("a <> 'it''s'", Not(Equal(A, Literal("it's")))),
         ("a is Not nuLL", Not(IsNull(A))),
-        ("a BETWEEN .5 AND 5E1", Between(A, Literal(0.5), Literal(50.0))),
+        ("a BETWEEN .5 AND 5E1", Between(A, Literal(0.5), Literal(50.0), False)),
         ("a NOT IN ('x', 'y')", Not(In(A, frozenset({"x", "y"})))),
         ("/* one */ a -- two\n = --three\r 1", Equal(A, Literal(1))),
     ],
@@ -140,21 +140,13 @@ def test_deep_and_long_expressions_within_the_bounds_are_evaluated() -> None:
     columns = {"a": pa.array(["1", "4999", "5000", None])}
     for compiled, kept in ((nested, [1, 0, 0, 0]), (upon, [0, 0, 0, 0]), (wide, [1, 1, 0, 0])):
         assert compiled.keep(columns, 4).tolist() == kept
-        assert [
-            compiled.matches({} if a is None else {"a": a}) for a in columns["a"].to_pylist()
-        ] == kept
 
 
 def test_between_upon_between_takes_no_more_time_than_its_length() -> None:
     text = "a BETWEEN 1 AND 2"
     for _ in range(20):
         text = f"-({text}) BETWEEN 1 AND 2"
-    compiled = compile_filter(text)
-    assert (
-        compiled.keep({"a": pa.array(["1"])}, 1).tolist()
-        == [compiled.matches({"a": "1"})]
-        == [False]
-    )
+    assert compile_filter(text).keep({"a": pa.array(["1"])}, 1).tolist() == [False]
 
 
 # What a message with a = "5", b = "x", t = "TRUE" and no c is to each: delivered, or not.
@@ -229,7 +221,6 @@ RULES = [
 @pytest.mark.parametrize(("text", "delivered"), RULES, ids=str)
 def test_rules(text: str, *, delivered: bool) -> None:
     compiled, properties = compile_filter(text), {"a": "5", "b": "x", "t": "TRUE"}
-    assert compiled.matches(properties) is delivered
     columns = {name: pa.array([properties.get(name)], pa.string()) for name in compiled.names}
     assert compiled.keep(columns, 1).tolist() == [delivered]
 
@@ -283,17 +274,11 @@ def test_nan_is_the_highest_double_and_minus_zero_the_lower_zero() -> None:
         for other, right in enumerate(rising):
             sign = compare_doubles(left, right)
             assert (sign > 0, sign < 0) == (at > other, at < other)
-    texts = pa.array(["-Infinity", "-1", "-0.0", "0", "1", "Infinity", "NaN"])
-    for at, low in enumerate(texts.to_pylist()):
-        kept = compile_filter("a >= b").keep({"a": texts, "b": pa.array([low] * 7)}, 7)
-        assert kept.tolist() == [other >= at for other in range(7)]
 
 
 def test_a_filter_travels_to_tasks() -> None:
     compiled = compile_filter("a BETWEEN 1 AND 3000000000 AND b IN ('x') AND c NOT CONTAINS 'y'")
-    there = pickle.loads(pickle.dumps(compiled))
-    assert there == compiled
-    assert there.matches({"a": "7", "b": "x", "c": ""})
+    assert pickle.loads(pickle.dumps(compiled)) == compiled
 
 
 @pytest.mark.parametrize("columns", [{}, {"a": pa.array(["1"])}, {"a": pa.array([1, 2])}])
@@ -317,9 +302,7 @@ def test_a_filter_on_a_column_that_the_store_assigns_is_refused(name: str) -> No
 def test_a_filter_on_a_property_with_the_name_of_a_column_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = parse_filter("topic = 'x' AND TAGS = 'a'")
-    assert found is not None
-    assert found.matches({"topic": "x", "TAGS": "a"})
+    parse_filter("topic = 'x' AND TAGS = 'a'")
     assert "compares the property topic, not the column of that name" in caplog.text
     caplog.clear()
     parse_filter("TAGS = 'a' AND pending IS NULL AND queueid = 1")

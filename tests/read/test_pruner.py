@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ def log_points(parts: StoreParts) -> StoreTimes:
     return parts.sampler.log_points(parts.log_slice(), parts.sampler.log_headers)
 
 
+PLACE = itemgetter("commitLogOffset")
+
+
 def meets(row: Row, pruning: Pruning) -> bool:
     """Tell plainly whether a row meets the conditions."""
     conditions = [
@@ -55,6 +59,11 @@ def meets(row: Row, pruning: Pruning) -> bool:
         and all(span.low <= value <= span.high for span, value in spans)
         and all(row["topic"].startswith(prefix) for prefix in pruning.topic_prefixes)
     )
+
+
+def assert_met_alike(found: list[Row], every: list[Row], pruning: Pruning) -> None:
+    met = [row for row in found if meets(row, pruning)]
+    assert met == [row for row in every if meets(row, pruning)], pruning
 
 
 def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
@@ -95,7 +104,7 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
         selection = parse_selection(include_system_topics=True)
         spec = ReadSpec(MESSAGE, broker_name="b")
         slices = [*store.parts.ranges.resolve(selection, spec)]
-        every = rows(read_queues(store.parts, slices, spec))
+        every = sorted(rows(read_queues(store.parts, slices, spec)), key=PLACE)
         for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
             pruned = StorePruner(store.parts, pruning).queues(slices)
@@ -104,15 +113,7 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
                 found += rows(read_units(store.parts, pruned.single, spec))
             at = [(row["topic"], row["queueId"], row["queueOffset"]) for row in found]
             assert len(set(at)) == len(at), "a message came twice"
-            expected = sorted(
-                (row for row in every if meets(row, pruning)),
-                key=lambda row: row["commitLogOffset"],
-            )
-            met = sorted(
-                (row for row in found if meets(row, pruning)),
-                key=lambda row: row["commitLogOffset"],
-            )
-            assert met == expected, pruning
+            assert_met_alike(sorted(found, key=PLACE), every, pruning)
 
 
 @pytest.mark.parametrize("count", tiers.sampled(6, 30))
@@ -132,9 +133,7 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
                 for piece in pieces
                 for row in rows(read_log(store.parts, piece, spec, LogFilter()))
             ]
-            assert [row for row in found if meets(row, pruning)] == [
-                row for row in every if meets(row, pruning)
-            ]
+            assert_met_alike(found, every, pruning)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +168,7 @@ def test_damaged_units_cost_no_others(
             ):
                 pieces = StorePruner(opened.parts, pruning).queues(slices).slices
                 found = rows(read_queues(opened.parts, pieces, spec))
-                assert [row for row in found if meets(row, pruning)] == [
-                    row for row in every if meets(row, pruning)
-                ]
+                assert_met_alike(found, every, pruning)
                 if not garbage:
                     assert len(found) == high - low + 1
 

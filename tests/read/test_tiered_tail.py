@@ -42,9 +42,7 @@ def offsets_in(slices: list[QueueSlice]) -> set[tuple[str, int, int]]:
     }
 
 
-def starts_of(
-    parts: StoreParts, selection: Selection, tail: StoreTail | TieredTail
-) -> dict[Key, int]:
+def starts_of(parts: StoreParts, selection: Selection, tail: StoreTail) -> dict[Key, int]:
     return parts.ranges.starts(selection, parts.broker_name, tail.spans, fail_on_data_loss=True)
 
 

@@ -13,10 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
-    OffsetOutOfRangeError,
     StoreFormatError,
     UnsupportedFeatureError,
-    rendered,
 )
 from rmqstore.format.columns.buffers import GATHER_SLACK, windows
 from rmqstore.format.columns.inner_batch import count_messages
@@ -38,7 +36,7 @@ from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, plain_pipeline
 from rmqstore.read.faults import Origin, lost_rows
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.read.stages import LogBytes, Rows, keep_planned
@@ -298,9 +296,7 @@ class LiveScan:
         """
         offsets = f"queue offsets {start} to {end} (excluded) of {_name(queue_slice)}"
         text = f"{self._broker}: {offsets}: {why}"
-        if self._spec.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-        logger.warning("data loss: %s", rendered(text))
+        self._spec.report_loss(text)
 
 
 def _name(queue_slice: QueueSlice) -> str:

@@ -367,12 +367,18 @@ _MEANT: Final = {
 }
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that an unknown one may have been meant to be, None if none is near."""
+def nearest_name(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """Return the known name that an unknown one may have been meant to be, None if none is near.
+
+    Args:
+        name: the unknown name.
+        known: the names that there are.
+        alike: how alike two names must be, of 1.
+    """
     by_letters = {other.replace("_", "").lower(): other for other in known}
     letters = name.replace("_", "").lower()
     meant = _MEANT.get(letters)
-    near = [meant] if meant in by_letters else get_close_matches(letters, by_letters, 1)
+    near = [meant] if meant in by_letters else get_close_matches(letters, by_letters, 1, alike)
     return by_letters[near[0]] if near else None
 
 

@@ -1,8 +1,8 @@
-"""A filter as users write it: compiled once, then applied to one message or to many.
+"""A filter as users write it: compiled once, then applied to many messages.
 
-For many messages Arrow compares strings and numpy compares numbers, with the same results as
-``sql92_evaluation``. Only strings that are not plain numbers are parsed in Python, once for each
-distinct one. A truth is three masks, and null where none of them is set.
+Arrow compares strings, and numpy compares numbers, with the results of Java. Only strings that are
+not plain numbers are parsed in Python, once for each distinct one. A truth is three masks, and null
+where none of them is set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from rmqstore.errors import OptionError
 from rmqstore.format.layout import Mask
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
-from rmqstore.query.sql92_evaluation import EvaluationError, evaluate, matches
 from rmqstore.query.sql92_parser import parse
 from rmqstore.query.sql92_tree import (
     PARSERS,
@@ -36,7 +35,6 @@ from rmqstore.query.sql92_tree import (
     Negate,
     Node,
     Not,
-    NotBetween,
     Number,
     Or,
     Order,
@@ -88,6 +86,8 @@ class Filter:
 
         Raises:
             OptionError: a column of ``names`` is missing, or does not hold n strings.
+
+        Source: ExpressionMessageFilter.java#isMatchedByCommitLog.
         """
         for name in self.names:
             column = columns.get(name)
@@ -98,13 +98,6 @@ class Filter:
                     f"found {actual}"
                 )
         return _Evaluator(columns, n).truth(self.tree).true
-
-    def matches(self, properties: Mapping[str, str]) -> bool:
-        """Return whether a broker would deliver a message with these properties.
-
-        Source: ExpressionMessageFilter.java#isMatchedByCommitLog.
-        """
-        return matches(self.tree, properties)
 
 
 def compile_filter(text: str) -> Filter:
@@ -204,9 +197,9 @@ class _Evaluator:
             case And(operands):
                 return self._all(partial(self.truth, operand) for operand in operands)
             case Or(operands):
-                return _not(self._all(partial(self._denied, operand) for operand in operands))
+                return self._any(partial(self.truth, operand) for operand in operands)
             case Not(operand):
-                return self._denied(operand)
+                return _not(self.truth(operand))
             case IsTrue(operand):
                 given, failed = self._states(self.operand(operand))
                 return Truth(self._nowhere, given, failed)
@@ -217,7 +210,7 @@ class _Evaluator:
                 return self._equal(self.operand(left), self.operand(right))
             case Order(symbol, left, right):
                 return self._order(symbol, self.operand(left), self.operand(right))
-            case Between() | NotBetween():
+            case Between():
                 return self._between(node)
             case In(operand, texts):
                 assert isinstance(operand, Property)
@@ -229,12 +222,9 @@ class _Evaluator:
                 return self._search(node)
             case _:
                 assert isinstance(node, Literal)
-                constant = self._constant_operand(node)
-                assert isinstance(constant, Truth)
-                return constant
-
-    def _denied(self, node: Node) -> Truth:
-        return _not(self.truth(node))
+                true = self._everywhere if node.value is True else self._nowhere
+                false = self._everywhere if node.value is False else self._nowhere
+                return Truth(true, false, self._nowhere)
 
     def operand(self, node: Node) -> _Operand:
         """Return what a part gives, of any kind."""
@@ -242,21 +232,14 @@ class _Evaluator:
             return self._property(node.name)
         if is_truth(node):
             return self.truth(node)
-        if not any(isinstance(part, Property) for part, _ in walk(node)):
-            return self._constant_operand(node)
-        assert isinstance(node, Negate)  # of no number, as it names a property
-        return Truth(self._nowhere, self._nowhere, self._states(self.operand(node.operand))[1])
-
-    def _constant_operand(self, node: Node) -> _Operand:
-        try:
-            value = evaluate(node, {})
-        except EvaluationError:
-            return Truth(self._nowhere, self._nowhere, self._everywhere)
-        if value is None or isinstance(value, bool):
-            true = self._everywhere if value is True else self._nowhere
-            false = self._everywhere if value is False else self._nowhere
-            return Truth(true, false, self._nowhere)
-        return value
+        if isinstance(node, Literal):
+            assert isinstance(node.value, str | int | float)
+            return node.value
+        assert isinstance(node, Negate)
+        operand = self.operand(node.operand)
+        if isinstance(operand, int | float):
+            return -operand
+        return Truth(self._nowhere, self._nowhere, self._states(operand)[1])
 
     def _property(self, name: str) -> _Texts:
         texts = self._texts.get(name)
@@ -287,6 +270,13 @@ class _Evaluator:
             if (false | failed).all():
                 break
         return Truth(true, false, failed)
+
+    def _any(self, conditions: Iterable[Callable[[], Truth]]) -> Truth:
+        """Return whether any condition holds.
+
+        A condition counts only for messages for which no earlier one is TRUE or fails.
+        """
+        return _not(self._all(partial(_denied, condition) for condition in conditions))
 
     # Comparisons
 
@@ -348,16 +338,14 @@ class _Evaluator:
         holds: Mask = masks[symbol]
         return Truth(comparable & holds, comparable & ~holds, failed)
 
-    def _between(self, node: Between | NotBetween) -> Truth:
+    def _between(self, node: Between) -> Truth:
         operand = self.operand(node.operand)
-        is_inside = isinstance(node, Between)
-        ends = ((">=", node.low), ("<=", node.high))
-        if not is_inside:
-            ends = (("<", node.low), (">", node.high))
-        orders = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
-        if is_inside:
-            return self._all(orders)
-        return _not(self._all(partial(_denied, order) for order in orders))
+        symbols = ("<", ">") if node.negated else (">=", "<=")
+        orders = (
+            partial(self._order, symbol, operand, self.operand(end))
+            for symbol, end in zip(symbols, (node.low, node.high), strict=True)
+        )
+        return self._any(orders) if node.negated else self._all(orders)
 
     def _signs(
         self, left: _Texts | str | Number, right: _Texts | str | Number

@@ -25,7 +25,6 @@ from rmqstore.query.sql92_tree import (
     Negate,
     Node,
     Not,
-    NotBetween,
     Or,
     Order,
     Property,
@@ -200,16 +199,15 @@ class _Parser(Tokens):
         self._require_orderable(operand, start)
         self._require_orderable(low, low_start)
         self._require_orderable(high, high_start)
-        if negated:
-            return NotBetween(operand, low, high)
         if (
-            isinstance(low, Literal)
+            not negated
+            and isinstance(low, Literal)
             and isinstance(high, Literal)
             and _is_above(low.value, high.value)
         ):
             reason = f"BETWEEN {low.value} AND {high.value} has its ends the wrong way round"
             raise self._refused(low_start, reason)
-        return Between(operand, low, high)
+        return Between(operand, low, high, negated)
 
     def _unary(self) -> Node:
         operator = self._accept("+", "-", "NOT")

@@ -192,22 +192,15 @@ class Order(NamedTuple):
 
 
 class Between(NamedTuple):
-    """``low <= operand AND operand <= high``, in RocketMQ's order.
+    """``low <= operand AND operand <= high``; negated, ``operand < low OR operand > high``.
 
-    Source: ComparisonExpression.java#createBetween.
+    Source: ComparisonExpression.java#createBetween, #createNotBetween.
     """
 
     operand: Node
     low: Node
     high: Node
-
-
-class NotBetween(NamedTuple):
-    """``operand < low OR operand > high``. Source: ComparisonExpression.java#createNotBetween."""
-
-    operand: Node
-    low: Node
-    high: Node
+    negated: bool
 
 
 class In(NamedTuple):
@@ -241,7 +234,6 @@ Node: TypeAlias = (
     | IsNull
     | Order
     | Between
-    | NotBetween
     | In
     | Search
 )

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError
 from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
+from rmqstore.query.selection import nearest_name
 from rmqstore.query.times import misread, parse_time
 from rmqstore.query.tokens import END, Token, Tokens, shortened
 
@@ -91,12 +91,9 @@ def require_column(name: str, known: Sequence[str], where: str) -> None:
     """
     if name in known:
         return
-    columns = {column.replace("_", "").lower(): column for column in known}
-    matches = get_close_matches(name.replace("_", "").lower(), columns, 1, _ALIKE)
-    if matches:
-        hint = f"did you mean {columns[matches[0]]}?"
-    else:
-        hint = f"there are {', '.join(known)}; properties go into `filter=`"
+    hint = f"there are {', '.join(known)}; properties go into `filter=`"
+    if nearest := nearest_name(name, known, _ALIKE):
+        hint = f"did you mean {nearest}?"
     raise OptionError(f"{where}: {name[:100]!r} is not a column: {hint}")
 
 

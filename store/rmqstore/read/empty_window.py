@@ -30,12 +30,7 @@ def warn_of_empty_window(store: StoreParts, selection: Selection, pruning: Pruni
         return
     topics = dict[str, None]()
     times: list[int] = []
-    queues = (
-        (topic, queue_id)
-        for topic, queue_ids in store.ranges.choose(selection, pruning).items()
-        for queue_id in queue_ids
-    )
-    for topic, queue_id in islice(queues, _MOST_QUEUES):
+    for topic, queue_id in islice(store.ranges.keys(selection, pruning), _MOST_QUEUES):
         with suppress(RmqStoreError, OSError):
             start, end = store.store_queues.range(topic, queue_id)
             if start < end:

@@ -13,14 +13,12 @@ import pyarrow.compute as pc
 from rmqstore.errors import (
     CorruptRecordError,
     MalformedBytesError,
-    OffsetOutOfRangeError,
     number_of,
-    rendered,
 )
 from rmqstore.format.columns.buffers import booleans
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.format.record import Expected, check_record
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.stages import Rows
 from rmqstore.spans import LostSpan
 
@@ -169,9 +167,7 @@ def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.Recor
     for span in spans:
         if span.is_missing:
             text = f"{span.path}: the log from {span.start} to {span.end} is gone: {span.reason}"
-            if spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without it")
-            logger.warning("data loss: %s", rendered(text))
+            spec.report_loss(text, "reads on without it")
             continue
         text = f"{span.reason}; {span.end - span.start} bytes up to the next record"
         if spec.mode == FAILFAST:

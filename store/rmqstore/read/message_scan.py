@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -71,7 +70,8 @@ class MessageScan:
         if request.lookup_keys:
             return request.returned(self._look_up())
         if request.is_by_queue and request.pruning.keeps_broker(store.broker_name):
-            store.ranges.require_topics(request.selection, tolerant=request.mode != FAILFAST)
+            store.ranges.require_queues(request.selection, tolerant=request.mode != FAILFAST)
+            store.ranges.require_named(request.selection)
         parts = plan(store, request)
         if request.last is not None:
             return request.returned(self._newest(parts, request.last))
@@ -136,8 +136,8 @@ class MessageScan:
         if not singles:
             yield from self._in_turn(queues)
         for single in singles:
-            *in_tiers, local = self._store.store_queues.divide(_queue_slices(parts))
-            yield from self._read(QueuesPart(tuple(chain.from_iterable(in_tiers))))
+            in_tier, local = self._store.store_queues.divide(_queue_slices(parts))
+            yield from self._read(QueuesPart(tuple(in_tier)))
             wider = self._request.with_columns([PHYSICAL_OFFSET])
             ranges = QueuesPart(tuple(local)).read(self._store, wider, self._advance)
             yield from merge_by_physical_offset(

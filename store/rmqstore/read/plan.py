@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from rmqstore.errors import CorruptDatabaseError, rendered
 from rmqstore.format.layout import Positions
@@ -162,9 +161,9 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
         # The index of tiered storage is not used, and the records decide about times.
         every = replace(request.selection, start=Bound(), end=Bound(LATEST))
         slices = [*store.ranges.resolve(every, request.spec(store.broker_name))]
-        *in_tiers, _ = store.store_queues.divide(slices)
-        if any(in_tiers):
-            part = queues_part(store, [*chain.from_iterable(in_tiers)], limits)
+        in_tier, _ = store.store_queues.divide(slices)
+        if in_tier:
+            part = queues_part(store, in_tier, limits)
             parts.append(replace(part, recovered=None, last_record=None))
     if uncovered:
         headers = None if limits is None else store.sampler.log_headers()

@@ -70,12 +70,9 @@ class StorePruner:
             end = min(queue_slice.end, pruning.queue_offsets.high + 1)
             if start < end and pruning.keeps(queue_slice.topic, queue_slice.queue_id):
                 kept.append(queue_slice._replace(start=start, end=end))
-        *in_tiers, bounded = self._store.store_queues.divide(kept)
-        in_tier = [
-            part
-            for tier, queue_slices in zip(self._store.tiers, in_tiers, strict=True)
-            for part in prune_tiered(tier, queue_slices, pruning)
-        ]
+        in_tier, bounded = self._store.store_queues.divide(kept)
+        for tier in self._store.tiers:
+            in_tier = prune_tiered(tier, in_tier, pruning)
         if not bounded:
             return PrunedQueues([], None, in_tier)
         log = self._store.log_slice()
@@ -104,8 +101,11 @@ class StorePruner:
     def _cut_all(self, slices: list[QueueSlice], parts: LogSpans, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
             return slices
-        ranges = self._store.ranges
-        return [part for queue_slice in slices for part in ranges.within(queue_slice, parts.spans)]
+        cut: list[QueueSlice] = []
+        for queue_slice in slices:
+            queue = self._store.queues.open(queue_slice.topic, queue_slice.queue_id)
+            cut += slices_within(queue, queue_slice, parts.spans, self._store.log.max_offset)
+        return cut
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
         """Return the parts of the log that have to be read.

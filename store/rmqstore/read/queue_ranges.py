@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -47,7 +46,6 @@ from rmqstore.storage.files.paths import StorePaths, can_name_queues, has_queue_
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first, short_units
-from rmqstore.storage.queue.queue_source import QueuePart
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, is_confirmed
@@ -203,6 +201,12 @@ class QueueRanges:
             for topic, queue_ids in chosen.items()
         }
 
+    def keys(self, selection: Selection, pruning: Pruning = NO_PRUNING) -> Iterator[QueueKey]:
+        """Yield the queues of :meth:`choose` one by one."""
+        for topic, queue_ids in self.choose(selection, pruning).items():
+            for queue_id in queue_ids:
+                yield topic, queue_id
+
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
         """Return every topic if the selection names topics, else nothing.
 
@@ -230,15 +234,6 @@ class QueueRanges:
             OptionError: a topic or queue is missing. The message lists those that exist.
         """
         require_named(selection, [self.named_queues(selection)], str(self._paths.root))
-
-    def require_topics(self, selection: Selection, *, tolerant: bool) -> None:
-        """Refuse a selection of unknown topics or queues.
-
-        Raises:
-            OptionError: a topic or queue is missing. The message lists those that exist.
-        """
-        self.require_queues(selection, tolerant=tolerant)
-        self.require_named(selection)
 
     def require_records(self, selection: Selection) -> None:
         """Refuse an exact copy, by queue, of messages that share a record."""
@@ -311,29 +306,28 @@ class QueueRanges:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         queues = self._store_queues
-        resolver = BoundResolver(
+        resolver = self._resolver(
             selection,
             spec.broker_name,
-            queues.time_search(),
-            partial(_committed, self._paths, self._config),
             fail_on_data_loss=spec.fail_on_data_loss,
             tolerant=spec.is_tolerant,
         )
-        keys = (
-            (topic, queue_id)
-            for topic, queue_ids in self.choose(selection, pruning).items()
-            for queue_id in queue_ids
+        for key in queues.prefetched(self.keys(selection, pruning)):
+            parts = queues.parts(*key)
+            bounds = resolver.bounds(*key, (parts[0].start, parts[-1].end))
+            yield from queues.slices_of_parts(key, parts, bounds, spec)
+
+    def _resolver(
+        self, selection: Selection, broker: str, *, fail_on_data_loss: bool, tolerant: bool
+    ) -> BoundResolver:
+        return BoundResolver(
+            selection,
+            broker,
+            self._store_queues.time_search(),
+            partial(_committed, self._paths, self._config),
+            fail_on_data_loss=fail_on_data_loss,
+            tolerant=tolerant,
         )
-        parts_of: dict[QueueKey, list[QueuePart]] = {}
-
-        def spans() -> Iterator[tuple[QueueKey, tuple[int, int]]]:
-            for key in queues.prefetched(keys):
-                parts = parts_of[key] = queues.parts(*key)
-                yield key, (parts[0].start, parts[-1].end)
-
-        for key, span in spans():
-            bounds = resolver.bounds(*key, span)
-            yield from queues.slices_of_parts(key, parts_of.pop(key), bounds, spec)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Return whether a selection names a queue, whether or not the queue exists."""
@@ -366,13 +360,8 @@ class QueueRanges:
                 were only just written.
             fail_on_data_loss: whether a bound outside of the messages that are left is an error.
         """
-        resolver = BoundResolver(
-            selection,
-            broker,
-            self._store_queues.time_search(),
-            partial(_committed, self._paths, self._config),
-            fail_on_data_loss=fail_on_data_loss,
-            tolerant=False,
+        resolver = self._resolver(
+            selection, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False
         )
         return {key: resolver.start(*key, span) for key, span in spans().items()}
 
@@ -412,8 +401,7 @@ class QueueRanges:
             log_end: the physical offset where the log ends.
             stored_until: the latest store time (ms) of a record that confirms a unit.
         """
-        *in_tiers, local = self._store_queues.divide([queue_slice])
-        slices = [*chain.from_iterable(in_tiers)]
+        slices, local = self._store_queues.divide([queue_slice])
         for part in local:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
@@ -429,14 +417,6 @@ class QueueRanges:
                     )  # fmt: skip
             slices += (QueueSlice(*key, *run) for run in runs)
         return slices
-
-    def within(self, queue_slice: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
-        """Return the parts of a local range that may lie in parts of the log.
-
-        See ``slices_within``.
-        """
-        queue = self._queues.open(queue_slice.topic, queue_slice.queue_id)
-        return slices_within(queue, queue_slice, spans, self._log.max_offset)
 
 
 def may_choose_lmqs(selection: Selection) -> bool:

@@ -16,7 +16,6 @@ from rmqstore.errors import (
     FileDeletedError,
     OffsetOutOfRangeError,
     RmqStoreError,
-    rendered,
 )
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
@@ -32,7 +31,7 @@ from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.faults import expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.read_ahead import Prefetch, ReadAhead, prefetch_nothing
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
@@ -178,11 +177,7 @@ class QueueScan:
             if low == start:
                 raise
             name = f"{queue_slice.topic}-{queue_slice.queue_id}"
-            text = f"queue offsets {start} to {low} of {name} are gone: {err}"
-            if self._spec.fail_on_data_loss:
-                advice = f"{READS_ON} reads on without them"
-                raise OffsetOutOfRangeError(f"{text}; {advice}") from err
-            logger.warning("data loss: %s", rendered(text))
+            self._spec.report_loss(f"queue offsets {start} to {low} of {name} are gone: {err}")
             return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: UnitRows, prefetch: Prefetch) -> Iterator[pa.RecordBatch]:
@@ -297,9 +292,7 @@ class QueueScan:
             f"the first at queue offset {lost.queue_offset} of {lost.topic}-{lost.queue_id} "
             f"(physical offset {physical_offset} in {self._log.folders}): {reason}"
         )
-        if self._spec.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-        logger.warning("data loss: %s", rendered(text))
+        self._spec.report_loss(text)
 
     def _refuse_units(self, part: UnitRows, reason: str | None = None) -> Iterator[pa.RecordBatch]:
         """Handle damaged units as the mode says."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from rmqstore.errors import OffsetOutOfRangeError, rendered
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92_filter import Filter
 
 if TYPE_CHECKING:
     from rmqstore.read.last_record import LastRecord
+
+logger = logging.getLogger(__name__)
 
 READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -42,6 +46,20 @@ class ReadRules:
     tags: frozenset[str] | None = None
     filter: Filter | None = None
     inflate: bool = True
+
+    def report_loss(self, text: str, consequence: str = "reads on without them") -> None:
+        """Report that chosen messages are gone, in these words.
+
+        Args:
+            text: what is gone, and why.
+            consequence: what happens if data loss is not to fail.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; {READS_ON} {consequence}")
+        logger.warning("data loss: %s", rendered(text))
 
     def rules(self) -> dict[str, Any]:
         """Return these fields alone, by name."""

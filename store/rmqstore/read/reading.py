@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +23,7 @@ from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.lookup import SMALL_GAPS, Found, QueryResult, tagged_offsets
 from rmqstore.read.queue_scan import QueueScan
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter, log_filter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
@@ -34,8 +33,6 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan, begins_record, read_frame
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.recovery.log_end import damage_met
-
-logger = logging.getLogger(__name__)
 
 _SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
 _OVERREAD = 4  # candidates read per requested message, newest first
@@ -181,35 +178,36 @@ def read_queues(
     Those in tiered storage come first, queue by queue. Those of the local store follow, in the
     order of its log.
     """
-    *in_tiers, local = _divided(store, slices)
-    yield from _read_tiers(store, in_tiers, spec)
-    if any(in_tiers) and local:
+    in_tier, local = _divided(store, slices)
+    yield from _read_tier(store, in_tier, spec)
+    if in_tier and local:
         # Retention continues while tiered storage is read, which can take long.
         store.log.refresh()
-        *moved, local = _divided(store, local)
-        for tier, queue_slices in zip(store.tiers, moved, strict=True):
-            if queue_slices:
-                tier.refresh()
-        yield from _read_tiers(store, moved, spec)
+        moved, local = _divided(store, local)
+        for tier in store.tiers if moved else ():
+            tier.refresh()
+        yield from _read_tier(store, moved, spec)
     yield from _queue_scan(store, spec).batches(local)
 
 
-def _divided(store: StoreParts, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+def _divided(
+    store: StoreParts, slices: Sequence[QueueSlice]
+) -> tuple[list[QueueSlice], list[QueueSlice]]:
     """Return the parts of queues' ranges by source; see ``StoreQueues.divide``."""
     return store.retry(lambda: store.store_queues.divide(slices))
 
 
-def _read_tiers(
+def _read_tier(
     store: StoreParts,
-    in_tiers: Sequence[Sequence[QueueSlice]],
+    slices: Sequence[QueueSlice],
     spec: ReadSpec,
     chosen: LogFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of ranges of queues in each of the tiers of a store."""
+    """Yield the messages of ranges of queues in the tier of a store."""
     # The CRC of a whole record covers its physical offset, which is another one here.
     spec = replace(spec, check_record_crc=False, last_record=None)
-    batch_topics = store.queues.batch_topics() if any(in_tiers) else ()
-    for tier, slices in zip(store.tiers, in_tiers, strict=True):
+    batch_topics = store.queues.batch_topics() if slices else ()
+    for tier in store.tiers:
         for (topic, queue_id), group in groupby(slices, lambda queue_slice: queue_slice[:2]):
             queue, queue_slices = tier.queue(topic, queue_id), [*group]
             whole = (queue_slices[0].start, queue_slices[-1].end)
@@ -240,8 +238,8 @@ def look_up(
     store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec, chosen: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the wanted messages of ranges in tiered storage, all of which are read."""
-    *in_tiers, _ = _divided(store, slices)
-    return _read_tiers(store, in_tiers, spec, chosen)
+    in_tier, _ = _divided(store, slices)
+    return _read_tier(store, in_tier, spec, chosen)
 
 
 def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
@@ -340,10 +338,7 @@ def read_records(
         try:
             assembler = Assembler(log, segment, pipeline)
         except OffsetOutOfRangeError as err:
-            if spec.fail_on_data_loss:
-                text = f"{err}; {READS_ON} reads on without it"
-                raise OffsetOutOfRangeError(text) from err
-            logger.warning("data loss: %s", err)
+            spec.report_loss(str(err), "reads on without it")
             continue
         starts = inside - segment.start
         head_size = FIXED_PART_V4.itemsize

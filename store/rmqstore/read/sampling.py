@@ -65,10 +65,10 @@ class Sampler:
         The logs of queues in tiered storage have no order among them. For planning, each of them
         lies before the log of the local store, at offsets below 0.
         """
-        *in_tiers, local = self._store_queues.divide([queue_slice])
+        in_tier, local = self._store_queues.divide([queue_slice])
         samples: list[Sample] = []
-        for tier, parts in zip(self._store_queues.tiers, in_tiers, strict=True):
-            for part in parts:
+        for tier in self._store_queues.tiers:
+            for part in in_tier:
                 queue_in_tier = tier.queue(part.topic, part.queue_id)
                 log = queue_in_tier.log
                 if log.folders not in self._bases:
@@ -136,7 +136,8 @@ class Sampler:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
         count = 0
         queues = self._store_queues
-        for source, parts in zip(queues.sources, queues.divide([queue_slice]), strict=True):
+        divided = queues.divide([queue_slice])[-len(queues.sources) :]
+        for source, parts in zip(queues.sources, divided, strict=True):
             for part in parts:
                 units = source.open(part.topic, part.queue_id)
                 fitting, n_bytes = rows_that_fit(units, part.start, part.end, n_bytes)

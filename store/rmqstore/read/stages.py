@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OffsetOutOfRangeError, number_of, rendered
+from rmqstore.errors import number_of
 from rmqstore.format.columns.buffers import in_calendar, mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, valid_crcs, valid_topics
 from rmqstore.format.columns.decode import (
@@ -30,7 +30,7 @@ from rmqstore.format.hashing import body_crc
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import time_reason
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
-from rmqstore.read.read_spec import READS_ON, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
@@ -207,9 +207,7 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
         f"{first.topic}-{first.queue_id}: what was planned was cut off, or deleted with its "
         "topic, and this is in its place"
     )
-    if spec.fail_on_data_loss:
-        raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-    logger.warning("data loss: %s", rendered(text))
+    spec.report_loss(text)
     return rows.narrow(np.flatnonzero(~is_newer))
 
 

@@ -16,12 +16,11 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreFormatError,
-    rendered,
 )
 from rmqstore.format.record import from_millis
 from rmqstore.notebook import MAX_ROWS, table
 from rmqstore.read.bounds import SearchByTime
-from rmqstore.read.read_spec import READS_ON, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.stored_times import TimeSearch
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -147,14 +146,14 @@ class StoreQueues:
         cut.append(local._replace(start=max(start, local.start), end=end))
         return [part for part in cut if part.start < part.end]
 
-    def divide(self, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-        """Return the parts of queues' ranges by the source that they are read from.
+    def divide(self, slices: Sequence[QueueSlice]) -> tuple[list[QueueSlice], list[QueueSlice]]:
+        """Return the parts of ranges that are read from the tier, and those of the local store.
 
         Retention may have deleted messages of the local store since the ranges were planned, which
         tiered storage still has.
         """
         if not self.tiers:
-            return [[*slices]]
+            return [], [*slices]
         in_tier: list[QueueSlice] = []
         local: list[QueueSlice] = []
         firsts: dict[QueueKey, int] = {}
@@ -167,7 +166,7 @@ class StoreQueues:
                 in_tier.append(queue_slice._replace(end=cut))
             if cut < queue_slice.end:
                 local.append(queue_slice._replace(start=cut))
-        return [in_tier, local]
+        return in_tier, local
 
     def time_search(self) -> SearchByTime:
         """Return what searches queues for store times; each search shortens the next ones."""
@@ -314,9 +313,7 @@ class StoreQueues:
                     f"queue offsets {lost[0]} to {lost[1]} (excluded) of {key[0]}-{key[1]} are "
                     f"gone: the local store begins after them, and {part.folder} ends before them"
                 )
-                if spec.fail_on_data_loss:
-                    raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
-                logger.warning("data loss: %s", rendered(text))
+                spec.report_loss(text)
             start = max(start, following.start)
         if start < end:
             slices += parts[-1].slices(key, start, end, tolerant=tolerant)

@@ -200,7 +200,6 @@ class StoreTail:
     """The ends of the chosen queues of one store, as of the last :meth:`look`.
 
     Attributes:
-        ends: by queue, the queue offset after the last message.
         last_record: the newest record of a chosen queue, or None. It lies at or after all records
             that ``ends`` covers.
         discovered: queues that were not there at the first poll.
@@ -211,7 +210,7 @@ class StoreTail:
     def __init__(self, store: StoreParts, selection: Selection) -> None:
         self.store = store
         self._selection = selection
-        self.ends: dict[QueueKey, int] = {}
+        self._ends: dict[QueueKey, int] = {}
         self.last_record: LastRecord | None = None
         self._first_record: tuple[int, LastRecord | None] | None = None  # of the log's first byte
         self.discovered: set[QueueKey] = set()
@@ -231,6 +230,11 @@ class StoreTail:
         self._lasts: dict[QueueKey, tuple[int, int]] = {}
         self._deleted: dict[QueueKey, int] = {}  # where queues ended that are not there any more
         self._folders_changed_ns = -1  # when a topic was last added or deleted
+
+    @property
+    def ends(self) -> Mapping[QueueKey, int]:
+        """By queue, the queue offset after the last message."""
+        return self._ends
 
     def poll(self) -> None:
         """Take in what was written, cut off or deleted since the last poll.
@@ -314,7 +318,9 @@ class StoreTail:
         # A broker that writes may also build the units that only the log had.
         is_written_to = self._seen.position != before.position
         keys |= {
-            key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)
+            key
+            for key in recovered.keys() & self._ends.keys()
+            if is_written_to or key in self._awaited
         }
         for key in keys:
             self._note_end(key, *self._end_and_last(key))
@@ -344,15 +350,15 @@ class StoreTail:
             return int(np.count_nonzero(logged.physical_offsets <= last))
         queue = self._open_files(key)
         try:
-            known = self.ends.setdefault(key, 0)
+            known = self._ends.setdefault(key, 0)
             n_built, last = _count_built(queue, known, logged)
             if queue.is_batch:  # the units say how many messages a record holds
                 self._note_end(key, *self._end_and_last(key))
             elif last >= 0:
                 self._lasts[key] = (last, queue.unit(last)[0])
                 is_whole = n_built == len(logged.physical_offsets)
-                self.ends[key] = last + 1 if is_whole else max(known, last + 1)
-            self._note_first(queue, key, self.ends[key])
+                self._ends[key] = last + 1 if is_whole else max(known, last + 1)
+            self._note_first(queue, key, self._ends[key])
         finally:
             queue.close()
         return n_built
@@ -395,10 +401,7 @@ class StoreTail:
             end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
             store.ends.replace_log_end(end)
         store.ranges.require_queues(self._selection)
-        chosen = store.ranges.choose(self._selection)
-        keys = {
-            (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
-        }
+        keys = dict.fromkeys(store.ranges.keys(self._selection))
         self._awaited = {}
         self._n_waits = 0
         self._firsts = {}
@@ -420,14 +423,14 @@ class StoreTail:
 
     def _note_end(self, key: QueueKey, end: int, last: int) -> None:
         """Note where a queue ends, and the physical offset of its last message or -1."""
-        self.ends[key] = end
+        self._ends[key] = end
         self._lasts[key] = (end - 1, last)
         self._deleted.pop(key, None)
 
     def _forget_deleted(self, present: Container[QueueKey]) -> None:
         """Note which of the known queues are not there any more."""
-        for key in [key for key in self.ends if key not in present]:
-            self._deleted[key] = self.ends.pop(key)
+        for key in [key for key in self._ends if key not in present]:
+            self._deleted[key] = self._ends.pop(key)
             self._lasts.pop(key, None)
             self._firsts.pop(key, None)
 
@@ -440,7 +443,7 @@ class StoreTail:
             return
         self._folders_changed_ns = changed_ns
         topics = set(self.store.queues.topics())
-        self._forget_deleted({key for key in self.ends if key[0] in topics})
+        self._forget_deleted({key for key in self._ends if key[0] in topics})
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message or -1."""
@@ -495,14 +498,14 @@ class StoreTail:
                 self._is_chosen[key] = self.store.ranges.is_chosen(self._selection, *key)
             if not self._is_chosen[key]:
                 continue
-            if key not in self.ends:
+            if key not in self._ends:
                 self.discovered.add(key)
             logged = LoggedMessages.of(headers.take(rows), tags_codes[rows])
             # A queue ends before messages of the log that replace its own.
             last_offset, last_physical_offset = self._lasts.get(key, (-1, -1))
             is_new = logged.physical_offsets > last_physical_offset
             if begins_again_at(logged.queue_offsets[is_new], last_offset + 1) is not None:
-                self.ends[key] = 0
+                self._ends[key] = 0
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.physical_offsets[-1])
             if self.last_record is None or physical_offset >= self.last_record.physical_offset:
@@ -532,32 +535,38 @@ class StoreTail:
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is still there, or the queue's end."""
+        return self._span(key)[0]
+
+    def _span(self, key: QueueKey) -> tuple[int, int]:
+        """Return where the messages of a queue that are in the local store begin and end."""
         if self._firsts_since != self.store.log.min_offset:
             self._firsts.clear()
             self._firsts_since = self.store.log.min_offset
-        end = self.ends.get(key, 0)
+        end = self._ends.get(key, 0)
         if key not in self._firsts:
             queue = self.store.queues.open(*key)
             self._firsts[key] = (
                 queue.first(queue.end(), self._firsts_since) if queue.is_present else end
             )
-        return min(self._firsts[key], end)
+        return min(self._firsts[key], end), end
 
     def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
         """Return the first queue offset whose message may have replaced a cut record.
 
         The message was stored later than that record, or lies after it in the log.
         """
-        span = (self.first(key), self.ends.get(key, 0))
+        span = self._span(key)
         if span[0] >= span[1]:
-            return span[1]
+            return self.ends.get(key, 0)
         at_time, time = self.store.store_queues.time_search(), last_record.store_timestamp + 1
         by_time = at_time(*key, time, span, tolerant=True)
         return min(by_time, self._first_at(key, last_record.physical_offset, span))
 
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
         """Return the first queue offset whose message lies after a record, or the queue's end."""
-        span = (self.first(key), self.ends.get(key, 0))
+        span = self._span(key)
+        if span[0] >= span[1]:
+            return self.ends.get(key, 0)
         return self._first_at(key, last_record.physical_offset + 1, span)
 
     def _first_at(self, key: QueueKey, physical_offset: int, span: tuple[int, int]) -> int:
@@ -583,7 +592,7 @@ class StoreTail:
             last: int | None
             known, last = lasts.get(key, unknown)
             if known != offset - 1:
-                if offset > self.ends.get(key, 0):
+                if offset > self._ends.get(key, 0):
                     found.add(key)
                     continue
                 physical_offset, size, _ = self.store.queues.open(*key).unit(offset - 1)
@@ -603,7 +612,7 @@ class StoreTail:
         """
         missing = [
             key
-            for key in next_offsets.keys() - self.ends.keys()
+            for key in next_offsets.keys() - self._ends.keys()
             if next_offsets[key] and self.store.ranges.is_chosen(self._selection, *key)
         ]
         if not missing:

@@ -7,16 +7,15 @@ tiered storage at any time, with its queue offset, so a stream need not know whe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError, rendered
+from rmqstore.errors import OptionError
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.parts import QueuesPart
-from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail, continued, replacements
@@ -27,108 +26,56 @@ from rmqstore.storage.broker.retry import Recoveries
 logger = logging.getLogger(__name__)
 
 
-class TieredTail:
+class TieredTail(StoreTail):
     """The ends of the chosen queues of a store and of its tiered storage.
 
     Where tiered storage is read alone, or the local store has no trace of a queue, the queue ends
-    where tiered storage ends. See :class:`StoreTail` for the attributes and methods.
+    where tiered storage ends. What is in tiered storage is never cut off, and needs no
+    confirmation by the log.
     """
 
     def __init__(self, store: StoreParts, selection: Selection) -> None:
-        self.store = store
-        self._selection = selection
-        self._local = StoreTail(store, selection)
+        super().__init__(store, selection)
         self._has_looked = False
-        self.ends: dict[QueueKey, int] = {}
+        self._joined_ends: dict[QueueKey, int] = {}
 
     @property
-    def last_record(self) -> LastRecord | None:
-        """The newest record of a chosen queue in the local store, or None."""
-        return self._local.last_record
-
-    @property
-    def discovered(self) -> set[QueueKey]:
-        """Queues that the local store did not have at the first poll."""
-        return self._local.discovered
+    def ends(self) -> Mapping[QueueKey, int]:
+        return self._joined_ends
 
     def poll(self) -> None:
         """Take in what was written, cut off, moved or deleted since the last poll."""
-        self._local.poll()
+        super().poll()
         in_tier = self.store.ranges.chosen_in_tier(self._selection)
         if not self._has_looked:
             self._has_looked = True
             for key in in_tier:
                 self.store.queue_range(*key)  # warns if tiered storage continues after the log
-        ends = dict(self._local.ends)
+        ends = dict(self._ends)
         for key in in_tier:
             if not ends.get(key):
                 ends[key] = self.store.store_queues.with_local(key, (0, 0))[-1].end
-        self.ends = ends
-
-    @property
-    def first_record(self) -> LastRecord | None:
-        """The record that the local log begins with; None without one."""
-        return self._local.first_record
-
-    def holds(self, last_record: LastRecord) -> bool:
-        """Return whether a record still stands in the local log, or was deleted for its age."""
-        return self._local.holds(last_record)
-
-    def spans(self) -> dict[QueueKey, tuple[int, int]]:
-        """Look, and return where each queue begins and ends."""
-        self.poll()
-        return {key: (self.first(key), end) for key, end in self.ends.items()}
+        self._joined_ends = ends
 
     def first(self, key: QueueKey) -> int:
-        """Return the first queue offset whose message is there, or the queue's end."""
-        parts = self.store.store_queues.with_local(key, self._in_local(key))
+        parts = self.store.store_queues.with_local(key, self._span(key))
         return min(parts[0].start, self.ends.get(key, 0))
-
-    def _in_local(self, key: QueueKey) -> tuple[int, int]:
-        return self._local.first(key), self._local.ends.get(key, 0)
-
-    def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
-        """Return the first queue offset whose message may have replaced a cut record.
-
-        What is in tiered storage is never cut off.
-        """
-        start, end = self._in_local(key)
-        return self._local.first_after(key, last_record) if start < end else self.ends.get(key, 0)
-
-    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
-        """Return the first queue offset whose message lies after a record of the local log."""
-        start, end = self._in_local(key)
-        return self._local.first_behind(key, last_record) if start < end else self.ends.get(key, 0)
 
     def replaced(
         self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
     ) -> set[QueueKey]:
-        """Return the queues that do not hold the message before a next offset."""
         shorter = {key for key, offset in next_offsets.items() if offset > self.ends.get(key, 0)}
-        ends = self._local.ends
         in_local = {
-            key: offset for key, offset in next_offsets.items() if offset <= ends.get(key, 0)
+            key: offset for key, offset in next_offsets.items() if offset <= self._ends.get(key, 0)
         }
-        return shorter | self._local.replaced(in_local, last_record)
+        return shorter | super().replaced(in_local, last_record)
 
     def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues that neither the store nor tiered storage has any more."""
-        return self._local.gone(next_offsets) - self.ends.keys()
-
-    def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
-        """Return whether the log confirms the units of ranges that are in the local store."""
-        return self._local.are_confirmed(slices)
-
-    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
-        """Return the parts of ranges that the log confirms, or that lie in tiered storage."""
-        return self._local.confirmed(slices)
-
-    def invalidate(self) -> None:
-        """Look at all queues of the local store the next time."""
-        self._local.invalidate()
+        return super().gone(next_offsets) - self.ends.keys()
 
 
-def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
+def tail_of(store: StoreParts, selection: Selection) -> StoreTail:
     """Return the tail of a store, with its tiered storage if that is read too."""
     return TieredTail(store, selection) if store.is_tiered else StoreTail(store, selection)
 
@@ -239,7 +186,4 @@ class TailingScan:
         Raises:
             OffsetOutOfRangeError: data loss is to fail.
         """
-        text = f"{key[0]}-{key[1]}: {text}"
-        if self._request.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
-        logger.warning("data loss: %s", rendered(text))
+        self._request.report_loss(f"{key[0]}-{key[1]}: {text}", "continues without them")

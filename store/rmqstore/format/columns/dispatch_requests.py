@@ -270,10 +270,6 @@ class PlacedFields(NamedTuple):
     physical_offsets: NDArray[np.int64]
     store_timestamps: NDArray[np.int64]  # ms
 
-    def take(self, rows: slice) -> PlacedFields:
-        """Return consecutive rows."""
-        return PlacedFields(*(column[rows] for column in self))
-
     @classmethod
     def of(cls, headers: RecordHeaders) -> PlacedFields:
         """Return the fields as the records hold them."""
@@ -418,12 +414,6 @@ class DispatchProperties(NamedTuple):
             return property_column(entries, name)
 
         return cls.choose(column)
-
-    @classmethod
-    def stored(cls, strings: pa.BinaryArray) -> DispatchProperties:
-        """Return the properties among those of property strings, binary (n,) without nulls."""
-        data, bounds = array_bytes(strings)
-        return cls.of(parse_entries(data, bounds[:-1], np.diff(bounds)))
 
     def take(self, rows: slice) -> DispatchProperties:
         """Return consecutive rows."""

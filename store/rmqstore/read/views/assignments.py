@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
@@ -14,7 +12,7 @@ from rmqstore.query.selection import Selection, choose_topics, nearest_topics
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import to_batches
+from rmqstore.read.views.slices import Row
 from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.broker.config_files import OFFSETS, TOPICS, warn_if_unknown, why_unknown
 from rmqstore.storage.broker.topic_table import topic_entry
@@ -50,11 +48,11 @@ class Assignment(NamedTuple):
     reason: str | None = None
 
 
-def read_assignments(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each queue; see :func:`assign`."""
+def assignment_rows(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[Row]:
+    """Return a row for each queue; see :func:`assign`."""
     sharing = spec.sharing
     assert sharing is not None, "the view has its arguments"
-    rows = (
+    return (
         {
             "brokerName": row.broker_name,
             "consumerGroup": sharing.group,
@@ -69,7 +67,6 @@ def read_assignments(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[
         }
         for row in assign(sources, sharing, spec.selection)
     )
-    yield from to_batches(spec, sources[0], rows)
 
 
 def assign(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -15,57 +15,67 @@ from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.query.where import Where
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.assignments import assign, read_assignments
+from rmqstore.read.views.assignments import assign, assignment_rows
 from rmqstore.read.views.commitlog import plan_record_rows, read_record_rows
 from rmqstore.read.views.consumequeue import plan_unit_rows, read_unit_rows
 from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
-from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
-from rmqstore.read.views.files import plan_files, read_files
-from rmqstore.read.views.groups import plan_consumed, plan_groups, read_consumed, read_groups
+from rmqstore.read.views.epochs import epoch_rows
+from rmqstore.read.views.files import file_rows
+from rmqstore.read.views.groups import group_rows, plan_consumed, plan_groups, read_consumed
 from rmqstore.read.views.index import plan_index, read_index
 from rmqstore.read.views.queues import (
     plan_queue_rows,
     plan_topic_rows,
-    read_queue_rows,
-    read_topic_rows,
+    queue_rows,
+    topic_rows,
 )
-from rmqstore.read.views.routes import read_routes
+from rmqstore.read.views.routes import route_rows
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
-from rmqstore.read.views.slices import ViewSlice
-from rmqstore.read.views.stores import read_stores
+from rmqstore.read.views.slices import Row, ViewSlice, to_batches
+from rmqstore.read.views.stores import store_rows
 from rmqstore.read.views.traces import plan_traces, read_traces
 from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
 
 _SLICE_BYTES: Final = 128 << 20  # that are read for one slice in this process
 
-_CLUSTER_VIEWS: Final[
-    dict[str, Callable[[Sequence[StoreParts], ViewSpec], Iterator[pa.RecordBatch]]]
-] = {
-    "stores": read_stores,
-    "routes": read_routes,
-    "assignments": read_assignments,
+_CLUSTER_VIEWS: Final[dict[str, Callable[[Sequence[StoreParts], ViewSpec], Iterator[Row]]]] = {
+    "stores": store_rows,
+    "routes": route_rows,
+    "assignments": assignment_rows,
 }
 
 
 def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a view of several stores together."""
-    return _CLUSTER_VIEWS[spec.view](sources, spec)
+    return to_batches(spec, sources[0], _CLUSTER_VIEWS[spec.view](sources, spec))
+
+
+_Read: TypeAlias = Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[pa.RecordBatch]]
+
+
+def _in_one_slice(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
+    return [ViewSlice(log_end=source.ends.log_end)]
+
+
+def _by_row(make: Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[Row]]) -> _Read:
+    """Return what reads a view whose rows are made one by one."""
+    return lambda source, spec, part: to_batches(spec, source, make(source, spec, part))
 
 
 class _View(NamedTuple):
     plan: Callable[[StoreParts, ViewSpec, Limits], list[ViewSlice]]
-    read: Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[pa.RecordBatch]]
+    read: _Read
 
 
 _VIEWS: Final = {
-    "queues": _View(plan_queue_rows, read_queue_rows),
-    "topics": _View(plan_topic_rows, read_topic_rows),
+    "queues": _View(plan_queue_rows, _by_row(queue_rows)),
+    "topics": _View(plan_topic_rows, _by_row(topic_rows)),
     "commitlog": _View(plan_record_rows, read_record_rows),
     "consumequeue": _View(plan_unit_rows, read_unit_rows),
     "index": _View(plan_index, read_index),
-    "groups": _View(plan_groups, read_groups),
-    "epochs": _View(plan_epochs, read_epoch_rows),
-    "files": _View(plan_files, read_files),
+    "groups": _View(plan_groups, _by_row(group_rows)),
+    "epochs": _View(_in_one_slice, _by_row(epoch_rows)),
+    "files": _View(_in_one_slice, _by_row(file_rows)),
     "deadLetters": _View(plan_dead_letters, read_dead_letters),
     "traces": _View(plan_traces, read_traces),
     "consumed": _View(plan_consumed, read_consumed),

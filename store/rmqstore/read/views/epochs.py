@@ -9,13 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-import pyarrow as pa
-
 from rmqstore.errors import CorruptConfigError
-from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import ViewSlice, to_batches
+from rmqstore.read.views.slices import Row, ViewSlice
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.recovery.log_end import find_written_end
@@ -23,34 +20,24 @@ from rmqstore.storage.recovery.log_end import find_written_end
 logger = logging.getLogger(__name__)
 
 
-def plan_epochs(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
-    """Return all epochs in one slice."""
-    return [ViewSlice(log_end=source.ends.log_end)]
-
-
-def read_epoch_rows(
-    source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
+def epoch_rows(source: StoreParts, _spec: ViewSpec, _view_slice: ViewSlice) -> Iterator[Row]:
     """Yield a row for each epoch, rising, or one that says why the epochs cannot be read."""
     try:
         epochs, log_end = find_epochs(source)
     except CorruptConfigError as err:
-        yield from to_batches(spec, source, iter([{"reason": str(err)}]))
+        yield {"reason": str(err)}
         return
     if not epochs:
         return
     starts = [epoch.start_offset for epoch in epochs]
     ends = [*(min(start, log_end) for start in starts[1:]), log_end]
-    rows: list[dict[str, object]] = []
     for epoch, end_offset in zip(epochs, ends, strict=True):
-        row: dict[str, object] = {
+        yield {
             "epoch": epoch.number,
             "startOffset": epoch.start_offset,
             "endOffset": max(end_offset, epoch.start_offset),
             "reason": why_not_of_log(epoch, log_end),
         }
-        rows.append(row)
-    yield from to_batches(spec, source, iter(rows))
 
 
 def find_epochs(source: StoreParts) -> tuple[list[Epoch], int]:

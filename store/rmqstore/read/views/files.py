@@ -8,15 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
 from rmqstore.lazy import cached_property
-from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import ViewSlice, to_batches
+from rmqstore.read.views.slices import Row, ViewSlice
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry, Storage
 from rmqstore.storage.index_files import index_files, read_header
@@ -43,16 +41,9 @@ _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 
-def plan_files(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
-    """Return all files in one slice."""
-    return [ViewSlice(log_end=source.ends.log_end)]
-
-
-def read_files(
-    source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
-    """Yield one row for each file, by path."""
-    yield from to_batches(spec, source, _Files(source, {*spec.schema.names}).rows())
+def file_rows(source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice) -> Iterator[Row]:
+    """Return one row for each file, by path."""
+    return _Files(source, {*spec.schema.names}).rows()
 
 
 class _Files:

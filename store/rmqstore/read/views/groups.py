@@ -33,9 +33,9 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import (
     Column,
     CommittedOffsets,
+    Row,
     ViewSlice,
     to_batch,
-    to_batches,
     topics_with_folders,
 )
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
@@ -54,9 +54,7 @@ def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[Vi
     return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
-def read_groups(
-    source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
+def group_rows(source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice) -> Iterator[Row]:
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:
@@ -75,7 +73,6 @@ def read_groups(
             return QueueRow(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
-    rows: list[dict[str, object]] = []
     warn_if_unknown(source.paths, OFFSETS)
     for group, offsets in sorted(source.config.committed_offsets().items()):
         chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
@@ -89,8 +86,7 @@ def read_groups(
                     "consumerOffset": committed,
                 }
                 facts = facts_of(topic, queue_id)
-                rows.append(progress | _lag(source, topic, queue_id, committed, facts))
-    yield from to_batches(spec, source, iter(rows))
+                yield progress | _lag(source, topic, queue_id, committed, facts)
 
 
 def _lag(

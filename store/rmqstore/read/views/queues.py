@@ -7,8 +7,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-import pyarrow as pa
-
 from rmqstore.errors import CorruptQueueError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
@@ -16,7 +14,7 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import ViewSlice, to_batches, topics_with_folders
+from rmqstore.read.views.slices import Row, ViewSlice, topics_with_folders
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
 
@@ -206,15 +204,12 @@ def _view_slice(
     )
 
 
-def read_queue_rows(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
+def queue_rows(source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> Iterator[Row]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
-    rows: list[dict[str, object]] = []
     for topic, queue_id in view_slice.queues:
         facts = queue_facts(source, topic, queue_id, with_bytes=with_bytes)
-        row: dict[str, object] = {
+        yield {
             "topic": topic,
             "queueId": queue_id,
             "minOffset": facts.min_offset,
@@ -225,13 +220,9 @@ def read_queue_rows(
             "lastStoreTimestamp": facts.last_store_timestamp,
             "reason": facts.reason,
         }
-        rows.append(row)
-    yield from to_batches(spec, source, iter(rows))
 
 
-def read_topic_rows(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
+def topic_rows(source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> Iterator[Row]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
     fault = None
@@ -241,7 +232,6 @@ def read_topic_rows(
         logger.warning("%s", err)
         fault = str(err)
     own_topics = broker_topics(source)
-    rows: list[dict[str, object]] = []
     for topic in view_slice.topics:
         row: dict[str, object] = {"reason": fault or "config/topics.json has no entry for it"}
         if topic in entries:
@@ -254,8 +244,7 @@ def read_topic_rows(
                 }
             except ValueError as err:
                 row = {"reason": f"its entry in config/topics.json: {err}"}
-        rows.append(row | _topic(source, spec, topic, own_topics))
-    yield from to_batches(spec, source, iter(rows))
+        yield row | _topic(source, spec, topic, own_topics)
 
 
 def _topic(

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import pyarrow as pa
-
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import to_batches
+from rmqstore.read.views.slices import Row
 from rmqstore.read.views.stores import Broker, brokers_of
 from rmqstore.storage.broker.config_files import TOPICS, warn_if_unknown
 from rmqstore.storage.broker.identity import READ_AND_WRITE
@@ -27,7 +25,7 @@ WRITABLE: Final = 2  # Source: PermName.java
 READABLE: Final = 4
 
 
-def read_routes(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+def route_rows(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[Row]:
     """Yield a row for each broker and topic, in the order of the brokers.
 
     Raises:
@@ -47,7 +45,7 @@ def read_routes(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.Re
         row["orderTopicConf"] = None
         if parts:
             row["orderTopicConf"] = ";".join(parts)
-    yield from to_batches(spec, sources[0], iter(rows))
+        yield row
 
 
 def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:

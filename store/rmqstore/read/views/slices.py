@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -29,11 +28,10 @@ from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import PlannedEnds
 
-logger = logging.getLogger(__name__)
-
 _ROWS = 1 << 14
 
 Column: TypeAlias = NDArray[Any] | pa.Array
+Row: TypeAlias = Mapping[str, object]
 # By topic, group and queue id: the next queue offset to consume.
 CommittedOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
 
@@ -101,14 +99,12 @@ def to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
 
 
-def to_batches(
-    spec: ViewSpec, source: StoreParts, rows: Iterator[Mapping[str, object]]
-) -> Iterator[pa.RecordBatch]:
+def to_batches(spec: ViewSpec, source: StoreParts, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that are made one by one, such as those of queues and files.
 
     Times in rows are ms. Rows without a broker's name get that of the source.
     """
-    chunk: list[Mapping[str, object]] = []
+    chunk: list[Row] = []
     for row in rows:
         chunk.append(row)
         if len(chunk) == _ROWS:
@@ -118,9 +114,7 @@ def to_batches(
         yield _from_rows(spec, source, chunk)
 
 
-def _from_rows(
-    spec: ViewSpec, source: StoreParts, rows: Sequence[Mapping[str, object]]
-) -> pa.RecordBatch:
+def _from_rows(spec: ViewSpec, source: StoreParts, rows: Sequence[Row]) -> pa.RecordBatch:
     columns: dict[str, Column] = {}
     for column in spec.schema:
         name, kind = column.name, column.type

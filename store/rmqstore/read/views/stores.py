@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
-import pyarrow as pa
 
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.lazy import cached_property
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import to_batches
+from rmqstore.read.views.slices import Row
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
 from rmqstore.storage.log.commitlog import begins_record
@@ -43,11 +42,6 @@ class Member:
     def path(self) -> str:
         """The root of the store."""
         return str(self.source.paths.root)
-
-    @property
-    def name(self) -> str:
-        """The name of its broker."""
-        return self.source.view_broker_name
 
     @cached_property
     def identity(self) -> BrokerIdentity:
@@ -242,9 +236,8 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
     return None if n_compared else "no record of their logs could be compared"
 
 
-def read_stores(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+def store_rows(sources: Sequence[StoreParts], _spec: ViewSpec) -> Iterator[Row]:
     """Yield a row for each store, by broker; of each broker the store that is read comes first."""
-    rows: list[dict[str, object]] = []
     for broker in brokers_of(sources):
         for member in broker.members:
             identity = member.identity
@@ -257,7 +250,7 @@ def read_stores(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.Re
                 log_end = member.log_end
             except (RmqStoreError, OSError) as err:
                 reasons.append(str(err))
-            row: dict[str, object] = {
+            yield {
                 "brokerName": broker.name,
                 "path": member.path,
                 "clusterName": identity.cluster,
@@ -269,5 +262,3 @@ def read_stores(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.Re
                 "isRead": is_chosen and not broker.faults,
                 "reason": "; ".join(reasons) or None,
             }
-            rows.append(row)
-    yield from to_batches(spec, sources[0], iter(rows))

@@ -165,6 +165,21 @@ def _named(path: Path) -> Iterator[None]:
         raise
 
 
+def _flush(path: Path, flags: int) -> None:
+    """Wait until what is written of a file or folder is on the disk.
+
+    Args:
+        path: the file or folder.
+        flags: how it is opened.
+    """
+    descriptor = os.open(path, flags)
+    try:
+        with _named(path):
+            platforms.flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _close(path: Path, descriptor: int) -> None:
     with _named(path):
         os.close(descriptor)
@@ -386,12 +401,7 @@ class Disk:
 
     def flush_folder(self, path: Path) -> None:
         """Wait until the names in a folder are on the disk."""
-        descriptor = os.open(path, platforms.TO_FLUSH_FOLDER)
-        try:
-            with _named(path):
-                platforms.flush(descriptor)
-        finally:
-            os.close(descriptor)
+        _flush(path, platforms.TO_FLUSH_FOLDER)
 
     def flush_all(self, paths: Collection[Path]) -> None:
         """Wait until the bytes of many files, and their names in their folders, are on the disk.
@@ -407,12 +417,7 @@ class Disk:
         def flush_each(names: list[tuple[Path, int]]) -> None:
             for path, flags in names:
                 self._require_within(path)
-                descriptor = os.open(path, flags)
-                try:
-                    with _named(path):
-                        platforms.flush(descriptor)
-                finally:
-                    os.close(descriptor)
+                _flush(path, flags)
 
         n_threads = min(len(names), _FLUSH_THREADS)
         with ThreadPoolExecutor(_FLUSH_THREADS) as pool:

@@ -73,11 +73,18 @@ class LogFiles(NamedTuple):
 
 
 class _GuardedCommit:
-    """An append after the records of the open segment, which a guard closes.
+    """An append after the records of the open segment.
+
+    An empty segment after the open one is its guard: there a broker continues after a cut commit.
+    Without it, a broker that recovers the store would write over the first record. If its own
+    record then ended where another record of ours begins, the rest of the append would come back.
 
     Args:
         files: the log.
-        start: physical offset of the first record.
+        start: physical offset of the first record, where the open segment is closed.
+
+    Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end of the
+    log, even if the segment is empty.
     """
 
     def __init__(self, files: LogFiles, start: int) -> None:
@@ -85,14 +92,38 @@ class _GuardedCommit:
         self.is_done = False
         self._start = start
         self._path = files.path(start)
-        self._guard = Guard(files, start)
+        self._guard: Path | None = None
+
+    def _blank(self) -> bytes:
+        """Return the blank that closes the open segment."""
+        n_left = self.files.file_size - self._start % self.files.file_size
+        return np.array([(n_left, BLANK_MAGIC)], FRAME_HEAD).tobytes()
+
+    def _close_segment(self) -> None:
+        """Make the empty segment, then write the blank; both are on the disk on return.
+
+        Only the blank is waited for: the records are flushed once, together with their headers.
+        """
+        disk, path = self.files.disk, self.files.path(self._start + self.files.file_size)
+        if not LOCAL.exists(path):
+            disk.create(path, self.files.file_size)
+            self._guard = path
+        disk.flush_all([path])
+        blank = np.frombuffer(self._blank(), np.uint8)
+        disk.write_through(self._path, self._start % self.files.file_size, blank)
+
+    def _remove_guard(self) -> None:
+        """Delete the empty segment, if it was made for this append."""
+        if self._guard is not None:
+            self.files.disk.delete(self._guard)
+            self._guard = None
 
     def _show_first(self, head: bytes) -> None:
         """Write the first head of the append, and wait for it."""
         self.files.disk.write(self._path, self._start % self.files.file_size, head)
         self.is_done = True
         self.files.disk.flush(self._path)
-        self._guard.remove()
+        self._remove_guard()
 
 
 class WithheldHeads(_GuardedCommit):
@@ -145,7 +176,7 @@ class WithheldHeads(_GuardedCommit):
         headers = np.concatenate(self._headers)
         if len(positions) > 1:
             if len(touched) == 1:
-                self._guard.close_segment()
+                self._close_segment()
             else:
                 # A blank would lead to the later segments, so nothing covers the headers until the
                 # commit. What need not be written in that time is written before.
@@ -165,7 +196,7 @@ class WithheldHeads(_GuardedCommit):
         self._positions.clear()
         self._headers.clear()
         _clear(self.files, self._start, end)
-        self._guard.remove()  # only now that the blank is gone that leads to it
+        self._remove_guard()  # only now that the blank is gone that leads to it
 
 
 class ClosedSegment(_GuardedCommit):
@@ -181,10 +212,10 @@ class ClosedSegment(_GuardedCommit):
         """Keep the blank in place of the first head."""
         del physical_offsets
         if not self._first_head:
-            self._guard.close_segment()
+            self._close_segment()
             head = data[starts[0] :][:HEAD_BYTES]
             self._first_head = head.tobytes()
-            head[:] = np.frombuffer(self._guard.blank(), np.uint8)
+            head[:] = np.frombuffer(self._blank(), np.uint8)
         return True
 
     def show(self, touched: Collection[Path]) -> None:
@@ -195,7 +226,7 @@ class ClosedSegment(_GuardedCommit):
     def undo(self, end: int) -> None:
         """Write zeros over the records, and over the blank last."""
         _clear(self.files, self._start, max(end, self._start + MIN_BLANK_BYTES))
-        self._guard.remove()
+        self._remove_guard()
 
 
 class NewLog:
@@ -242,51 +273,6 @@ class NewLog:
 
 # How an append is hidden, and then shown.
 OneWriteCommit: TypeAlias = WithheldHeads | ClosedSegment | NewLog
-
-
-class Guard:
-    """An empty segment after the open one, where a broker continues after a cut commit.
-
-    Without it, a broker that recovers the store would write over the first record. If its own
-    record then ended where another record of ours begins, the rest of the append would come back.
-
-    Args:
-        files: the log.
-        start: physical offset of the first record, where the open segment is closed.
-
-    Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end of the
-    log, even if the segment is empty.
-    """
-
-    def __init__(self, files: LogFiles, start: int) -> None:
-        self._files = files
-        self._start = start
-        self._path: Path | None = None
-
-    def blank(self) -> bytes:
-        """Return the blank that closes the open segment."""
-        position = self._start % self._files.file_size
-        return np.array([(self._files.file_size - position, BLANK_MAGIC)], FRAME_HEAD).tobytes()
-
-    def close_segment(self) -> None:
-        """Make the empty segment, then write the blank; both are on the disk on return.
-
-        Only the blank is waited for: the records are flushed once, together with their headers.
-        """
-        disk, path = self._files.disk, self._files.path(self._start + self._files.file_size)
-        if not LOCAL.exists(path):
-            disk.create(path, self._files.file_size)
-            self._path = path
-        disk.flush_all([path])
-        open_segment, position = self._files.path(self._start), self._start % self._files.file_size
-        blank = np.frombuffer(self.blank(), np.uint8)
-        disk.write_through(open_segment, position, blank)
-
-    def remove(self) -> None:
-        """Delete the empty segment, if it was made for this append."""
-        if self._path is not None:
-            self._files.disk.delete(self._path)
-            self._path = None
 
 
 def _clear(files: LogFiles, start: int, end: int) -> None:
