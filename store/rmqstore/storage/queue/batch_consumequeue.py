@@ -30,7 +30,12 @@ from rmqstore.format.layout import (
     Mask,
     Positions,
 )
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
+from rmqstore.storage.files.mapped_file_queue import (
+    MappedFileQueue,
+    OpenFiles,
+    Segment,
+    list_kept_segments,
+)
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import RECOVERED_FILES
@@ -200,7 +205,7 @@ class BatchConsumeQueue:
     ) -> None:
         self.folder = folder
         self._log = log  # whose records confirm units
-        self._files = MappedFileQueue([folder], files or OpenFiles())
+        self._files = MappedFileQueue([folder], files or OpenFiles(), list_kept_segments)
         self._forget()
 
     def _forget(self) -> None:
@@ -393,7 +398,8 @@ class BatchConsumeQueue:
                 return 0
             if n_kept < segment.size // _UNIT:
                 break
-        return self.cut(min(self.begin, end), end, log_end)
+        cut = self.cut(min(self.begin, end), end, log_end)
+        return cut if cut > self.begin else 0
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
