@@ -275,9 +275,7 @@ def test_offsets_of_a_broker_with_lmqs_are_read_from_its_own_file(tmp_path: Path
         assert config.groups() == ["h"]
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", "null", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"']
-)
+@pytest.mark.parametrize("text", ["{", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"'])
 def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     _write(tmp_path / "s", build.Record())
     build.write_config(tmp_path / "s", topics=[])

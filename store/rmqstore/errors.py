@@ -332,22 +332,15 @@ class BrokerRefusedError(RmqStoreError):
 
 
 class Finding(NamedTuple):
-    """One disagreement within a store, which a check lists instead of raising an error.
+    """One disagreement within a store, which a check lists instead of raising an error."""
 
-    Attributes:
-        part: log, end, queue, index, config, timer, tier or check; other names for Kafka's logs.
-        place: where it is: a file, a position in one, or a queue such as ``Orders-0``.
-        text: what disagrees, and what follows from it.
-        kind: what it means, a name in ``inspect.remedies``; "" for that of its part.
-        stops_broker: whether a broker does not start on the store because of it.
-        unserved: the queue offsets of the queue that a broker which starts does not serve.
-        next_offset: the queue offset from which on it gives offsets of the queue out again.
-    """
-
+    # log, end, queue, index, config, timer, tier or check; other names for Kafka's logs
     part: str
-    place: str
+    place: str  # a file, a position in one, or a queue such as ``Orders-0``
     text: str
-    kind: str = ""
-    stops_broker: bool = False
+    kind: str = ""  # what it means, a name in ``inspect.remedies``; "" for that of its part
+    stops_broker: bool = False  # whether a broker does not start on the store because of it
+    # the queue offsets of the queue that a broker which starts does not serve, and the one from
+    # which on it gives offsets of the queue out again
     unserved: tuple[range, ...] = ()
     next_offset: int | None = None

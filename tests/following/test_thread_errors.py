@@ -29,6 +29,7 @@ from following.replicas import TICK, after, asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address
 from rmqstore.replica import copy_store, events, follower
+from rmqstore.replica.broker import ListenPort
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Question
 from rmqstore.replica.ha import Handshake
@@ -107,10 +108,12 @@ def test_an_interrupt_while_a_flush_fails_ends_the_follower(tmp_path: Path) -> N
     require_exact(target, log)
 
 
-def test_another_broker_while_a_flush_fails_ends_the_follower(tmp_path: Path) -> None:
+def test_another_broker_while_a_flush_fails_ends_the_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, target, disk = log_of(100), tmp_path / "copy", FailingDisk()
 
-    def refuse(_: Any) -> None:
+    def refuse(*_: Any) -> None:
         threading.Timer(0.1, disk.may_go_on.set).start()
         raise StoreStateError("the broker is a slave now")
 
@@ -118,7 +121,7 @@ def test_another_broker_while_a_flush_fails_ends_the_follower(tmp_path: Path) ->
         run = Following(master.address, target, make_disk=lambda: disk)
         wait_for(lambda: run.follower.progress().queues_end == log.end)
         disk.is_armed = True
-        run.follower._port.source = refuse  # type: ignore[assignment, method-assign]
+        monkeypatch.setattr(ListenPort, "source", refuse)
         more(log, 10)
         assert disk.began.wait(10)
         master.cut_connections()
@@ -339,11 +342,13 @@ def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> No
     assert asked.count(Question.TABLES) == 1
 
 
-def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(tmp_path: Path) -> None:
+def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, target = log_of(100), tmp_path / "copy"
     is_asked, may_fail = threading.Event(), threading.Event()
 
-    def refuse(_: Any) -> None:
+    def refuse(*_: Any) -> None:
         is_asked.set()
         may_fail.wait(10)
         raise StoreStateError("the broker is a slave now")
@@ -351,7 +356,7 @@ def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(tmp_
     with FakeMaster(log) as master:
         run = Following(master.address, target, make_disk=SlowStates)
         wait_for(lambda: run.follower.progress().queues_end == log.end)
-        run.follower._port.source = refuse  # type: ignore[assignment, method-assign]
+        monkeypatch.setattr(ListenPort, "source", refuse)
         master.cut_connections()
         assert is_asked.wait(10)
         run.stop.set()

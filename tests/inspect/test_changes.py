@@ -19,6 +19,7 @@ from rmqstore.errors import (
     StoreStateError,
 )
 from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.inspect.broker_start import foresee
 from rmqstore.inspect.changes import done_append, planned_append, planned_rebuild
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
@@ -66,8 +67,17 @@ def test_a_dry_run_says_what_the_rebuild_then_changes(
 
 def test_a_rebuild_from_an_empty_log_says_what_it_removes(copied: Golden) -> None:
     root = copied("basic")
-    for file in (root / "commitlog").iterdir():
+    first, *others = sorted((root / "commitlog").iterdir())
+    for file in others:
         file.unlink()
+    first.rename(root / "aside")
+    before = files_of(root)
+    for again in ([], ["--dry-run"]):
+        refused = run("rebuild", root, *again)
+        assert refused.exit_code == 2
+        assert "there is no file of the log" in refused.stderr
+    assert files_of(root) == before
+    first.write_bytes(bytes((root / "aside").stat().st_size))
     n_queues = len([*(root / "consumequeue").glob("*/*")])
     n_index_files = len([*(root / "index").iterdir()])
     said = run("rebuild", root, "--dry-run")
@@ -240,3 +250,18 @@ def test_a_dry_import_of_delayed_rows_is_refused_where_the_table_is_not_known(
     assert planned_append(root, rows("T"), WriteSpec())
     with pytest.raises(StoreStateError, match=r"delayed messages need.*conf"):
         planned_append(root, [delayed], WriteSpec())
+
+
+@pytest.mark.parametrize(("left", "broker_end"), [(None, 196554), (0, 196554), (98304, 196608)])
+def test_a_broker_that_finds_no_file_after_a_blank_ends_the_log_before_it(
+    copied: Golden, left: int | None, broker_end: int
+) -> None:
+    root = copied("live")
+    last = max((root / "commitlog").iterdir())
+    last.unlink() if left is None else last.write_bytes(bytes(left))
+    with rmqstore.open(root) as store:
+        start = foresee(store.paths, store.parts.log, store.parts.ends)
+    assert start is not None
+    assert start.log_end.physical_offset == broker_end
+    # a rebuild deletes the empty file
+    assert plan_rebuild(find_store(root)).log_end == 196554

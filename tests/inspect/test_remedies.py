@@ -167,6 +167,11 @@ def test_commands_name_the_parts_that_lie_elsewhere(copied: Golden, tmp_path: Pa
     with rmqstore.open(root, conf=conf) as store:
         checked = CheckedStore.of(store.paths, "/s")
     assert f"rmqstore rebuild /s -c {conf} --commitlog '{log}'\n" in advised(checked)
+    second = root / "commitlog-2"
+    second.mkdir()
+    with rmqstore.open(root, commitlogs=[log, second]) as store:
+        checked = CheckedStore.of(store.paths, "/s")
+    assert f"rebuild /s --commitlog '{log}' --commitlog {second}\n" in advised(checked)
 
 
 def test_nothing_is_built_from_a_log_before_it_is_cut() -> None:

@@ -87,8 +87,9 @@ SPREAD = {"live": 3, "crash": 3, "expired": 2}  # whose log is spread over the f
 PROGRAM_SHARE = 0.4
 _SECOND_LOG = "commitlog-2"
 _ATTRIBUTES = {
-    "batch-cq": {topic: {"queue.type": "BatchCQ"} for topic in ("BatchA", "BatchB")},
-    "compacted": {"Prices": {"cleanup.policy": "COMPACTION"}},
+    "batch-cq": {topic: {"queue.type": "BatchCQ"} for topic in ("BatchA", "BatchB")}
+    | {"Plain": {}},
+    "compacted": {"D": {}, "Prices": {"cleanup.policy": "COMPACTION"}},
 }
 _SETTINGS: dict[str, dict[str, Any]] = {  # where no summary has them
     "compacted": {
@@ -146,6 +147,8 @@ def _settings(name: str) -> dict[str, Any]:
     settings = {
         key: int(text) if text.isdigit() else spelled.get(text, text) for key, text in conf.items()
     }
+    if name in goldens.IN_TIER:
+        settings["brokerName"] = "oracle"  # is in the paths of the tier
     return settings | ({"enableControllerMode": True} if name == "controller" else {})
 
 

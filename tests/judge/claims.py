@@ -65,8 +65,7 @@ _OF_STREAMS = {"commitlogs": "storePathCommitLog"}  # other names of arguments
 _LOGGERS = [logging.getLogger(name) for name in ("rmqstore", "pyspark_rmqstore")]
 _LMQ = "%LMQ%"
 _STRICTNESS = (("strict", True), ("lenient", False))  # whether data loss is an error
-# A store at rest is not waited for as one that a broker may be recovering.
-retry._QUIET_SECONDS = retry._PAUSE_SECONDS = 0.01
+_AT_REST = 0.01  # seconds: it is not waited for as a store that a broker may be recovering
 
 
 def claims(
@@ -88,6 +87,21 @@ def claims(
     """
     folder = copies or root.with_name(f"{root.name}-copies")
     folder.mkdir()
+    pauses = retry._QUIET_SECONDS, retry._PAUSE_SECONDS
+    retry._QUIET_SECONDS = retry._PAUSE_SECONDS = _AT_REST
+    try:
+        return _claimed(root, options, whole, keys, folder)
+    finally:
+        retry._QUIET_SECONDS, retry._PAUSE_SECONDS = pauses
+
+
+def _claimed(
+    root: Path,
+    options: Mapping[str, Any],
+    whole: Path,
+    keys: Iterable[tuple[str, str]],
+    folder: Path,
+) -> Claims:
     asking = _Asking(root, options, folder)
     before, memory = state(root), _Memory()
     claimed = asking.reads(keys) | {"follow": asking.follow(whole), "memory": memory.megabytes()}
@@ -259,16 +273,21 @@ class _Asking:
         """Return what those that follow the store say when they look again.
 
         ``whole`` and ``half`` is how much they had read. A tail goes on, and a stream begins again
-        with the offset of its checkpoint, each with data loss as an error and without.
+        with the offset of its checkpoint, each with data loss as an error and without. ``on`` is a
+        stream that goes on as a tail does, with what it remembers of the store.
         """
         root = self.folder / "followed"
         shutil.copytree(whole, root, copy_function=_link)
         tails = {name: _Tail(self._open(root), is_strict) for name, is_strict in _STRICTNESS}
         located = cases.located(self._options, root)
         streams = {amount: _Stream(located, root) for amount in ("whole", "half")}
+        going_on = {name: _Stream(located, root) for name in tails}
         before, log = {}, self._log(root)
         for name, tail in tails.items():
             before[f"tail whole {name}"] = said(partial(_polled, log, tail.poll))
+        for name, is_strict in _STRICTNESS:
+            begin = partial(_polled, log, going_on[name].begin, is_strict)
+            before[f"stream on {name}"] = said(begin)
         for amount, stream in streams.items():
             first = said(partial(_polled, log, stream.first, amount == "half"))
             before |= {f"stream {amount} {name}": first for name in tails}
@@ -277,6 +296,9 @@ class _Asking:
         for name, tail in tails.items():
             after[f"tail whole {name}"] = said(partial(_polled, log, tail.poll))
             tail.close()
+            begun = before[f"stream on {name}"]
+            go_on = partial(_polled, log, going_on[name].go_on)
+            after[f"stream on {name}"] = begun if "error" in begun else said(go_on)
         for amount, stream in streams.items():
             for name, is_strict in _STRICTNESS:
                 again = said(partial(_polled, log, stream.again, is_strict))
@@ -478,6 +500,7 @@ class _Stream:
             for name, value in given.items()
         }
         self._offset: dict[str, Any] = {}
+        self._closing = contextlib.ExitStack()
 
     def first(self, is_half: bool) -> Iterator[pa.RecordBatch]:
         """Yield the first micro-batch: everything, or half of it."""
@@ -493,11 +516,25 @@ class _Stream:
             yield from _micro_batch(reader, start, self._offset)
 
     def again(self, is_strict: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the micro-batch after the first one."""
-        mode = "FAILFAST" if is_strict else "DROPMALFORMED"
-        with self._reader(mode=mode, failOnDataLoss=str(is_strict).lower()) as reader:
-            end = reader.next_offset(self._offset, is_limited=False)
-            yield from _micro_batch(reader, self._offset, end)
+        """Yield the micro-batch after the first one, of another reader."""
+        with self._reader(**_of(is_strict)) as reader:
+            yield from self._after(self._offset, reader)
+
+    def begin(self, is_strict: bool) -> Iterator[pa.RecordBatch]:
+        """Yield everything; the reader stays open."""
+        self._open = self._closing.enter_context(self._reader(**_of(is_strict)))
+        yield from self._after(self._open.initialOffset(), self._open)
+
+    def go_on(self) -> Iterator[pa.RecordBatch]:
+        """Yield the next micro-batch of the open reader, and close that."""
+        with self._closing:
+            yield from self._after(self._end, self._open)
+
+    def _after(
+        self, start: dict[str, Any], reader: RmqStoreStreamReader
+    ) -> Iterator[pa.RecordBatch]:
+        self._end = reader.next_offset(start, is_limited=False)
+        yield from _micro_batch(reader, start, self._end)
 
     @contextlib.contextmanager
     def _reader(self, **others: str) -> Iterator[RmqStoreStreamReader]:
@@ -508,6 +545,11 @@ class _Stream:
             yield reader
         finally:
             reader.stop()
+
+
+def _of(is_strict: bool) -> dict[str, str]:
+    mode = "FAILFAST" if is_strict else "DROPMALFORMED"
+    return {"mode": mode, "failOnDataLoss": str(is_strict).lower()}
 
 
 def _micro_batch(

@@ -69,7 +69,9 @@ class Judge:
             )
             answer, after = answering.result(), {}
             for name, path in said["copies"].items():
-                after[name] = self._answer(Path(path), origin, asked._replace(again=False))
+                later = self._answer(Path(path), origin, asked._replace(again=False))
+                if later.get("refusal") != "hangs":
+                    after[name] = later
         facts = _facts(case, answer, self._answer_of_whole(origin, asked))
         return Verdict(str(case), broken_rules(said, answer, after), tuple(facts))
 

@@ -107,18 +107,6 @@ class Jvm:
         self.rocketmq.common.MixAll.properties2Object(properties, config)
         return config
 
-    def shut_down(self, store: Any) -> None:
-        """Shut a store down, but for the seconds that it only sleeps."""
-        handler = self.java.beans.EventHandler
-        task = handler.create(self.class_of("java.lang.Runnable"), store, "shutdown")
-        thread = self.java.lang.Thread(task)
-        thread.start()
-        while thread.isAlive():
-            frames = [frame.toString() for frame in thread.getStackTrace()[:2]]
-            if len(frames) == 2 and "Thread.sleep" in frames[0] and ".shutdown(" in frames[1]:
-                thread.interrupt()
-            thread.join(10)
-
     def _array(self, kind: Any, items: list[Any]) -> Any:
         found = self._gateway.new_array(kind, len(items))
         for number, item in enumerate(items):
@@ -134,3 +122,15 @@ def field_of(owner: Any, name: str) -> Any:
     field = kind.getDeclaredField(name)
     field.setAccessible(True)
     return field.get(owner)
+
+
+def shut_down(java: Any, store: Any) -> None:
+    """Shut a store down, but for the seconds that it only sleeps."""
+    runnable = java.lang.Class.forName("java.lang.Runnable")
+    thread = java.lang.Thread(java.beans.EventHandler.create(runnable, store, "shutdown"))
+    thread.start()
+    while thread.isAlive():
+        frames = [frame.toString() for frame in thread.getStackTrace()[:2]]
+        if len(frames) == 2 and "Thread.sleep" in frames[0] and ".shutdown(" in frames[1]:
+            thread.interrupt()
+        thread.join(10)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypedDict
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from judge.jvm import OUT_OF_MEMORY, Jvm, field_of
+from judge.jvm import OUT_OF_MEMORY, Jvm, field_of, shut_down
 from ports import free_ports
 
 LIMIT = 20  # seconds for a store
@@ -415,7 +415,7 @@ class _Opened:
         if self._is_started:
             if controller is not None and self._has_timers:
                 controller.getTimerMessageStore().shutdown()
-            self._jvm.shut_down(self._store)
+            shut_down(self._jvm.java, self._store)
         if controller is not None:
             tables = (
                 controller.getTopicConfigManager(), controller.getSubscriptionGroupManager(),

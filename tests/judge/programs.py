@@ -23,6 +23,7 @@ from typing import Any
 
 from interop.lost_pages import Durable, cut_files
 from interop.rocketmq import RealStore, RocketMQ, resolve_jars, store_sizes
+from judge.jvm import shut_down
 
 JARS = Path(__file__).parents[2] / ".rocketmq"
 TOPICS = ("A", "B", "C")
@@ -215,7 +216,7 @@ class _Run:
         flushed = self._durable_time
         self._do_flush()
         self._write_tables()
-        self._store.__exit__()
+        shut_down(self._real.java, self._store.store)
         index = sorted((self._root / "index").glob("*"))[:-1]
         filled = int.from_bytes(index[-1].read_bytes()[8:16]) if index else 0
         self._write_checkpoint(self._root, flushed, self._now, filled)
@@ -233,7 +234,7 @@ class _Run:
 
     def _body(self) -> bytes:
         size = self._dice.choice((0, 10, 100, 100, 400, self._dice.randrange(3000)))
-        return self._dice.randbytes(size)
+        return (self._dice.randbytes(8) * (size // 8 + 1))[:size]
 
     def _do_put(self, topic: str, n_queues: int, count: int) -> None:
         dice = self._dice
@@ -325,7 +326,7 @@ class _Run:
         cut_files(copy, Durable(self._durable.log_end, ends), self._dice)
         told = self._dice.choice((0, self._durable_time, self._durable_time, self._now))
         self._write_checkpoint(copy, told, told, self._dice.choice((0, told)))
-        self._undertaker.submit(self._store.__exit__)
+        self._undertaker.submit(shut_down, self._real.java, self._store.store)
         self._root = copy
         if self._steps[-1] != f"kill={_seed}":
             self._open()

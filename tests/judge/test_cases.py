@@ -11,6 +11,8 @@ import pytest
 from judge import cases
 from judge.cases import Case, Origins
 
+pytestmark = pytest.mark.medium  # it unpacks stores
+
 
 def contents(root: Path) -> dict[str, bytes | str]:
     return {

@@ -23,7 +23,7 @@ def origins(tmp_path_factory: pytest.TempPathFactory) -> Origins:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(text, marks=() if number < _SAMPLE else pytest.mark.thorough)
+        pytest.param(text, marks=pytest.mark.medium if number < _SAMPLE else pytest.mark.thorough)
         for number, text in enumerate(ANSWERS)
     ],
 )

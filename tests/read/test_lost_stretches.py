@@ -154,6 +154,21 @@ def test_a_missing_file_is_data_loss_of_queues_that_are_gone_short_or_whole(
             assert offsets(read(opened, scan=scan, fail_on_data_loss=False)) == left
 
 
+def test_a_queue_whose_last_unit_has_a_wrong_size_does_not_end_before_it(tmp_path: Path) -> None:
+    store = build.Store()
+    early = store.append(build.Record("Early", 0))
+    store.queues["Early", 0] = [(early.physical_offset, early.size + 7, 0)]
+    for number in range(200):
+        store.append(build.Record("A", 0, store_timestamp=build.T0 + 1000 * number))
+    with rmqstore.open(store.write(tmp_path / "s", abort=True)) as opened:
+        assert opened.log_end is not None
+        assert opened.log_end.scanned_from > early.physical_offset
+        with pytest.raises(CorruptRecordError, match=f"total size is {early.size}, not"):
+            read(opened)
+        rows = opened.scan(mode="PERMISSIVE").read_all().to_pylist()
+    assert [row["topic"] for row in rows if row["_corrupt_record"]] == ["Early"]
+
+
 def test_damage_before_the_place_where_a_recovery_begins(tmp_path: Path) -> None:
     """A queue without files is rebuilt from the whole log, so all of its damage counts."""
     store = made(200)

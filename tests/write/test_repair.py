@@ -127,6 +127,23 @@ def test_a_queue_that_lost_files_is_rebuilt(copied: Golden, lost: list[int]) -> 
     assert without_index(after) == without_index(before)
 
 
+@pytest.mark.parametrize(
+    ("number", "left"),
+    [(-1, b""), (-1, None), (-2, b"\0" * 60)],
+    ids=["empty", "too short", "zeros before other units"],
+)
+def test_a_queue_that_a_broker_would_cut_or_refuse_is_rebuilt(
+    copied: Golden, number: int, left: bytes | None
+) -> None:
+    root = copied("basic")
+    before = files_of(root, *DATA)
+    file = sorted((root / "consumequeue/TopicA/2").iterdir())[number]
+    data = file.read_bytes()
+    file.write_bytes(data[:20] if left is None else left and left + data[len(left) :])
+    repair(root)
+    assert without_index(files_of(root, *DATA)) == without_index(before)
+
+
 def ends(root: Path) -> dict[tuple[str, int], int]:
     with rmqstore.open(root) as store:
         keys = [(topic, at) for topic in store.topics() for at in store.queue_ids(topic)]

@@ -43,7 +43,7 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue_set import built_end, open_files
-from rmqstore.storage.recovery.log_end import LogEnd, find_end_from
+from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ def foresee(
         end = LogEnd(0, "", "", 0)
     if end is not None:
         keys_until = read_checkpoint(paths).index_msg_timestamp
-        return BrokerStart(end, end.scanned_from, keys_until, by_chance=by_chance)
+        log_end = end_of_broker(log, end)
+        return BrokerStart(log_end, end.scanned_from, keys_until, by_chance=by_chance)
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
     for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
@@ -95,9 +96,9 @@ def foresee(
             units_end = max(units_end, built_end(queue))
     start = log.min_offset
     for segment in log.segments:
-        if segment.start <= max(units_end, 0):
+        if segment.size and segment.start <= max(units_end, 0):
             start = segment.start
-    log_end = find_end_from(log, start)
+    log_end = end_of_broker(log, find_end_from(log, start))
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance)
 
@@ -239,7 +240,7 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
     except CorruptConfigError as err:
         if err.path != str(table):
             return
-        # a broker then has no topics
+        # a broker starts without topics
     if not known and not paths.storage.exists(table):  # a copy may lack it
         if in_batches:
             logger.warning(

@@ -29,6 +29,7 @@ from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
     require_local,
+    require_log,
     require_no_old_broker,
     require_writable,
     why_sizes_unknown,
@@ -90,7 +91,9 @@ def _sizes_of_writable(paths: StorePaths, *, broker_stopped: bool) -> StoreConfi
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        return existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
+        sizes = sizes_of(paths.settings)
+        require_log(paths, log, sizes)
+        return existing_config(paths, log, sizes, is_fitted=True)
 
 
 def planned_append(

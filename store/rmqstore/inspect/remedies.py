@@ -11,8 +11,9 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
 
-from rmqstore.errors import Finding, RmqStoreError, StoreLockedError, StoreStateError
+from rmqstore.errors import Finding, OptionError, RmqStoreError, StoreLockedError, StoreStateError
 from rmqstore.inspect.changes import plan_of
+from rmqstore.storage.broker.folders import find_dledger_logs
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.write.existing_store import require_no_old_broker
@@ -24,7 +25,7 @@ class CheckedStore(NamedTuple):
     """What remedies say of the store that was checked.
 
     Attributes:
-        path: its path and the options that name its parts elsewhere, as a shell takes them.
+        path: its path and the options that name parts which are not found by it, for a shell.
         source: the same, with its tiered storage.
         why_not_rebuilt: why its queues and index cannot be built again, "" if they can.
         before_rebuild: what to see to before they are built again, "" for nothing.
@@ -43,11 +44,13 @@ class CheckedStore(NamedTuple):
         words = [path]
         if paths.settings is not None:
             words += ["-c", str(LOCAL.full_path(Path(paths.settings.file)))]
-        elsewhere = [("--commitlog", log) for log in paths.commitlogs]
-        elsewhere += [("--consumequeue", paths.consumequeue), ("--index", paths.index)]
-        elsewhere += [("--dledger-log", log) for log in paths.dledger_logs]
-        for option, folder in elsewhere:
-            if paths.root not in folder.parents:
+        for option, folders, usual in (
+            ("--commitlog", paths.commitlogs, (paths.root / "commitlog",)),
+            ("--consumequeue", (paths.consumequeue,), (paths.root / "consumequeue",)),
+            ("--index", (paths.index,), (paths.root / "index",)),
+            ("--dledger-log", paths.dledger_logs, _found_dledger_logs(paths)),
+        ):
+            for folder in folders if folders != usual else ():
                 words += [option, str(paths.storage.full_path(folder))]
         named = join(words)
         source = named if tiered is None else f"{named} --tiered {quote(tiered)}"
@@ -63,6 +66,14 @@ class CheckedStore(NamedTuple):
         except StoreStateError:
             return cls(named, source, "", _NO_LOCK, " --broker-stopped")
         return cls(named, source)
+
+
+def _found_dledger_logs(paths: StorePaths) -> tuple[Path, ...]:
+    """Return the folders of a DLedger log that need no name; none if there are several logs."""
+    try:
+        return find_dledger_logs(paths.root, (), None, paths.storage)
+    except OptionError:
+        return ()
 
 
 class Remedy(NamedTuple):
@@ -255,8 +266,9 @@ _REMEDIES = {
     ),
     "emptied": Remedy(
         "high",
-        "The only file of a queue is empty, whose name shows its first queue offset. A broker that starts gives out "
-        "queue offsets of the queue again, and consumers that were beyond them miss those.",
+        "The only file of a queue is empty, and its name shows that there were messages. A broker "
+        "that starts gives out their queue offsets again, and consumers that were beyond them miss "
+        "what comes there.",
         "Do not start the broker yet. Get the file from a backup or from a replica of this broker, "
         "put it in its place, and check again:",
         "rmqstore verify PATH",

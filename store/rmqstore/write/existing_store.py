@@ -163,6 +163,36 @@ def require_writable(paths: StorePaths) -> None:
         )
 
 
+def require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
+    """Refuse a store that has queues, and no log that shows where it ends, in files of which size.
+
+    A broker deletes the queues of such a store when it starts.
+
+    Args:
+        paths: the files of the store.
+        log: its log.
+        config: the sizes that the caller names.
+
+    Raises:
+        StoreStateError: it is such a store.
+
+    Source: CommitLog.java#recoverNormally.
+    """
+    size = config.mapped_file_size_commit_log
+    is_named = paths.settings is not None or size != StoreConfig().mapped_file_size_commit_log
+    is_known = any(segment.size or is_named for segment in log.segments)
+    if is_known or not _has_queue_files(paths):
+        return
+    lacking = "only an empty file" if log.segments else "no file"
+    raise StoreStateError(
+        f"{log.folders}: there is {lacking} of the log, to which the queues in {paths.root} lead, "
+        "and a broker that starts deletes them. Put the files of the log back, or name the folders "
+        "that hold them (`commitlogs=`, `conf=`); the length of an empty file is "
+        "mappedFileSizeCommitLog. To begin again without these messages, move the folders of "
+        "queues and of the index away first"
+    )
+
+
 def fit_log_files(disk: Disk, paths: StorePaths, log: CommitLog) -> None:
     """Give all files of a log one length, without which a broker does not start.
 
@@ -260,6 +290,11 @@ def _queue_files(paths: StorePaths, folders: QueueFolders) -> Iterator[Path]:
             yield from kind.files(topic)
 
 
+def _has_queue_files(paths: StorePaths) -> bool:
+    kinds = (paths.queue_folders, paths.batch_folders)
+    return any(any(_queue_files(paths, kind)) for kind in kinds)
+
+
 def _index_sizes(paths: StorePaths, files: list[Path], config: StoreConfig) -> IndexSizes | None:
     """Return the sizes of index files; None if none is intact, and the settings name the sizes."""
     try:
@@ -284,12 +319,10 @@ def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) ->
     is_written = any(log.file_of(segment).written_end(segment.size) for segment in first)
     if paths.settings is not None or size == usual.mapped_file_size_commit_log or not is_written:
         return ""
-    folders = (paths.queue_folders, paths.batch_folders)
-    has_queues = any(any(_queue_files(paths, kind)) for kind in folders)
     has_index = any(map(was_ended, index_files(paths.index)))
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
-        unknown += [] if has_queues else ["queue"]
+        unknown += [] if _has_queue_files(paths) else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]
     if not unknown:

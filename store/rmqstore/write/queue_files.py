@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from rmqstore.errors import Finding
-from rmqstore.spans import QueueKey
+from rmqstore.errors import CorruptQueueError, Finding
+from rmqstore.format.layout import SCHEDULE_TOPIC
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -27,6 +28,7 @@ from rmqstore.storage.queue.appender import BatchQueueAppender, FoundQueue, Queu
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
+from rmqstore.storage.queue.queue_set import kept_end
 from rmqstore.write.truncation import LeftOpen, cut_queue
 
 logger = logging.getLogger(__name__)
@@ -139,6 +141,7 @@ class QueueFiles:
         self._log = log
         self._config = config
         self._unchecked_after: int | None = None
+        self._unfit: dict[Path, str] = {}  # folders of queues, and why a broker does not keep them
         self._plain = {*paths.queue_folders.topics()}
         self.batch_topics = batch_topics
 
@@ -203,13 +206,26 @@ class QueueFiles:
     def cut(self, log_end: int, left_open: LeftOpen | None) -> int:
         """Remove the units of records after the log end; see :func:`truncation.cut_queue`.
 
+        A queue that a broker which starts would not keep whole is built again when a record of it
+        is met.
+
         Returns:
-            The physical offset after the last record with a unit.
+            The physical offset after the last record that no queue lacks a unit of.
+
+        Raises:
+            StoreStateError: a queue that is to be built again has times of delivery, which follow a
+                table of levels that is not known.
         """
         queues_end = n_queues = n_units = 0
+        is_whole = True
         for key, files in self._all():
             with closing(files) as queue:
+                is_whole &= all(segment.size for segment in queue.segments)
                 end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
+                if reason := self._why_not_kept(queue, end):
+                    self._unfit[queue.folder] = reason
+                    if key[0] == SCHEDULE_TOPIC:
+                        self._config.require_delay_levels()
                 queues_end = max(queues_end, records_end(queue, end))
                 n_queues += n_removed > 0
                 n_units += n_removed
@@ -218,20 +234,37 @@ class QueueFiles:
                 "%s: the queues are cut at physical offset %d: %d units of %d queues are removed",
                 self._paths.root, log_end, n_units, n_queues,
             )  # fmt: skip
-        return queues_end
+        return queues_end if is_whole and not self._unfit else self._log.min_offset
+
+    def _file_size(self, queue: QueueInFiles) -> int:
+        if queue.is_batch:
+            return self._config.mapper_file_size_batch_consume_queue
+        return self._config.mapped_file_size_consume_queue
+
+    def _why_not_kept(self, queue: QueueInFiles, end: int) -> str:
+        """Return why a broker refuses the files of a queue, or ends it before ``end``; or ""."""
+        size = self._file_size(queue)
+        for segment in queue.segments:
+            if (length := LOCAL.size(segment.path)) != size:
+                return f"{segment.path.name} has {length} bytes and should have {size}"
+        kept = kept_end(queue, FOREVER)
+        return f"a broker that starts ends the queue at {kept} of {end}" if kept < end else ""
 
     def appender(self, topic: str, queue_id: int) -> QueueAppender:
-        """Return the appender of a queue."""
+        """Return the appender of a queue.
+
+        Raises:
+            CorruptQueueError: a broker that starts would not keep what is appended.
+        """
         with closing(self.files(topic, queue_id)) as queue:
+            if reason := self._unfit.get(queue.folder):
+                raise CorruptQueueError(str(queue.folder), 0, reason)
             if self._unchecked_after is None:
                 end = queue.end()
             else:
                 end, _ = cut_queue(self._disk, queue, (topic, queue_id), self._unchecked_after)
             begin = queue.begin
             kind: type[QueueAppender] = BatchQueueAppender if queue.is_batch else QueueAppender
-            file_size = self._config.mapped_file_size_consume_queue
-            if queue.is_batch:
-                file_size = self._config.mapper_file_size_batch_consume_queue
             found = FoundQueue(
                 records_start=queue.unit(begin)[0] if begin else -1,
                 end=end,
@@ -239,10 +272,11 @@ class QueueFiles:
                 n_units=queue.position(end) // kind.unit_type.itemsize,
                 is_new=begin == end if queue.is_batch else not queue.segments,
             )
-            return kind(self._disk, queue.folder, file_size, found)
+            return kind(self._disk, queue.folder, self._file_size(queue), found)
 
     def empty(self, folder: Path) -> None:
         """Delete the files of a queue, given its folder."""
         for entry in LOCAL.list_folder(folder):
             self._disk.delete(folder / entry.name)
         self._disk.flush_folder(folder)
+        self._unfit.pop(folder, None)

@@ -33,6 +33,7 @@ from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
+    before_blank_of,
     before_our_blank,
     find_log_end,
     is_damaged_at,
@@ -296,7 +297,7 @@ class Repairer:
         It has to begin at ``start`` at the latest. A queue that is half built would mislead the
         broker: it puts the units of the records that its recovery reads after those that are there,
         whatever their queue offsets. But its recovery must not meet damage, where it would cut the
-        log. Queues can be built again; records cannot. A note tells this package, as in a rebuild.
+        log. Queues can be built again; records cannot. The folder of a rebuild says it to us.
         """
         of_first_file = checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)
         for candidate in (checkpoint, of_first_file):
@@ -482,8 +483,8 @@ def plan_rebuild(
         gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
         changes += [change for change in plan_sizes(paths, log) if change.path not in gone]
         min_offset = log.min_offset
+        end = before_blank_of(log, cut.end)
     queue_files = files_of_queues(paths)
-    end = cut.end
     return RebuildPlan(
         paths.root,
         min_offset,

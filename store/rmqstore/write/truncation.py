@@ -170,7 +170,7 @@ def cut_queue(
     """Remove the units of a queue after which no unit points before the log end.
 
     In a store that was left open, the queue ends before the first unit that was not written, and
-    after the last one that was written whole.
+    after the last one that was written whole. An empty last file is deleted, as a broker does.
 
     Args:
         disk: performs the changes.
@@ -182,6 +182,9 @@ def cut_queue(
     Returns:
         The queue offset after the last unit that is left, and how many units were removed.
     """
+    if queue.segments and not queue.segments[-1].size:
+        disk.delete(queue.segments[-1].path)
+        queue.refresh()
     start = queue.begin
     end = queue.end()
     if end > start and left_open is None:

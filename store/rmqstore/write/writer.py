@@ -47,6 +47,7 @@ from rmqstore.write.existing_store import (
     BrokerRelease,
     existing_config,
     require_local,
+    require_log,
     require_no_old_broker,
     require_writable,
     why_sizes_unknown,
@@ -216,6 +217,7 @@ class StoreWriter(OpenedInTurns):
     def _open(self, *, truncate: bool, check_log: bool) -> None:
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
+        require_log(self.paths, self._log, self.config)
         self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
         self._why_no_rebuild = why_sizes_unknown(self.paths, self._log, self.config)
         self._file_size = self.config.mapped_file_size_commit_log

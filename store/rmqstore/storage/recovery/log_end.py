@@ -91,11 +91,12 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
         last_timestamp = file_timestamp or last_timestamp
         if stop.kind is not StopKind.BLANK:
             end = segment.start + stop.position
-            reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
+            is_unwritten = stop.kind is StopKind.EMPTY or not segment.size
+            reason = "" if is_unwritten else stop.reason or stop.kind.value
             n_left = segment.end - end
             path = str(segment.path)
             is_stale = stop.kind is StopKind.STALE
-            follows_blank = stop.kind is StopKind.EMPTY and end == segment.start
+            follows_blank = is_unwritten and end == segment.start
             return LogEnd(
                 end, path, reason, n_left, last_timestamp, start, is_stale,
                 blank_start if follows_blank else None,
@@ -107,10 +108,27 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
     )  # fmt: skip
 
 
+def end_of_broker(log: CommitLog, end: LogEnd) -> LogEnd:
+    """Return where a broker continues after a blank: in the next segment if there is one.
+
+    If there is none, it writes its next record over the blank.
+
+    Source: CommitLog.java#recoverNormally.
+    """
+    before = before_blank_of(log, end)
+    segment = None if end.blank_start is None else log.find(end.blank_start)
+    following = None if segment is None else log.find(segment.end)
+    if following is None:
+        return before
+    return end._replace(
+        physical_offset=following.start, path=str(following.path), bytes_behind=following.size
+    )
+
+
 def before_blank_of(log: CommitLog, end: LogEnd) -> LogEnd:
     """Return the end of the records: the start of the blank if the log ends with one.
 
-    A broker continues in the next segment. But a blank may hide an append of ours, and then records
+    A writer continues in the next segment. But a blank may hide an append of ours, and then records
     come to stand in its place. A read up to the end of its segment would continue after the last
     one of them, and miss records there.
     """

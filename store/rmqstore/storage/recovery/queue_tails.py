@@ -17,6 +17,7 @@ import logging
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from copy import copy
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -130,6 +131,7 @@ class TailBuilder:
         self.n_repeated = 0
         self.n_seen = 0  # records of the queue in the log, up to where the scan is
         self.begun_at = -1  # the first record of the topic that replaced a deleted one
+        self._earlier: TailBuilder | None = None  # before a record that may begin another topic
         self.is_short = False
 
     @property
@@ -166,21 +168,40 @@ class TailBuilder:
         if self.records_end >= 0:
             self.n_repeated += n_records
 
-    def of_newest_topic(self, headers: RecordHeaders, *, has_older: bool) -> RecordHeaders:
-        """Return the records that the queue lacks without those of an earlier topic of its name.
+    def of_newest_topic(
+        self, headers: RecordHeaders, *, has_older: bool
+    ) -> Iterator[RecordHeaders]:
+        """Yield the records that the queue lacks without those of an earlier topic of its name.
+
+        Those before a last one that may begin another topic come first, for the next records show.
 
         Args:
             headers: the records, of this queue.
             has_older: whether the log has earlier records of the queue.
         """
-        row = begins_again_at(headers.column("queue_offset").astype(np.int64), int(has_older))
+        queue_offsets = headers.column("queue_offset").astype(np.int64)
+        if self._earlier is not None and len(headers):
+            if queue_offsets[0] != 1:
+                self._continue(self._earlier)
+            self._earlier = None
+        row = begins_again_at(queue_offsets, int(has_older))
         if row is None:
-            return headers
+            yield headers
+            return
+        if row == len(headers) - 1:
+            yield headers.take(slice(0, row))
+            self._earlier = copy(self)
         self.start = self.end = 0
         self.begun_at = int(headers.column("physical_offset")[row])
         self.records_end = -1
-        self.parts.clear()
-        return headers.take(slice(row, None))
+        self.parts = []
+        yield headers.take(slice(row, None))
+
+    def _continue(self, earlier: TailBuilder) -> None:
+        """Take records for later ones of the topic that was there before them."""
+        self.start, self.begun_at = earlier.start, earlier.begun_at
+        self.end += earlier.end
+        self.parts = [*earlier.parts, *self.parts]
 
     def holds_batches(self, headers: RecordHeaders) -> bool:
         """Return whether it is a BatchConsumeQueue; without files, its records show it.
@@ -506,9 +527,9 @@ class _Recovery:
                 lacking = lacking.take(valid)
             if tail.holds_batches(lacking):
                 lacking = message_headers(data, lacking)
-            lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
+            for records in tail.of_newest_topic(lacking, has_older=bool(tail.n_seen)):
+                self._extend(tail, records, units)
             tail.n_seen += len(rows)
-            self._extend(tail, lacking, units)
 
     def _tail(
         self, key: QueueKey, physical_offsets: Positions, queue_offsets: NDArray[np.int64]

@@ -25,6 +25,7 @@ from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
     LMQ_PREFIX,
+    MIN_RECORD_BYTES,
     PRE_BLANK_SIZE,
     PROPERTY_DELAY,
     PROPERTY_TAGS,
@@ -44,7 +45,15 @@ _MOST_UNITS = 1 << 20
 _UNITS_AT_ONCE = 1 << 18
 
 
-def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end: int) -> int:
+def confirmed_end(
+    log: CommitLog,
+    queue: Queue,
+    key: QueueKey,
+    end: int,
+    log_end: int,
+    *,
+    counts_damaged: bool = True,
+) -> int:
     """Return the queue offset after the last unit before ``end`` that its record confirms.
 
     If no unit is confirmed, this is the first queue offset of the queue. If too many units at the
@@ -56,6 +65,8 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
         key: its topic and queue id.
         end: queue offset after the last unit in the files.
         log_end: physical offset where the log ends.
+        counts_damaged: whether a unit counts that leads to its record and has another size. A
+            broker keeps it, and a read reports it.
     """
     if queue.begin < end and _is_confirmed(log, key, end - 1, queue.unit(end - 1), log_end):
         return end
@@ -63,7 +74,9 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
     while size <= _MOST_UNITS:
         start = max(queue.begin, end - size)
         queue_offsets = np.arange(start, end)
-        confirmed, is_behind = confirm(log, queue, key, queue_offsets, log_end)
+        confirmed, is_behind = confirm(
+            log, queue, key, queue_offsets, log_end, counts_damaged=counts_damaged
+        )
         # Units whose records name earlier queue offsets may be of before a cut of the log, unless
         # they follow on others. Those before a cut lead to records that have units of their own.
         followed = np.maximum.accumulate(np.where(is_behind, -1, np.arange(end - start)))
@@ -93,7 +106,8 @@ def completed_end(
         log_end: physical offset where the log ends.
     """
     end = queue.cut(queue.begin, end, log_end)
-    end = confirmed_end(log, queue, key, whole_end(queue, min(start, end), end), log_end)
+    end = whole_end(queue, min(start, end), end)
+    end = confirmed_end(log, queue, key, end, log_end, counts_damaged=False)
     if end == queue.begin or _has_its_tags_code(log, key, queue.unit(end - 1)):
         return end
     torn = queue.unit(end - 1)[0]  # messages of one record share their unit
@@ -201,6 +215,8 @@ def confirm(
     queue_offsets: NDArray[np.int64],
     log_end: int,
     stored_until: int = LATEST_TIME,
+    *,
+    counts_damaged: bool = False,
 ) -> Confirmed:
     """Compare units with the records that they point at.
 
@@ -211,15 +227,18 @@ def confirm(
         queue_offsets: those of the units, rising, (n,).
         log_end: physical offset where the log ends.
         stored_until: the latest store time of a record that confirms a unit, ms.
+        counts_damaged: whether units are confirmed by records of another size.
     """
     topic, queue_id = key
     units = queue.units_of(queue_offsets)
     physical_offsets, sizes = units.physical_offsets, units.sizes
     is_unit = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (physical_offsets >= 0)
+    if counts_damaged:
+        sizes = _record_sizes(log, physical_offsets)
     is_deleted = physical_offsets < log.min_offset
     confirmed: Mask = is_unit & is_deleted
     is_behind = np.zeros(len(queue_offsets), np.bool_)
-    is_inside = is_unit & ~is_deleted & (physical_offsets + sizes <= log_end)
+    is_inside = is_unit & ~is_deleted & (sizes > 0) & (physical_offsets + sizes <= log_end)
     for segment in log.segments:
         is_in_file = (physical_offsets >= segment.start) & (physical_offsets < segment.end)
         rows = np.flatnonzero(is_inside & is_in_file)
@@ -253,3 +272,16 @@ def confirm(
         )
         confirmed[rows] = matches
     return Confirmed(confirmed, is_behind & confirmed)
+
+
+def _record_sizes(log: CommitLog, physical_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the total sizes of records by their physical offsets; 0 where none can be."""
+    sizes = np.zeros(len(physical_offsets), np.int64)
+    for segment in log.segments:
+        starts = physical_offsets - segment.start
+        rows = np.flatnonzero((starts >= 0) & (starts <= segment.size - MIN_RECORD_BYTES))
+        if len(rows):
+            data = log.read_in_place(segment, starts[rows], np.full(len(rows), MIN_RECORD_BYTES))
+            found = read_headers(data, starts[rows])[0].column("total_size").astype(np.int64)
+            sizes[rows] = np.where(found <= segment.size - starts[rows], found, 0)
+    return sizes
