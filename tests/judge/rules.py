@@ -20,7 +20,7 @@ MEGABYTES = 300
 _SHOWN = 4  # offsets that a text names
 # Kinds of findings after which a queue, or the whole store, gives consumers something else.
 _OF_QUEUE = ("unit", "named", "fewer", "gone", "lost", "kept", "unbuilt", "nowhere")
-_OF_STORE = ("name", "twins", "foreign", "start", "database", "check", "type")
+_OF_STORE = ("name", "twins", "foreign", "start", "database", "check", "type", "emptied")
 # Kinds that a rebuild is advised for, and so mends.
 _REBUILT = {"lost", "end", "unbuilt", "unit", "tags", "queue", "keys", "index"}
 # Errors that say of a store, or of a part of it, that it cannot be read in any mode.

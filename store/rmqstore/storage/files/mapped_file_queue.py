@@ -207,17 +207,6 @@ def list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
     return cut_overlaps(regular)
 
 
-def list_kept_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
-    """Return what :func:`list_segments` does, but for an empty file at the end.
-
-    A starting broker deletes it.
-
-    Source: MappedFileQueue.java#doLoad.
-    """
-    segments = list_segments(folders, storage)
-    return segments[:-1] if segments and not segments[-1].size else segments
-
-
 def usual_size(files: Collection[tuple[int, int]]) -> int:
     """Return the one length that files of a kind should have, 0 if nothing shows it.
 

@@ -30,12 +30,7 @@ from rmqstore.format.layout import (
     Mask,
     Positions,
 )
-from rmqstore.storage.files.mapped_file_queue import (
-    MappedFileQueue,
-    OpenFiles,
-    Segment,
-    list_kept_segments,
-)
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import RECOVERED_FILES
@@ -205,7 +200,7 @@ class BatchConsumeQueue:
     ) -> None:
         self.folder = folder
         self._log = log  # whose records confirm units
-        self._files = MappedFileQueue([folder], files or OpenFiles(), list_kept_segments)
+        self._files = MappedFileQueue([folder], files or OpenFiles())
         self._forget()
 
     def _forget(self) -> None:
@@ -384,7 +379,7 @@ class BatchConsumeQueue:
 
         Source: BatchConsumeQueue.java#recover, #truncateDirtyLogicFiles, #reviseMaxOffsetInQueue.
         """
-        segments = self.segments[-RECOVERED_FILES:]
+        segments = [segment for segment in self.segments if segment.size][-RECOVERED_FILES:]
         end = self._end_before(segments[0]) if segments else 0
         for segment in segments:
             units = self._read_units(segment, 0, segment.size // _UNIT)

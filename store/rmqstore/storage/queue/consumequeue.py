@@ -20,7 +20,7 @@ from rmqstore.storage.files.mapped_file_queue import (
     MappedFileQueue,
     OpenFiles,
     Segment,
-    list_kept_segments,
+    list_segments,
 )
 from rmqstore.storage.files.storage import AnyPath, Storage
 from rmqstore.storage.queue.queue import (
@@ -55,13 +55,14 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
 
     Source: ConsumeQueue.java#recover, #truncateDirtyLogicFiles.
     """
+    segments = [segment for segment in queue.segments if segment.size]
     end = 0
-    for segment in queue.segments[-RECOVERED_FILES:]:
+    for segment in segments[-RECOVERED_FILES:]:
         start, stop = segment.start // _UNIT, segment.end // _UNIT
         end = whole_end(queue, start, stop)
         if end < stop:
             break
-    for segment in reversed(queue.segments):
+    for segment in reversed(segments):
         start, stop = segment.start // _UNIT, segment.end // _UNIT
         if start > end or queue.unit(start)[0] >= log_end:
             continue  # a broker deletes the file
@@ -73,7 +74,7 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
 
 def _list_aligned(folders: Sequence[str], storage: Storage) -> list[Segment]:
     """Return the files of a queue without those whose name is not the offset of a unit."""
-    segments = list_kept_segments(folders, storage)
+    segments = list_segments(folders, storage)
     return [segment for segment in segments if not segment.start % _UNIT]
 
 
