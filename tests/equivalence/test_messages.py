@@ -72,7 +72,8 @@ def random_rows(rng: random.Random, n: int) -> list[dict[str, Any]]:
         if form == "regular":
             row["properties"] = [(name, rng.choice(TEXTS[:6])) for name in names]
         elif form == "irregular":
-            entries = [(rng.choice(NAMES), rng.choice(VALUES)) for _ in range(rng.randrange(5))]
+            names = rng.sample(NAMES, rng.randrange(5))
+            entries = [(name, rng.choice(VALUES)) for name in names]
             row["properties"] = rng.choice([None, entries, entries])
     return rows
 
