@@ -71,7 +71,7 @@ class BrokerStart(NamedTuple):
 
 
 def foresee(
-    paths: StorePaths, log: CommitLog, ends: StoreEnds, misplaced: Sequence[Finding]
+    paths: StorePaths, log: CommitLog, ends: StoreEnds, misplaced: Sequence[Finding] = ()
 ) -> BrokerStart | None:
     """Return what a starting broker would do; None for a log or queues that are not read.
 
