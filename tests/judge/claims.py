@@ -35,7 +35,7 @@ from rmqstore.copying.copier import copy
 from rmqstore.errors import Finding, RmqStoreError
 from rmqstore.format.layout import MAX_V1_TOPIC_BYTES
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect.broker_start import foresee
+from rmqstore.inspect.broker_start import foresee, misplaced_files
 from rmqstore.inspect.changes import plan_of
 from rmqstore.inspect.describe import describe
 from rmqstore.inspect.remedies import CheckedStore, by_kind, kind_of
@@ -392,7 +392,9 @@ def _checked(store: MessageStore) -> list[dict[str, Any]]:
 def _log_end(store: MessageStore) -> int | None:
     """Return where a broker that starts ends the log; None if that is not foreseen."""
     parts = store.parts
-    start = foresee(parts.paths, parts.log, parts.ends) if parts.has_store else None
+    if not parts.has_store:
+        return None
+    start = foresee(parts.paths, parts.log, parts.ends, [*misplaced_files(parts.paths)])
     return None if start is None else start.log_end.physical_offset
 
 

@@ -129,8 +129,9 @@ def test_all_queues_are_read_and_compared_with_the_log(
         assert units.num_rows == sum(map(len, expected.values()))
         assert all(units.column("isValid").to_pylist())
         gather(store)
-    missing = "consumerOffset.json is missing"  # a store without a broker around it has none
-    assert [text for text in warnings(caplog) if missing not in text] == []
+    # A store without a broker around it has no table of offsets.
+    known = "consumerOffset.json is missing", "is not foretold: some are in RocksDB"
+    assert [text for text in warnings(caplog) if not any(one in text for one in known)] == []
 
 
 @pytest.mark.parametrize("name", [*IN_BOTH, "rocksdb-cq"])

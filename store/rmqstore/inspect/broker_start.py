@@ -28,7 +28,7 @@ from rmqstore.errors import (
     rendered,
 )
 from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
-from rmqstore.spans import FOREVER
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
@@ -62,19 +62,33 @@ class BrokerStart(NamedTuple):
     built_from: int  # physical offset
     keys_until: int  # store time, ms; it deletes index files with later records
     cuts_queues: bool = False  # whether it looks for units that lead behind the end of the log
+    by_chance: frozenset[Path] = frozenset()  # folders of queues of which it may keep anything
+
+    def of_queue(self, paths: StorePaths, key: QueueKey) -> BrokerStart | None:
+        """Return what it does with one queue; None if that is left to chance."""
+        folders = {paths.queue_folders.queue(*key), paths.batch_folders.queue(*key)}
+        return None if folders & self.by_chance else self
 
 
-def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart | None:
+def foresee(
+    paths: StorePaths, log: CommitLog, ends: StoreEnds, misplaced: Sequence[Finding] = ()
+) -> BrokerStart | None:
     """Return what a starting broker would do; None for a log or queues that are not read.
 
-    It takes the log for built up to the last record that any queue has, of whichever kind.
+    It takes the log for built up to the last record that any queue has, of whichever kind. What it
+    reads of files with the names of other places (``misplaced``) is as its arithmetic has it.
     """
-    if log.entry_segments or ends.why_unread is not None:
+    is_by_chance = any(one.part == "log" and one.kind in ("name", "twins") for one in misplaced)
+    if log.entry_segments or ends.why_unread is not None or is_by_chance:
         return None
+    by_chance = frozenset(Path(one.place).parent for one in misplaced if one.kind == "name")
     end = ends.log_end
+    if not any(segment.size for segment in log.segments):  # it deletes all queues
+        end = LogEnd(0, "", "", 0)
     if end is not None:
         keys_until = read_checkpoint(paths).index_msg_timestamp
-        return BrokerStart(end_of_broker(log, end), end.scanned_from, keys_until)
+        log_end = end_of_broker(log, end)
+        return BrokerStart(log_end, end.scanned_from, keys_until, by_chance=by_chance)
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
     for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
@@ -86,7 +100,7 @@ def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart |
             start = segment.start
     log_end = end_of_broker(log, find_end_from(log, start))
     cuts_queues = units_end >= log_end.physical_offset
-    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues)
+    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance)
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
@@ -99,6 +113,8 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     ):
         of_queues = [folders.queue(*key) for key in folders.queues()]
         yield from _refused("queue", paths, of_queues, size)
+        if size:
+            yield from _emptied(paths.storage, of_queues)
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
@@ -183,6 +199,18 @@ def _refused(
             if not length:
                 text += f"; it deletes an empty file only at the end, and {last} follows"
             yield Finding(part, str(path), text, "start", stops_broker=True)
+
+
+def _emptied(storage: Storage, folders: Iterable[Path]) -> Iterator[Finding]:
+    """Yield empty files that alone say that their queues had messages."""
+    for folder in folders:
+        files = [entry.name for entry in storage.list_folder(folder) if not entry.is_folder]
+        if len(files) == 1 and name_to_offset(files[0]) and not storage.size(folder / files[0]):
+            text = (
+                "the file is empty, and the only one of its queue: a broker that starts deletes "
+                "it, and gives out queue offsets from 0 on again unless the log has messages of it"
+            )
+            yield Finding("queue", str(folder / files[0]), text, "emptied")
 
 
 def _warn_if_unknown(files: Sequence[_File], setting: str, expected: int) -> None:

@@ -258,6 +258,23 @@ _REMEDIES = {
         "beside them, in this mode:",
         "rmqstore dump PATH --all --mode PERMISSIVE --ignore-data-loss",
     ),
+    "nowhere": Remedy(
+        "medium",
+        "Records name a topic or a queue id that no queue can have, as after damage. Consumers, "
+        "and reads by queue, do not get these messages.",
+        "Building queues again does not change that. Reads of the log give them:",
+        "rmqstore export PATH messages.parquet --scan commitlog --all --mode DROPMALFORMED "
+        "--ignore-data-loss",
+    ),
+    "emptied": Remedy(
+        "high",
+        "The only file of a queue is empty, and its name shows that there were messages. A broker "
+        "that starts gives out their queue offsets again, and consumers that were beyond them miss "
+        "what comes there.",
+        "Do not start the broker yet. Get the file from a backup or from a replica of this broker, "
+        "put it in its place, and check again:",
+        "rmqstore verify PATH",
+    ),
     "fewer": Remedy(
         "medium",
         "The queue serves messages whose records name queue offsets of others, as old brokers and "

@@ -143,9 +143,10 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     yield from table_findings(store.parts)
     yield from database_findings(store.parts)
     yield from epoch_findings(store.parts)
-    yield from misplaced_files(store.paths)
+    misplaced = [*misplaced_files(store.paths)]
+    yield from misplaced
     log = store.parts.log
-    broker = foresee(store.paths, log, store.parts.ends)
+    broker = foresee(store.paths, log, store.parts.ends, misplaced)
     yield from _after_end(store, broker)
     log_slice = store.parts.log_slice()
     for start, stop, segment in log.segment_spans(log_slice.start, log_slice.end):
@@ -154,8 +155,10 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    if store.paths.rocksdb_queues is not None:  # what is built in these was not tried
+    if store.paths.rocksdb_queues is not None:
         broker = None
+        text = "what a broker that starts keeps of queues is not foretold: some are in RocksDB"
+        logger.warning("%s: %s", store.paths.root, text)
     yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
     yield from timer_findings(store)
     yield from delay_findings(store)
@@ -397,22 +400,26 @@ class _Tally:
         queue_name = f"{key[0]}-{key[1]}"
         lost, n_other = self._without_record(key, log, gaps)
         following, unserved, cut = self._next_offset()
+        is_foretold = self._broker is not None
         self.n_given_again = int((lost >= following).sum())
         again = ""
         next_offset = None
-        if following <= self._last and (self.n_given_again or len(cut) or len(unserved)):
+        if following <= self._last:
             next_offset = following
             again = f"; a broker that starts gives out queue offsets from {following} on again"
+            if not (len(lost) or len(cut) or len(unserved)):
+                text = "a broker that starts cuts off messages that the log has deleted"
+                yield Finding("queue", queue_name, text + again, "lost", next_offset=following)
         finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
-            yield finding(text + again, kind, unserved=ranges_of(lost))
+            yield finding(text + again, kind, unserved=ranges_of(lost) if is_foretold else ())
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
-        if len(cut):
+        if len(cut) and is_foretold:
             text = f"a broker that starts cuts off {named_offsets(cut)}"
             yield finding(text + again, "end", unserved=ranges_of(cut))
         if text := self._without_unit(unserved):
@@ -608,6 +615,7 @@ class _Queues:
         if key in self._tallies:
             return self._tallies[key]
         in_rocksdb = self._in_rocksdb
+        start = None if self._start is None else self._start.of_queue(self._paths, key)
         queue = open_files(
             self._paths, *key, files=self._files, in_rocksdb=in_rocksdb, log=self._log
         )
@@ -633,7 +641,7 @@ class _Queues:
             flushed_until,
             open_ext,
             first_physical_offset,
-            self._start,
+            start,
             self._log_end,
             is_schedule=topic == SCHEDULE_TOPIC,
             has_keys=not is_in_files,
@@ -729,4 +737,4 @@ class _Queues:
                 f"{count} records have no unit: "
                 "their topic or queue id cannot be the name of a folder"
             )
-            yield Finding("queue", f"{topic!r}-{queue_id}", text)
+            yield Finding("queue", f"{topic!r}-{queue_id}", text, "nowhere")

@@ -379,7 +379,7 @@ class BatchConsumeQueue:
 
         Source: BatchConsumeQueue.java#recover, #truncateDirtyLogicFiles, #reviseMaxOffsetInQueue.
         """
-        segments = self.segments[-RECOVERED_FILES:]
+        segments = [segment for segment in self.segments if segment.size][-RECOVERED_FILES:]
         end = self._end_before(segments[0]) if segments else 0
         for segment in segments:
             units = self._read_units(segment, 0, segment.size // _UNIT)
@@ -393,7 +393,8 @@ class BatchConsumeQueue:
                 return 0
             if n_kept < segment.size // _UNIT:
                 break
-        return self.cut(min(self.begin, end), end, log_end)
+        cut = self.cut(min(self.begin, end), end, log_end)
+        return cut if cut > self.begin else 0
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""

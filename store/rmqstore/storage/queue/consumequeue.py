@@ -43,31 +43,33 @@ _OFFSET_BITS = np.int64((1 << 63) - 1)
 def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
     """Return the queue offset after the last unit that a starting broker keeps.
 
-    It ends a queue in files at the first unit that was never written, or that leads behind the end
-    of the log. It looks for the former in the last three files, and passes over files that are
-    missing between them.
+    It ends a queue in files at the first unit that was never written, which it looks for in the
+    last three files; it passes over files that are missing between them. Then it cuts off what
+    leads behind the end of the log. A queue of which no file is left begins again at 0.
 
     Args:
         queue: the queue.
         log_end: physical offset where the broker ends the log.
         is_cut: whether a queue leads behind that, so that the broker looks at the last file of all
-            queues again, and keeps its first unit even if that was never written.
+            queues again, and keeps its first unit whatever it holds.
 
     Source: ConsumeQueue.java#recover, #truncateDirtyLogicFiles.
     """
-    end = queue.cut(queue.begin, queue.end(), log_end)
-    segments = queue.segments[-RECOVERED_FILES:]
-    if is_cut and segments and segments[-1].size:
-        first = segments[-1].start // _UNIT
-        if queue.unit(first) == (0, 0, 0):
-            return first + 1
-    for segment in segments:
-        start, stop = segment.start // _UNIT, min(segment.end // _UNIT, end)
-        if start < stop:
-            whole = whole_end(queue, start, stop)
-            if whole < stop:
-                return whole
-    return end
+    segments = [segment for segment in queue.segments if segment.size]
+    end = 0
+    for segment in segments[-RECOVERED_FILES:]:
+        start, stop = segment.start // _UNIT, segment.end // _UNIT
+        end = whole_end(queue, start, stop)
+        if end < stop:
+            break
+    for segment in reversed(segments):
+        start, stop = segment.start // _UNIT, segment.end // _UNIT
+        if start > end or queue.unit(start)[0] >= log_end:
+            continue  # a broker deletes the file
+        if is_cut:
+            return whole_end(queue, start + 1, stop, log_end)
+        return queue.cut(start, min(end, stop), log_end)
+    return 0
 
 
 def _list_aligned(folders: Sequence[str], storage: Storage) -> list[Segment]:

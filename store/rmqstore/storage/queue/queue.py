@@ -23,6 +23,7 @@ from rmqstore.format.layout import (
     QUEUE_UNIT,
     Mask,
 )
+from rmqstore.spans import FOREVER
 
 _UNITS_AT_ONCE = 1 << 19
 _SHORT_RANGE = 1024  # units
@@ -181,8 +182,10 @@ def records_end(queue: Queue, end: int) -> int:
     return physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1
 
 
-def whole_end(queue: Queue, start: int, end: int) -> int:
+def whole_end(queue: Queue, start: int, end: int, log_end: int = FOREVER) -> int:
     """Return the first queue offset in ``[start, end)`` whose unit was never written, else ``end``.
+
+    One that leads behind ``log_end`` counts as such.
 
     Source: ConsumeQueue.java#recover, which looks at the last three files.
     """
@@ -191,7 +194,8 @@ def whole_end(queue: Queue, start: int, end: int) -> int:
         if low != queue_offset:
             return queue_offset
         units = queue.units(low, high)
-        holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
+        is_whole = (units.sizes > 0) & (units.physical_offsets >= 0)
+        holes = np.flatnonzero(~is_whole | (units.physical_offsets >= log_end))
         if len(holes):
             return low + int(holes[0])
         queue_offset = high
