@@ -107,11 +107,9 @@ def test_nothing_is_built_in_sizes_that_the_log_contradicts(
     refused = run("rebuild", root)
     assert refused.exit_code == 2
     assert "name the broker's file (-c/--conf)" in refused.stderr
+    with pytest.raises(StoreStateError, match="name the broker's file"):
+        rmqstore.open(root, mode="a")
     assert not any((root / part).exists() for part in parts)
-    with pytest.raises(StoreStateError, match="conf"), rmqstore.open(root, mode="a") as writer:
-        writer.rebuild()
-    for part in parts:
-        shutil.rmtree(root / part, ignore_errors=True)
     if parts != ["index"]:
         assert "-c/--conf" in run("verify", root).stderr
     success("rebuild", root, "-c", conf)

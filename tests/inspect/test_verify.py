@@ -17,6 +17,7 @@ from mutations import overwrite
 from rmqstore.errors import Finding
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LocalStorage
 
 
@@ -54,7 +55,8 @@ def test_nothing_is_found_in_a_store_that_rocketmq_closed(golden_store: Golden, 
 def test_nothing_is_left_to_find_after_a_repair(copied: Golden, name: str) -> None:
     root = copied(name)
     broken = findings(root)
-    with rmqstore.open(root, mode="a", truncate=True):
+    sizes = StoreConfig().updated(goldens.summary(name)["conf"])
+    with rmqstore.open(root, mode="a", truncate=True, config=sizes):
         pass
     assert findings(root) == []
     if name != "crash3":  # which has neither queues nor index, and lets them be built

@@ -306,7 +306,8 @@ def test_a_long_log_without_an_index_is_not_indexed_on_opening(
 ) -> None:
     shutil.rmtree(closed / "index")
     monkeypatch.setattr(repairer, "_SHORT_LOG", 1000)
-    append(closed, messages("after", 3), check_log=True)
+    with rmqstore.open(closed, "a", config=StoreConfig(), check_log=True) as writer:
+        writer.append(messages("after", 3))
     assert "there is no index; keys are added from here on" in caplog.text
     with rmqstore.open(closed) as store:
         assert len(list(store.query("T", "after1"))) == 1

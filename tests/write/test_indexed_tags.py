@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import goldens
 import rmqstore
 from goldens import Golden
 from rmqstore.format.columns.dispatch_requests import key_hashes
@@ -90,7 +91,9 @@ def test_a_rebuild_makes_the_same_items(copied: Golden, name: str) -> None:
 
 def test_a_repair_after_a_crash_adds_them(copied: Golden) -> None:
     root = copied("v55-crash4")
-    append(root)
+    sizes = StoreConfig().updated(goldens.summary("v55-crash4")["conf"])
+    with rmqstore.open(root, "a", config=sizes) as writer:
+        writer.append(ROWS)
     assert n_tag_items(root) == N_TAGGED
     require_valid(root)
 

@@ -17,6 +17,7 @@ from command_line import run
 from goldens import Golden
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
 
 # positions in a record with IPv4 hosts
 QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, BODY_LENGTH = 12, 20, 28, 84
@@ -109,7 +110,8 @@ def test_a_repair_names_what_has_no_unit(copied: Golden, caplog: pytest.LogCaptu
     change(root, row["physicalOffset"], QUEUE_OFFSET, (5).to_bytes(8))
     shutil.rmtree(root / "consumequeue")
     (root / "abort").touch()
-    with rmqstore.open(root, mode="a"):
+    sizes = StoreConfig().updated(goldens.summary("basic")["conf"])
+    with rmqstore.open(root, mode="a", config=sizes):
         pass
     assert f"the first at {row['physicalOffset']}: it says queue offset 5" in caplog.text
     (found,) = findings(root)

@@ -14,7 +14,7 @@ from typing import Final, Unpack
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, StoreStateError, number_of
+from rmqstore.errors import RmqStoreError, number_of
 from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.query.arguments import FolderArguments
@@ -27,12 +27,10 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.store.opening import is_store, new_root, open_for, require_appendable
 from rmqstore.write.existing_store import (
     BrokerRelease,
-    existing_config,
     require_local,
-    require_log,
     require_no_old_broker,
     require_writable,
-    why_sizes_unknown,
+    writable_config,
 )
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repairer import RebuildPlan, plan_rebuild
@@ -77,10 +75,6 @@ def plan_of(paths: StorePaths, *, truncate: bool, broker_stopped: bool) -> Rebui
     """
     sizes = _sizes_of_writable(paths, broker_stopped=broker_stopped)
     sizes.require_delay_levels()
-    with closing(CommitLog(paths.commitlogs)) as log:
-        why = why_sizes_unknown(paths, log, sizes)
-    if why:
-        raise StoreStateError(why)
     return plan_rebuild(paths, sizes, truncate=truncate)
 
 
@@ -91,9 +85,7 @@ def _sizes_of_writable(paths: StorePaths, *, broker_stopped: bool) -> StoreConfi
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        sizes = sizes_of(paths.settings)
-        require_log(paths, log, sizes)
-        return existing_config(paths, log, sizes, is_fitted=True)
+        return writable_config(paths, log)
 
 
 def planned_append(

@@ -202,7 +202,7 @@ def open_for(
     paths = find_store(path, storage=storage, **folders)
     return StoreWriter(
         paths,
-        given["config"] or sizes_of(paths.settings),
+        given["config"],
         spec=given["spec"],
         truncate=given["truncate"],
         check_log=given["check_log"],

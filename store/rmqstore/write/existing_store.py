@@ -32,7 +32,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
 from rmqstore.storage.broker.rocksdb_tables import database_folders
-from rmqstore.storage.broker.store_config import StoreConfig, named_size
+from rmqstore.storage.broker.store_config import StoreConfig, named_size, sizes_of
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import usual_size
@@ -44,6 +44,7 @@ from rmqstore.storage.index_files import (
     index_files,
     was_ended,
 )
+from rmqstore.storage.index_search import may_have_index_table
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_back, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
@@ -163,18 +164,10 @@ def require_writable(paths: StorePaths) -> None:
         )
 
 
-def require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
+def _require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
     """Refuse a store that has queues, and no log that shows where it ends, in files of which size.
 
     A broker deletes the queues of such a store when it starts.
-
-    Args:
-        paths: the files of the store.
-        log: its log.
-        config: the sizes that the caller names.
-
-    Raises:
-        StoreStateError: it is such a store.
 
     Source: CommitLog.java#recoverNormally.
     """
@@ -236,6 +229,28 @@ def plan_sizes(paths: StorePaths, log: CommitLog) -> list[LogChange]:
                 )
         changes.append(LogChange(RESIZED, segment.path, length, size))
     return changes
+
+
+def writable_config(
+    paths: StorePaths, log: CommitLog, config: StoreConfig | None = None
+) -> StoreConfig:
+    """Return what :func:`existing_config` does, of a store that a writer may open.
+
+    Args:
+        paths: the files of the store.
+        log: its log.
+        config: the sizes of new files, if the caller names them.
+
+    Raises:
+        StoreStateError: it has queues and no log to which they lead, files of one kind differ in
+            length, or nothing shows the sizes of files that it lacks.
+    """
+    named = config or sizes_of(paths.settings)
+    _require_log(paths, log, named)
+    sizes = existing_config(paths, log, named, is_fitted=True)
+    if config is None:
+        _require_known_sizes(paths, log, sizes)
+    return sizes
 
 
 def existing_config(
@@ -305,34 +320,35 @@ def _index_sizes(paths: StorePaths, files: list[Path], config: StoreConfig) -> I
         return None
 
 
-def why_sizes_unknown(paths: StorePaths, log: CommitLog, config: StoreConfig) -> str:
-    """Return why a broker may have other sizes than those in which files are built; "" if not.
+def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
+    """Refuse a store whose broker may have other sizes than those in which files are made.
 
-    Args:
-        paths: the files of the store.
-        log: its log.
-        config: the sizes that :func:`existing_config` found.
+    A broker does not start on queues of another size, and finds no keys in such index files.
+
+    Raises:
+        StoreStateError: it is such a store.
+
+    Source: MappedFileQueue.java#load.
     """
     usual = StoreConfig()
     size = config.mapped_file_size_commit_log
     if paths.settings is not None or size == usual.mapped_file_size_commit_log:
-        return ""
+        return
     first = log.segments[:1]
     if not any(log.file_of(segment).written_end(segment.size) for segment in first):
-        return ""
-    has_index = any(map(was_ended, index_files(paths.index)))
+        return
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
         unknown += [] if _has_queue_files(paths) else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
+        has_index = any(map(was_ended, index_files(paths.index))) or may_have_index_table(paths)
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]
-    if not unknown:
-        return ""
-    return (
-        f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files are, "
-        f"and files of the log of {size:,} bytes show that its broker does not use RocketMQ's "
-        "defaults: name the broker's file (`conf=`)"
-    )
+    if unknown:
+        raise StoreStateError(
+            f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files "
+            f"are, and files of the log of {size:,} bytes show that its broker does not use "
+            "RocketMQ's defaults: name the broker's file (`conf=`)"
+        )
 
 
 def _has_keys(log: CommitLog, config: StoreConfig) -> bool:

@@ -31,7 +31,7 @@ from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lifetime import OpenedInTurns, Turns, in_turn
@@ -45,12 +45,10 @@ from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import (
     BrokerRelease,
-    existing_config,
     require_local,
-    require_log,
     require_no_old_broker,
     require_writable,
-    why_sizes_unknown,
+    writable_config,
 )
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import (
@@ -176,6 +174,15 @@ class StoreWriter(OpenedInTurns):
     after :meth:`close`, or of another process than the one that opened it, such as a forked child,
     is refused with a ``StoreStateError`` and changes nothing.
 
+    Args:
+        paths: the files of the store.
+        config: the sizes of new files; None for those that its files and its settings show.
+        disk: performs all changes.
+        spec: how messages are made.
+        truncate: cut the log at damage even if good records follow it.
+        check_log: walk the end of the log even if the last writer noted where it is.
+        broker_stopped: no broker has the store open, though no lock shows it.
+
     Raises:
         StoreLockedError: a broker or another writer holds the store.
         StoreStateError: the store cannot be written to, a link in it leads elsewhere, or a broker
@@ -185,7 +192,7 @@ class StoreWriter(OpenedInTurns):
     def __init__(
         self,
         paths: StorePaths,
-        config: StoreConfig,
+        config: StoreConfig | None,
         disk: Disk | None = None,
         *,
         spec: WriteSpec | None = None,
@@ -199,27 +206,25 @@ class StoreWriter(OpenedInTurns):
         again = "open the store again with mode='a' to write to it"
         self.turns = Turns(f"the writer of {paths.root}", again)
         self.paths = paths
-        self.config = config
-        self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
+        self.config = config or sizes_of(paths.settings)
+        self._spec = spec or WriteSpec(max_message_size=self.config.max_message_size)
         self._disk = disk or Disk()
         changed = (paths.consumequeue, paths.index, paths.config, paths.own.folder)
         self._disk.keep_within(*paths.given_folders(), checked=(*paths.commitlogs, *changed))
         self._lock = StoreLock(paths.lock)
         try:
             with named_os_errors(self.paths.root, "the store could not be opened"):
-                self._open(truncate=truncate, check_log=check_log)
+                self._open(config, truncate=truncate, check_log=check_log)
         except BaseException:
             with suppress(OSError):
                 self._disk.close()
             self._lock.release()
             raise
 
-    def _open(self, *, truncate: bool, check_log: bool) -> None:
+    def _open(self, config: StoreConfig | None, *, truncate: bool, check_log: bool) -> None:
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
-        require_log(self.paths, self._log, self.config)
-        self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
-        self._why_no_rebuild = why_sizes_unknown(self.paths, self._log, self.config)
+        self.config = writable_config(self.paths, self._log, config)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(
@@ -463,12 +468,9 @@ class StoreWriter(OpenedInTurns):
             offset does not fit.
 
         Raises:
-            StoreStateError: times of delivery follow a table of levels that is not known, or
-                nothing showed the sizes of queues or index when the store was opened.
+            StoreStateError: times of delivery follow a table of levels that is not known.
         """
         self.config.require_delay_levels()
-        if self._why_no_rebuild:
-            raise StoreStateError(self._why_no_rebuild)
         self._flush()
         dispatched = self._checkpoint.dispatched
         self._checkpoint.ask_for_all(self._log.min_offset, is_valid=self._repairer.is_valid())
