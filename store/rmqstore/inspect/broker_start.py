@@ -112,9 +112,12 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
         (ext_folders(paths), ""),
     ):
         of_queues = [folders.queue(*key) for key in folders.queues()]
-        yield from _refused("queue", paths, of_queues, size)
+        refused = _refused("queue", paths, of_queues, size)
         if size:
+            yield from refused
             yield from _emptied(paths.storage, of_queues)
+        else:  # the units that lead to no unit of an extension show whether one was lost there
+            yield from (finding for finding in refused if finding.kind != "name")
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
