@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from rmqstore.errors import CorruptDatabaseError, rendered
 from rmqstore.format.layout import Positions
