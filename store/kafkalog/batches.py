@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.records import counted_chunks
 from kafkalog.scan import ScanSpec
@@ -83,7 +84,7 @@ class DamagedBatches:
         if self._spec.is_permissive:
             self._pending.append(batch)
         else:
-            self._spec.refuse(batch.path, batch.position, batch.reason)
+            self._spec.refuse(CorruptBatchError(batch.path, batch.position, batch.reason))
 
     def rows(self, following: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows that were buffered.
