@@ -95,8 +95,8 @@ class Rows(NamedTuple):
         if inside.all():
             return self
         chosen = np.flatnonzero(inside)
-        columns = self.owners, self.offsets, self.timestamps, self.timestamp_types
-        return Rows(*(column[chosen] for column in columns), self.fields.take(chosen))
+        owners, offsets, timestamps, types = (column[chosen] for column in self[:4])
+        return Rows(owners, offsets, timestamps, types, self.fields.take(chosen))
 
 
 def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
