@@ -205,7 +205,7 @@ class PartitionReader:
             if max(self._next, ordered.end_offset) >= proven and end < log.end_offset:
                 break  # damage after the last record counts only if all of the log is read
             if window.stop is not None:
-                path, (position, reason, _) = window.segment.path, window.stop
+                path, (position, reason) = window.segment.path, window.stop
                 end_offset = self._end_before(ordered, len(window.headers))
                 limit = limit_of(log, window)
                 self._damage.add(DamagedBatch(path, position, reason, end_offset, limit))
