@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafkalog.format.layout import KEY_FIELDS, RECORD
 from kafkalog.groups import read_consumer_groups
-from kafkalog.partition import Partition, Span, read_spans
+from kafkalog.partition import Partition, Span, read_spans, span_at
 from kafkalog.scan import CORRUPT_RECORD, FAILFAST, IsolationLevel, Mode, Scan, ScanSpec, parse_scan
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
@@ -103,7 +103,7 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
         )
     start = _offset(selection.start, key, committed)
     end = _offset(selection.end, key, committed)
-    return partition.span((start, end), start_ms, end_ms)
+    return span_at((start, end), partition, start_ms, end_ms)
 
 
 def _needs_look_ups(selection: Selection) -> bool:

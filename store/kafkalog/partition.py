@@ -369,15 +369,6 @@ class Partition:
             last = last if found is None else max(min(last, found), self.start_offset)
         return first, last
 
-    def span(self, offsets: Span, start_ms: int | None, end_ms: int | None) -> Span:
-        """Return a span of offsets, whose ends give way to times that are not None."""
-        start, end = offsets
-        if start_ms is not None:
-            start, _ = self.offsets_between(start_ms, None)
-        if end_ms is not None:
-            _, end = self.offsets_between(None, end_ms)
-        return start, end
-
     def scan(
         self,
         starting_offset: int | None = None,
@@ -442,7 +433,7 @@ class Partition:
         end_ms = optional_timestamp("ending_timestamp", ending_timestamp)
 
         def read() -> Iterator[pa.RecordBatch]:
-            span = self.span((starting_offset, ending_offset), start_ms, end_ms)
+            span = span_at((starting_offset, ending_offset), self, start_ms, end_ms)
             for _, batch in read_spans([(self, span)], spec, last, progress):
                 yield batch.select(names)
 
@@ -530,6 +521,16 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def span_at(span: Span, partition: Partition, start_ms: int | None, end_ms: int | None) -> Span:
+    """Return a span of offsets, whose ends give way to times that are not None."""
+    start, end = span
+    if start_ms is not None:
+        start, _ = partition.offsets_between(start_ms, None)
+    if end_ms is not None:
+        _, end = partition.offsets_between(None, end_ms)
+    return start, end
 
 
 def lost_start(partition: Partition) -> Loss | None:
