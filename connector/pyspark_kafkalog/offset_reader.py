@@ -14,7 +14,7 @@ from kafkalog import CorruptBatchError, Partition
 from kafkalog.partition import warn_of_losses
 from kafkalog.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.options import ReadOptions
+from pyspark_kafkalog.options import OffsetLimit, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
@@ -148,32 +148,20 @@ class OffsetReader:
 
         Of committed records, none are read from the last stable offset on.
         """
-        limit = self._options.end
         ends: dict[TopicPartition, int] = {}
         for key in self._chosen:
-            time = limit.time_of(key)
-            if time is None:
-                explicit = self._offset(limit.offset_of(key), key)
-                ends[key] = self._within("endingOffsets", key, explicit)
-            elif time < 0:
-                ends[key] = self._offset(time, key)
-            else:
-                found = self._known[key].offset_for_time(time)
-                ends[key] = self.latest(key) if found is None else found
+            end = self._resolved("endingOffsets", self._options.end, key)
+            ends[key] = self.latest(key) if end is None else end
         if not self._spec.is_committed:
             return ends
         return {key: self._known[key].committed_end(self._spec, end) for key, end in ends.items()}
 
     def _start(self, key: TopicPartition) -> int:
-        limit = self._options.start
-        time = limit.time_of(key)
-        if time is None:
-            return self._within("startingOffsets", key, self._offset(limit.offset_of(key), key))
-        if time < 0:
-            return self._offset(time, key)
-        found = self._known[key].offset_for_time(time)
+        time = self._options.start.time_of(key)
+        found = self._resolved("startingOffsets", self._options.start, key)
+        is_searched = time is not None and time >= 0 and self._spec.is_committed
         hidden = ""
-        if found is not None and self._spec.is_committed and found >= (end := self.latest(key)):
+        if found is not None and is_searched and found >= (end := self.latest(key)):
             # a broker gives no offset either that a consumer of committed records may not see yet
             found = None
             hidden = f" before the last stable offset {end}"
@@ -185,6 +173,15 @@ class OffsetReader:
                 "startingOffsetsByTimestampStrategy=latest starts such a partition at its end"
             )
         return self.latest(key)
+
+    def _resolved(self, name: str, limit: OffsetLimit, key: TopicPartition) -> int | None:
+        """Return where a partition starts or ends; None if none of its records is that late."""
+        time = limit.time_of(key)
+        if time is None:
+            return self._within(name, key, self._offset(limit.offset_of(key), key))
+        if time < 0:
+            return self._offset(time, key)
+        return self._known[key].offset_for_time(time)
 
     def _offset(self, offset: int, key: TopicPartition) -> int:
         """Return an offset of a partition that may be EARLIEST or LATEST."""

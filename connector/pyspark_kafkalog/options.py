@@ -283,9 +283,7 @@ class OffsetLimit:
         if self.timestamp is not None:
             return None
         by_partition = self.offsets if self.times is None else self.times
-        if by_partition is None:
-            return None
-        return set(by_partition)
+        return None if by_partition is None else set(by_partition)
 
 
 def parse_choice(given: GivenOptions) -> Choice:

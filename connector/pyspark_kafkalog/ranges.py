@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import RecoveredEnd
-from pyspark_rmqstore.packing import Pack, SizedSplit
+from pyspark_rmqstore.packing import Pack
 from rmqstore.errors import OptionError
 from rmqstore.read.split import Limits
 
@@ -143,10 +143,10 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
     max_bytes = min(_JOINED_BYTES, limits.max_bytes)
     packs: list[Pack[OffsetRange]] = []
     for offset_range in ranges:
-        part = SizedSplit(offset_range, offset_range.n_bytes, offset_range.size, offset_range)
-        if not packs or not packs[-1].takes(part):
+        part = offset_range, offset_range.n_bytes, offset_range.size, offset_range
+        if not packs or not packs[-1].takes(*part):
             packs.append(Pack(max_bytes, limits.max_records))
-        packs[-1].add(part)
+            packs[-1].takes(*part)
     return [tuple(pack.values) for pack in packs]
 
 

@@ -22,7 +22,7 @@ from rmqstore.read.plan import queues_part
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.split import Limits
+from rmqstore.read.split import Limits, SampledSlice
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import tail_of
@@ -154,10 +154,8 @@ class FollowedStores:
         """Return an estimate of the messages of a queue between two offsets."""
         queue_slice = QueueSlice(key[1], key[2], start, end)
         samples = self.followed[key[0]].store.sampler.sample(queue_slice, _SAMPLES)
-        if not samples:
-            return Weight(0, 0)
-        mean = sum(sample.mean_bytes for sample in samples) / len(samples)
-        return Weight(mean * (end - start), samples[0].physical_offset)
+        sampled = SampledSlice(queue_slice, samples).with_a_sample()
+        return Weight(sampled.n_bytes, sampled.samples[0].physical_offset)
 
     def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
         """Return how many messages of a queue, from the first of a range on, fit into bytes."""

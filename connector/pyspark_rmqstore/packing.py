@@ -38,23 +38,6 @@ def splits_of(partition: InputPartition, kind: type[S]) -> Iterator[S]:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class SizedSplit(Generic[T]):
-    """A part of a read that is small enough to share a task.
-
-    Attributes:
-        value: what is read.
-        n_bytes: its bytes, estimated.
-        n_records: the number of its records.
-        source: what is opened for it. Parts of one source that follow each other open it once.
-    """
-
-    value: T
-    n_bytes: float
-    n_records: int
-    source: Hashable
-
-
 class Pack(Generic[T]):
     """Small parts that become one task.
 
@@ -73,26 +56,27 @@ class Pack(Generic[T]):
         self._n_records = 0
         self._source: Hashable = None  # that of the last one
 
-    def takes(self, part: SizedSplit[T]) -> bool:
-        """Return whether a part fits; an empty pack takes any."""
-        if not self.values:
-            return True
-        n_records = self._n_records + part.n_records
-        n_bytes = self._n_bytes + self._cost(part)
-        fits = self._max_records is None or n_records <= self._max_records
-        return fits and n_bytes <= self._max_bytes
+    def takes(self, value: T, n_bytes: float, n_records: int, source: Hashable) -> bool:
+        """Add a part if it fits, and return whether it does; an empty pack takes any.
 
-    def add(self, part: SizedSplit[T]) -> None:
-        """Add a part."""
-        self._n_bytes += self._cost(part)
-        self._n_records += part.n_records
-        self._source = part.source
-        self.values.append(part.value)
-
-    def _cost(self, part: SizedSplit[T]) -> float:
-        if self.values and part.source == self._source:
-            return part.n_bytes
-        return part.n_bytes + OPEN_COST
+        Args:
+            value: what is read.
+            n_bytes: its bytes, estimated.
+            n_records: the number of its records.
+            source: what is opened for it. Parts of one source that follow each other open it once.
+        """
+        n_bytes += self._n_bytes
+        if source != self._source:
+            n_bytes += OPEN_COST
+        n_records += self._n_records
+        has_too_many = self._max_records is not None and n_records > self._max_records
+        if self.values and (has_too_many or n_bytes > self._max_bytes):
+            return False
+        self._n_bytes = n_bytes
+        self._n_records = n_records
+        self._source = source
+        self.values.append(value)
+        return True
 
 
 class Readable(Protocol):
@@ -142,11 +126,11 @@ def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition
         if not is_small:
             tasks += [[split] for split in splits]
             continue
-        part = SizedSplit(splits[0], read.n_bytes, read.n_records or 0, read.source)
-        if not pack.takes(part):
+        part = splits[0], read.n_bytes, read.n_records or 0, read.source
+        if not pack.takes(*part):
             tasks.append(pack.values)
             pack = Pack(goal, limits.max_records)
-        pack.add(part)
+            pack.takes(*part)
     if pack.values:
         tasks.append(pack.values)
     while len(tasks) < least:

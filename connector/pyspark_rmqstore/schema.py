@@ -102,9 +102,7 @@ def require_kafka_columns(schema: StructType, source: str, *, include_headers: b
         OptionError: a column is unknown, named twice, NOT NULL or of another type than Kafka's.
     """
     known = {field.name: field.dataType for field in kafka_schema(include_headers=include_headers)}
-    names = schema.fieldNames()
-    if len(set(names)) < len(names) or not names:
-        raise OptionError(f"schema: name at least one column, and each only once; got {names}")
+    require_names(schema)
     for field in schema:
         if known.get(field.name) != field.dataType or not field.nullable:
             expected = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
@@ -212,7 +210,7 @@ def request_of(schema: StructType, options: ReadOptions) -> ScanRequest:
 
 
 def require_names(
-    schema: StructType, columns: Sequence[str] | None, but: str | None = None
+    schema: StructType, columns: Sequence[str] | None = None, but: str | None = None
 ) -> None:
     """Refuse a schema that names a column twice, or other columns than option ``columns``.
 

@@ -69,14 +69,12 @@ class StreamSnapshot:
         brokers: the names of the brokers.
         ends: the end of each queue.
         last_records: the newest record of each store that has one, by broker.
-        discovered: queues that were not there at the first poll.
         first_records: the record that the log of each store begins with, if it is known.
     """
 
     brokers: AbstractSet[str]
     ends: Mapping[Key, int]
     last_records: Mapping[str, LastRecord]
-    discovered: AbstractSet[Key]
     first_records: Mapping[str, LastRecord]
 
     @classmethod
@@ -84,17 +82,15 @@ class StreamSnapshot:
         """Return what the last poll of each store found."""
         ends: dict[Key, int] = {}
         last_records: dict[str, LastRecord] = {}
-        discovered: set[Key] = set()
         first_records: dict[str, LastRecord] = {}
         for broker, store in followed.items():
             tail = store.tail
             ends |= {(broker, *queue): end for queue, end in tail.ends.items()}
-            discovered |= {(broker, *queue) for queue in tail.discovered}
             if tail.last_record is not None:
                 last_records[broker] = tail.last_record
             if tail.first_record is not None:
                 first_records[broker] = tail.first_record
-        return cls(frozenset(followed), ends, last_records, frozenset(discovered), first_records)
+        return cls(frozenset(followed), ends, last_records, first_records)
 
     @property
     def offset(self) -> StreamOffset:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.records import counted_chunks
 from kafkalog.scan import ScanSpec
@@ -83,7 +84,7 @@ class DamagedBatches:
         if self._spec.is_permissive:
             self._pending.append(batch)
         else:
-            self._spec.refuse(batch.path, batch.position, batch.reason)
+            self._spec.refuse(CorruptBatchError(batch.path, batch.position, batch.reason))
 
     def rows(self, following: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows that were buffered.
@@ -204,7 +205,7 @@ class PartitionReader:
             if max(self._next, ordered.end_offset) >= proven and end < log.end_offset:
                 break  # damage after the last record counts only if all of the log is read
             if window.stop is not None:
-                path, (position, reason, _) = window.segment.path, window.stop
+                path, (position, reason) = window.segment.path, window.stop
                 end_offset = self._end_before(ordered, len(window.headers))
                 limit = limit_of(log, window)
                 self._damage.add(DamagedBatch(path, position, reason, end_offset, limit))

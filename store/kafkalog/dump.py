@@ -132,6 +132,8 @@ _SCHEMAS: Final = {
     "index": OFFSET_INDEX, "timeindex": TIME_INDEX, "txnindex": TRANSACTION_INDEX,
     "snapshot": SNAPSHOT,
 }  # fmt: skip
+# The fields of a snapshot that a producer without a batch does not have.
+_OF_BATCH: Final = ("first_sequence", "last_sequence", "last_offset", "offset_delta")
 _MOST_SEQUENCE: Final = (1 << 31) - 1
 
 
@@ -242,9 +244,7 @@ def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[st
 def _control_name(record: Record) -> str:
     """Return what a control record is, as Kafka names it."""
     kind = control_type(record)
-    if kind is None:
-        return "UNKNOWN"
-    return kind.name
+    return "UNKNOWN" if kind is None else kind.name
 
 
 def _json(content: dict[str, Any] | None) -> str | None:
@@ -325,8 +325,7 @@ def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> p
         "position": headers.position,
         "path": [window.segment.path] * count,
     }
-    arrays = [pa.array(columns[field.name], field.type) for field in BATCHES]
-    return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
+    return pa.RecordBatch.from_pydict(columns, schema=BATCHES)
 
 
 def timestamp_types(headers: BatchHeaders) -> NDArray[np.int8]:
@@ -440,20 +439,10 @@ def _columns(storage: Storage, file: PartitionFile) -> dict[str, pa.Array]:
     entries = (read_snapshot if is_snapshot else read_transaction_index)(storage, file.path)
     fields = entries.dtype.names or ()
     native = {name: entries[name].astype(entries.dtype[name].newbyteorder("=")) for name in fields}
-    if not is_snapshot:
-        return {name: pa.array(values) for name, values in native.items()}
-    has_batch = native["last_sequence"] >= 0
-    first = (native["last_sequence"].astype(np.int64) - native["offset_delta"]) & _MOST_SEQUENCE
-    return {
-        "producer_id": pa.array(native["producer_id"]),
-        "producer_epoch": pa.array(native["epoch"]),
-        "coordinator_epoch": pa.array(native["coordinator_epoch"]),
-        "transaction_start": pa.array(
-            native["transaction_start"], mask=native["transaction_start"] < 0
-        ),
-        "last_timestamp": pa.array(native["timestamp"]),
-        "first_sequence": pa.array(first, mask=~has_batch),
-        "last_sequence": pa.array(native["last_sequence"], mask=~has_batch),
-        "last_offset": pa.array(native["last_offset"], mask=~has_batch),
-        "offset_delta": pa.array(native["offset_delta"], mask=~has_batch),
-    }
+    is_null: dict[str, NDArray[np.bool_]] = {}
+    if is_snapshot:
+        last = native["last_sequence"]
+        native["first_sequence"] = (last.astype(np.int64) - native["offset_delta"]) & _MOST_SEQUENCE
+        is_null = dict.fromkeys(_OF_BATCH, last < 0)
+        is_null["transaction_start"] = native["transaction_start"] < 0
+    return {name: pa.array(values, mask=is_null.get(name)) for name, values in native.items()}

@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from kafkalog.format.batch_headers import Longs, Mask
 from kafkalog.format.layout import HEADER, RECORD
 from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import (
@@ -49,9 +49,6 @@ RECORDS: Final = pa.schema(
 )
 _LISTS: Final = RECORD.field("headers").type
 _NO_VALUE, _NO_TIMESTAMP = 1, 2  # flags, by which notes without a key and headers are looked up
-
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
 
 
 def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -161,7 +158,7 @@ class _Headers:
         self._names: pa.StringArray = entries.field(0).cast(pa.string())
         self._values: pa.BinaryArray = entries.field(1).cast(pa.binary())
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-        self._bounds: Rows = np.concatenate(([0], np.cumsum(lengths)))
+        self._bounds: Longs = np.concatenate(([0], np.cumsum(lengths)))
         self._rows = np.repeat(np.arange(len(lists)), lengths)
         # The headers that can be a property as they are, the last one of each name.
         is_property = _fits(self._values)
@@ -192,7 +189,7 @@ class _Headers:
         names, values = self._names[within], self._values[within]
         return list(zip(names.to_pylist(), values.to_pylist(), strict=True))
 
-    def properties(self, noted: Rows, notes: pa.StringArray) -> pa.MapArray:
+    def properties(self, noted: Longs, notes: pa.StringArray) -> pa.MapArray:
         """Return properties, and notes after them in the rows that have one."""
         names, rows = self._names, self._rows
         values = self._values
@@ -229,7 +226,7 @@ def _fits(values: pa.BinaryArray) -> Mask:
     return fits
 
 
-def _with_any(marked: Mask, bounds: Rows) -> Mask:
+def _with_any(marked: Mask, bounds: Longs) -> Mask:
     """Return which spans of bytes have a marked one, (n,)."""
     counts = np.concatenate(([0], np.cumsum(marked)))
     return counts[bounds[1:]] > counts[bounds[:-1]]

@@ -88,10 +88,8 @@ class _Replay:
                 self._refuse(CorruptBatchError(path, window.stop.position, window.stop.reason))
 
     def _refuse(self, damage: CorruptBatchError) -> None:
-        if self._spec.mode == FAILFAST:
-            raise damage
         if not self._spec.is_permissive:
-            self._spec.refuse(damage.path, damage.offset, damage.reason)
+            self._spec.refuse(damage)
         self.damage.append(damage)
 
     def _records(self, window: Window, headers: BatchHeaders) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafkalog.format.layout import KEY_FIELDS, RECORD
 from kafkalog.groups import read_consumer_groups
-from kafkalog.partition import Partition, Span, read_spans
+from kafkalog.partition import Partition, Span, read_spans, span_at
 from kafkalog.scan import CORRUPT_RECORD, FAILFAST, IsolationLevel, Mode, Scan, ScanSpec, parse_scan
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
@@ -101,13 +101,9 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
             "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
             "partitions"
         )
-    first = _offset(selection.start, key, committed)
-    last = _offset(selection.end, key, committed)
-    if start_ms is not None:
-        first = partition.offsets_between(start_ms, None)[0]
-    if end_ms is not None:
-        last = partition.offsets_between(None, end_ms)[1]
-    return first, last
+    start = _offset(selection.start, key, committed)
+    end = _offset(selection.end, key, committed)
+    return span_at((start, end), partition, start_ms, end_ms)
 
 
 def _needs_look_ups(selection: Selection) -> bool:
@@ -171,7 +167,7 @@ class LogDirs(Closing):
 
     def refresh(self) -> None:
         """List the directories again, so that bounds are looked up again. Raises as the class."""
-        self._require_open()
+        self._lifetime.require()
         dirs, folders = list_log_dirs(self._storage, self._paths)
         partitions = {}
         for key, folder in folders.items():
@@ -186,12 +182,9 @@ class LogDirs(Closing):
         """Let nothing be read any more."""
         self._lifetime.end()
 
-    def _require_open(self) -> None:
-        self._lifetime.require()
-
     @property
     def _partitions(self) -> dict[TopicPartition, Partition]:
-        self._require_open()
+        self._lifetime.require()
         return self._listed
 
     @property

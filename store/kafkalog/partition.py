@@ -32,7 +32,7 @@ from rmqstore.errors import FileDeletedError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
-from rmqstore.query.times import parse_timestamp
+from rmqstore.query.times import optional_timestamp
 from rmqstore.storage.files.lifetime import Lifetime
 from rmqstore.storage.files.storage import Storage
 
@@ -429,17 +429,12 @@ class Partition:
             fail_on_data_loss=fail_on_data_loss,
         )
         spec, names = parse_scan(columns, RECORD.names, given)
-        start_ms = optional_millis("starting_timestamp", starting_timestamp)
-        end_ms = optional_millis("ending_timestamp", ending_timestamp)
+        start_ms = optional_timestamp("starting_timestamp", starting_timestamp)
+        end_ms = optional_timestamp("ending_timestamp", ending_timestamp)
 
         def read() -> Iterator[pa.RecordBatch]:
-            start = starting_offset
-            end = ending_offset
-            if start_ms is not None:
-                start = self.offsets_between(start_ms, None)[0]
-            if end_ms is not None:
-                end = self.offsets_between(None, end_ms)[1]
-            for _, batch in read_spans([(self, (start, end))], spec, last, progress):
+            span = span_at((starting_offset, ending_offset), self, start_ms, end_ms)
+            for _, batch in read_spans([(self, span)], spec, last, progress):
                 yield batch.select(names)
 
         schema = pa.schema([spec.schema.field(name) for name in names])
@@ -526,6 +521,16 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def span_at(span: Span, partition: Partition, start_ms: int | None, end_ms: int | None) -> Span:
+    """Return a span of offsets, whose ends give way to times that are not None."""
+    start, end = span
+    if start_ms is not None:
+        start, _ = partition.offsets_between(start_ms, None)
+    if end_ms is not None:
+        _, end = partition.offsets_between(None, end_ms)
+    return start, end
 
 
 def lost_start(partition: Partition) -> Loss | None:
@@ -694,8 +699,3 @@ def read_spans(
             batches = counted(batches, offsets_in(partition, *span, last), tally)
         for batch in batches:
             yield key, batch
-
-
-def optional_millis(name: str, time: Time | None) -> int | None:
-    """Return a time as ms since the epoch, None for none; raises as ``parse_timestamp`` does."""
-    return None if time is None else parse_timestamp(name, time)

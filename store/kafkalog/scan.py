@@ -82,20 +82,15 @@ class ScanSpec:
             fields.append(pa.field(self.corrupt_column, pa.string()))
         return pa.schema(fields)
 
-    def refuse(self, path: str, position: int, reason: str) -> None:
+    def refuse(self, damage: CorruptBatchError) -> None:
         """Handle damage for which no row stands.
-
-        Args:
-            path: of the segment.
-            position: in the segment.
-            reason: what is wrong there.
 
         Raises:
             CorruptBatchError: the mode is FAILFAST.
         """
         if self.mode == FAILFAST:
-            raise CorruptBatchError(path, position, reason)
-        logger.warning("%s: dropped damage at %d: %s", path, position, reason)
+            raise damage
+        logger.warning("%s: dropped damage at %d: %s", damage.path, damage.offset, damage.reason)
 
     def damage_row(self, path: str, position: int, reason: str, offset: int) -> pa.RecordBatch:
         """Return the row that stands for damage; ``offset`` is the best guess of its place."""

@@ -287,13 +287,11 @@ class ProducerMarkers(NamedTuple):
     """
 
     offsets: NDArray[np.int64]
-    outcomes: Outcomes
+    outcomes: NDArray[np.int64]
     n_uncertain: NDArray[np.int64]
 
 
-_NO_MARKERS: Final = ProducerMarkers(
-    np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64)
-)
+_NO_MARKERS: Final = ProducerMarkers(*np.empty((3, 0), np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +324,7 @@ class Transactions:
             offsets = headers.base_offset[rows]
             ends = self.markers.get(producer, _NO_MARKERS)
             number = np.searchsorted(ends.offsets, offsets)
-            decided = np.append(ends.outcomes, np.int8(ABORTED))[number]
+            decided = np.append(ends.outcomes, ABORTED)[number]
             n_uncertain = np.append(ends.n_uncertain, len(self.uncertain))[number]
             decided[np.searchsorted(self.uncertain, offsets) < n_uncertain] = UNKNOWN
             outcomes[rows] = decided
@@ -381,11 +379,7 @@ def read_transactions(
         if not undecided and ordered.end_offset >= end_offset:
             break
     markers = {
-        producer: ProducerMarkers(
-            np.array([offset for offset, _, _ in rows], np.int64),
-            np.array([outcome for _, outcome, _ in rows], np.int8),
-            np.array([n_uncertain for _, _, n_uncertain in rows], np.int64),
-        )
+        producer: ProducerMarkers(*np.array(rows, np.int64).T.copy())
         for producer, rows in ends.items()
     }
     return Transactions(markers, np.array(uncertain, np.int64))

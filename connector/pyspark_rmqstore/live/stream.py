@@ -327,21 +327,18 @@ class FollowedBrokers:
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
             self._brokers.warn(f"no broker has {names}; they are followed once they appear")
-        return self._snapshot()
+        return StreamSnapshot.of(self.followed)
 
     def last_poll(self) -> StreamSnapshot:
         """Return what the last poll found; the first one if there was none."""
         if not self._tails:
             return self._patiently(self.poll)
-        return self._snapshot()
+        return StreamSnapshot.of(self.followed)
 
     @property
     def followed(self) -> Mapping[str, FollowedBroker]:
         """The brokers that were found until now."""
         return {name: FollowedBroker(tail) for name, tail in self._tails.items()}
-
-    def _snapshot(self) -> StreamSnapshot:
-        return StreamSnapshot.of(self.followed)
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Refuse: option ``maxBytesPerTrigger``, which asks, is not for running brokers."""

@@ -91,13 +91,11 @@ class BatchHeaders:
 
     @property
     def is_v2(self) -> Mask:
-        mask: Mask = self.magic >= 2
-        return mask
+        return self.magic >= 2
 
     @property
     def codec(self) -> Ints:
-        codecs: Ints = self.attributes & np.int32(Attribute.CODEC)
-        return codecs
+        return self.attributes & np.int32(Attribute.CODEC)
 
     @property
     def is_log_append_time(self) -> Mask:
@@ -106,18 +104,15 @@ class BatchHeaders:
 
     @property
     def is_transactional(self) -> Mask:
-        mask: Mask = self._has(Attribute.TRANSACTIONAL) & self.is_v2
-        return mask
+        return self._has(Attribute.TRANSACTIONAL) & self.is_v2
 
     @property
     def is_control(self) -> Mask:
-        mask: Mask = self._has(Attribute.CONTROL) & self.is_v2
-        return mask
+        return self._has(Attribute.CONTROL) & self.is_v2
 
     @property
     def has_delete_horizon(self) -> Mask:
-        mask: Mask = self._has(Attribute.DELETE_HORIZON) & self.is_v2
-        return mask
+        return self._has(Attribute.DELETE_HORIZON) & self.is_v2
 
     def check_crcs(self, data: Data) -> Mask:
         """Return a mask (n,) of the batches whose checksum is right.
@@ -146,8 +141,7 @@ class BatchHeaders:
         return mask
 
     def _has(self, attribute: Attribute) -> Mask:
-        mask: Mask = (self.attributes & np.int32(attribute)) != 0
-        return mask
+        return (self.attributes & np.int32(attribute)).astype(np.bool_)
 
 
 _COLUMNS = tuple(

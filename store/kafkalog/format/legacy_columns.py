@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_headers import BatchHeaders, Data, follow, view_of
+from kafkalog.format.batch_headers import BatchHeaders, Data, Longs, follow, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
     CREATE_TIME,
@@ -34,8 +34,6 @@ from kafkalog.format.record_fields import Fields, Rows
 from kafkalog.format.record_starts import BatchFaultError, Section
 from kafkalog.format.reference import parse_message
 from rmqstore.format.columns.buffers import windows
-
-Longs = NDArray[np.int64]
 
 _LENGTH_BYTES = 4
 _OFFSET_BYTES = 8

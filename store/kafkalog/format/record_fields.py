@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kafkalog.format.batch_headers import Longs
 from kafkalog.format.layout import LEAST_HEADER, LEAST_RECORD_BODY
 from kafkalog.format.varints import (
     MOST_BYTES,
@@ -24,8 +24,6 @@ from kafkalog.format.varints import (
 )
 from rmqstore.errors import MalformedBytesError
 
-Longs = NDArray[np.int64]
-
 CHUNK_ROWS = 4096  # whose arrays stay in the cache from one step to the next
 _FEWEST_ROWS = 12  # fewer are faster one after the other
 _EIGHT = np.uint64(8)
@@ -40,8 +38,7 @@ class RowFaultError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(NamedTuple):
     """Fields of records, (n,) each. A length of -1 or less is null.
 
     Attributes:
@@ -68,9 +65,7 @@ class Fields:
 
     def take(self, rows: NDArray[Any]) -> Fields:
         """Return the fields of some records."""
-        return replace(
-            self, **{field.name: getattr(self, field.name)[rows] for field in fields(self)}
-        )
+        return Fields(*(column[rows] for column in self))
 
 
 class Rows(NamedTuple):
@@ -100,13 +95,8 @@ class Rows(NamedTuple):
         if inside.all():
             return self
         chosen = np.flatnonzero(inside)
-        return Rows(
-            self.owners[chosen],
-            self.offsets[chosen],
-            self.timestamps[chosen],
-            self.timestamp_types[chosen],
-            self.fields.take(chosen),
-        )
+        owners, offsets, timestamps, types = (column[chosen] for column in self[:4])
+        return Rows(owners, offsets, timestamps, types, self.fields.take(chosen))
 
 
 def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
@@ -123,7 +113,7 @@ def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
     Raises:
         RowFaultError: the fields do not fit into a record.
     """
-    columns = [np.empty(len(bodies), np.int64) for _ in range(len(fields(Fields)) - 1)]
+    columns = [np.empty(len(bodies), np.int64) for _ in range(len(Fields._fields) - 1)]
     words = word_view(data)
     for first in range(0, len(bodies), CHUNK_ROWS):
         chunk = slice(first, first + CHUNK_ROWS)
@@ -156,7 +146,7 @@ def proved_fields(
     nexts = np.empty_like(begins)
     nexts[:-1] = begins[1:]
     nexts[np.cumsum(counts)[has_records] - 1] = ends[has_records]
-    columns = [np.empty(len(begins), np.int64) for _ in range(len(fields(Fields)) - 1)]
+    columns = [np.empty(len(begins), np.int64) for _ in range(len(Fields._fields) - 1)]
     words, pairs = word_view(data), word_view_16(data)
     for first in range(0, len(begins), CHUNK_ROWS):
         chunk = slice(first, first + CHUNK_ROWS)
@@ -316,8 +306,7 @@ class _Cursor:
         self._n_used = None
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(NamedTuple):
     """Headers of records, in the order of the records: names and values, (n_headers,) each."""
 
     name_starts: Longs

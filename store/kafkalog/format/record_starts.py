@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_headers import BatchHeaders, Data, view_of
+from kafkalog.format.batch_headers import BatchHeaders, Data, Longs, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import LEAST_RECORD, LEAST_RECORD_BODY, RECORDS_AT, Codec
 from kafkalog.format.reference import check_count, parse_message
@@ -33,8 +33,6 @@ from kafkalog.format.varints import (
 from rmqstore.errors import MalformedBytesError
 
 _CHUNK_BYTES = 16 << 20
-
-Longs = NDArray[np.int64]
 
 _FEWEST_CHAINS = 12  # fewer are faster one after the other
 SLACK = 64  # bytes that must follow the last record, so that words can be read past its end
@@ -61,8 +59,8 @@ class Section(NamedTuple):
 
     headers: BatchHeaders
     data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    starts: Longs
+    ends: Longs
 
 
 def sections(data: Data, headers: BatchHeaders) -> Iterator[Section]:

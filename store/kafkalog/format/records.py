@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_headers import BatchHeaders, Data
+from kafkalog.format.batch_headers import BatchHeaders, Data, Longs
 from kafkalog.format.layout import CREATE_TIME, HEADER, LOG_APPEND_TIME, NO_TIMESTAMP, RECORD
 from kafkalog.format.legacy_columns import (
     LEAST_MESSAGE_BYTES,
@@ -42,6 +42,8 @@ from rmqstore.format.columns.buffers import (
     array_bytes,
     equal_spans,
     gather_spans,
+    numbers,
+    numbers_where,
     valid_text,
     windows,
 )
@@ -49,8 +51,6 @@ from rmqstore.format.columns.buffers import (
 _INLINE = 12  # bytes that a view holds itself
 _MOST_EVEN = 1024  # bytes of the headers of a record up to which those of all are compared
 _SAME_NAMES = 64  # bytes of a name up to which those of all records are compared
-
-Longs = NDArray[np.int64]
 
 _CHUNK_ROWS: Final = 1 << 18  # some 30 MB of numbers while they are read
 
@@ -61,9 +61,8 @@ def nullable_spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa
     if not is_null.any():
         return _spans(data, starts, lengths)
     filled = _spans(data, starts, np.where(is_null, 0, lengths))
-    return pa.Array.from_buffers(
-        pa.binary(), len(starts), [_validity(~is_null), *filled.buffers()[1:]]
-    )
+    validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(starts), [validity, *filled.buffers()[1:]])
 
 
 def _spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array:
@@ -86,9 +85,8 @@ def _spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array:
 def nullable_numbers(values: NDArray[Any], kind: pa.DataType, null: int) -> pa.Array:
     """Return numbers as an array of a type of the same width, null where they have one value."""
     is_null = values == null
-    validity = _validity(~is_null) if is_null.any() else None
-    data = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(kind, len(values), [validity, data])
+    stored = numbers_where(values, ~is_null) if is_null.any() else numbers(values)
+    return stored.view(kind)
 
 
 def header_lists(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa.Array:
@@ -113,10 +111,8 @@ def header_lists(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa
 
 
 def _lists(offsets: NDArray[np.int32], names: pa.Array, values: pa.Array) -> pa.Array:
-    structs = pa.Array.from_buffers(HEADER, len(names), [None], children=[names, values])
-    buffers = [None, pa.py_buffer(offsets)]
-    kind = RECORD.field("headers").type
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, children=[structs])
+    structs = pa.StructArray.from_arrays([names, values], fields=[*HEADER])
+    return pa.ListArray.from_arrays(numbers(offsets), structs, type=RECORD.field("headers").type)
 
 
 def even_headers(data: NDArray[np.uint8], records: Fields) -> pa.Array | None:
@@ -197,10 +193,6 @@ def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Ar
     np.cumsum(np.tile(widths, len(starts)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(repeated)]
     return valid_text(pa.Array.from_buffers(pa.string(), count, buffers))
-
-
-def _validity(valid: NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def decode_chunks(
@@ -350,12 +342,11 @@ def _column(section: Section, rows: Rows, name: str) -> pa.Array:
     if name == "value":
         return nullable_spans(data, fields.value_starts, fields.value_lengths)
     if name == "offset":
-        return pa.Array.from_buffers(kind, len(rows.offsets), [None, pa.py_buffer(rows.offsets)])
+        return numbers(rows.offsets)
     if name == "timestamp":
         return nullable_numbers(rows.timestamps, kind, NO_TIMESTAMP)
     if name == "timestamp_type":
-        types = rows.timestamp_types.astype(np.int32)
-        return pa.Array.from_buffers(kind, len(types), [None, pa.py_buffer(types)])
+        return numbers(rows.timestamp_types.astype(np.int32))
     if name == "leader_epoch":
         epochs = np.maximum(section.headers.leader_epoch, -1)[rows.owners]
         return nullable_numbers(epochs, kind, -1)

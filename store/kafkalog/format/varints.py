@@ -137,8 +137,7 @@ def decode_long(words: Words) -> tuple[NDArray[np.int64], Words]:
 
 def unzigzag(raw: Words) -> NDArray[np.int64]:
     """Return the signed numbers, (n,)."""
-    numbers: NDArray[np.int64] = (raw >> _ONE).view(np.int64) ^ -(raw & _ONE).view(np.int64)
-    return numbers
+    return (raw >> _ONE).view(np.int64) ^ -(raw & _ONE).view(np.int64)
 
 
 def low_32_bits(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,5 +150,4 @@ def low_32_bits(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def shift_out(words: Words, n_bytes: Words) -> Words:
     """Return words without their lowest bytes, (n,)."""
-    shifted: Words = words >> (n_bytes << _THREE)
-    return shifted
+    return words >> (n_bytes << _THREE)

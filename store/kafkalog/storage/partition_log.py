@@ -39,12 +39,14 @@ _MAX_LISTINGS: Final = 10  # of a folder whose files vanish while they are liste
 class PartitionLog:
     """Segments and bounds of a log, as of the moment when the folder was listed.
 
+    What stands from ``end_offset`` to ``recovered_end`` is a ``LogEnd``.
+
     Attributes:
         storage: the storage to read from.
         folder: path of the partition folder.
-        segments: by base offset; those that a recovery deletes are not among them.
         start_offset: the first offset that consumers get.
         end_offset: the next offset to be written (LEO).
+        segments: by base offset; those that a recovery deletes are not among them.
         end_position: end of the log in the last segment; what is written later lies after it.
         largest_timestamps: of each recovered segment by its base offset, ms; -1 if it has none.
         cut: what a recovery takes away; None if it takes nothing.
@@ -54,9 +56,9 @@ class PartitionLog:
 
     storage: Storage
     folder: str
-    segments: tuple[Segment, ...]
     start_offset: int
     end_offset: int
+    segments: tuple[Segment, ...] = ()
     end_position: int = 0
     largest_timestamps: dict[int, int] = field(default_factory=dict)
     cut: Cut | None = None
@@ -219,7 +221,7 @@ def _read(
     start = folder.log_start_offset
     segments = list_segments(storage, folder.path, lambda swap: next_offset(storage, swap))
     if not segments:
-        return PartitionLog(storage, folder.path, (), start or 0, start or 0)
+        return PartitionLog(storage, folder.path, start or 0, start or 0)
     if known is not None and known.segments and known.segments[-1] in segments:
         kept = tuple(segments[: segments.index(known.segments[-1]) + 1])
         start = max(start or 0, known.start_offset, kept[0].base_offset)
@@ -232,18 +234,8 @@ def _read(
     if end.offset < start:  # the broker then deletes all segments and begins at the start
         logger.warning("%s ends at %d, before its start at %d", folder.path, end.offset, start)
         ended_at = end.offset
-        return PartitionLog(storage, folder.path, (), start, start, cut=end.cut, ended_at=ended_at)
-    return PartitionLog(
-        storage,
-        folder.path,
-        end.segments,
-        start,
-        end.offset,
-        end.position,
-        end.largest_timestamps,
-        end.cut,
-        end.recovered_end,
-    )
+        return PartitionLog(storage, folder.path, start, start, cut=end.cut, ended_at=ended_at)
+    return PartitionLog(storage, folder.path, start, *end)
 
 
 class Ordered(NamedTuple):

@@ -24,11 +24,11 @@ _ENTRIES_AT: Final = 10
 _ENTRY: Final = np.dtype(
     [
         ("producer_id", ">i8"),
-        ("epoch", ">i2"),
+        ("producer_epoch", ">i2"),
         ("last_sequence", ">i4"),
         ("last_offset", ">i8"),
         ("offset_delta", ">i4"),
-        ("timestamp", ">i8"),
+        ("last_timestamp", ">i8"),
         ("coordinator_epoch", ">i4"),
         ("transaction_start", ">i8"),  # -1 if none is open
     ]

@@ -453,7 +453,7 @@ def recover(
             last_offsets = np.insert(headers.last_offset[:n_valid], 0, end.offset - 1)
             is_rising = is_rising and bool((np.diff(last_offsets) > 0).all())
             if n_valid < len(valid):
-                stop = Stop(int(headers.position[n_valid]), "the CRC is wrong", is_cut=False)
+                stop = Stop(int(headers.position[n_valid]), "the CRC is wrong")
             end = end._replace(
                 position=window.end_of_batches if stop is None else stop.position,
                 offset=int(headers.last_offset[n_valid - 1]) + 1 if n_valid else end.offset,

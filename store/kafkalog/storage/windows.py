@@ -35,12 +35,10 @@ class Stop(NamedTuple):
     Attributes:
         position: in the file, of the first byte that belongs to no valid batch.
         reason: what is wrong there.
-        is_cut: whether a batch begins there and the file ends before it does.
     """
 
     position: int
     reason: str
-    is_cut: bool
 
 
 class Window(NamedTuple):
@@ -149,24 +147,25 @@ def _window(
     segment: Segment, data: NDArray[np.uint8], start: int, headers: BatchHeaders, limit: int
 ) -> tuple[Window, _Next | None]:
     """Return a window, and what the next one must hold; None if the walk ends here."""
-    at = Window(segment, data, start, headers).end_of_batches - start
+    window = Window(segment, data, start, headers)
+    at = window.end_of_batches - start
     left = limit - start - at
     if left <= 0:
-        return Window(segment, data, start, headers), None
+        return window, None
     claimed: int | None = None  # the size of the next batch, if the window has its length
     if at + _LENGTH_END <= len(data):
         length = data[at + 8 : at + _LENGTH_END].tobytes()
         claimed = _LENGTH_END + int.from_bytes(length, "big", signed=True)
     if claimed is not None and claimed > _LARGEST and claimed <= left:
         reason = f"a batch of {claimed} bytes; at most {_LARGEST} are read"
-        return Window(segment, data, start, headers, Stop(start + at, reason, is_cut=False)), None
+        return window._replace(stop=Stop(start + at, reason)), None
     is_cut = headers.reason is None or claimed is None or claimed > len(data) - at
     if is_cut and start + len(data) < limit and (claimed or 0) <= left:
-        return Window(segment, data, start, headers), _Next(at, claimed or _SMALLEST)
+        return window, _Next(at, claimed or _SMALLEST)
     reason = headers.reason or "the file ends within a batch"
     if is_cut and claimed is not None:
         reason = f"the file has {left} bytes left of a batch of {claimed}"
-    return Window(segment, data, start, headers, Stop(start + at, reason, is_cut)), None
+    return window._replace(stop=Stop(start + at, reason)), None
 
 
 def lowest_offsets(headers: BatchHeaders) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, 
 from rmqstore.remoting import Address
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, follow_cluster
 from rmqstore.replica.settings import Acknowledge, FollowArguments, FollowSettings, OnGap, Start
-from rmqstore.replica.state import FollowProgress, FollowState, copies_in, follow_status
+from rmqstore.replica.state import FollowState, copies_in, follow_status
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +101,19 @@ def _time(epoch_ms: int) -> str:
 
 
 class Report:
-    """Reports how far copies are: every few seconds, and at the end; metrics each time."""
+    """Reports how far copies are: every few seconds, and at the end; metrics each time.
 
-    def __init__(self, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None) -> None:
+    Args:
+        broker: the only one that is followed; None of many, which are named then.
+        as_json: whether progress is JSON Lines.
+        metrics: what metrics show; None without any.
+        file: the file of metrics, if there is one.
+    """
+
+    def __init__(
+        self, broker: str | None, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None
+    ) -> None:
+        self._broker = broker
         self._as_json = as_json
         self._metrics = metrics
         self._file = file
@@ -111,19 +121,15 @@ class Report:
         self._last = ClusterProgress({}, {})
         self._why = ""
 
-    def report_one(self, progress: FollowProgress, broker: str) -> None:
-        """Report on one broker, if the last time is a while ago."""
-        self.report_all(ClusterProgress({broker: progress}, {}), with_names=False)
-
-    def report_all(self, progress: ClusterProgress, *, with_names: bool = True) -> None:
+    def report_all(self, progress: ClusterProgress) -> None:
         """Report on all brokers, if the last time is a while ago."""
         self._last = progress
         if self._metrics is not None:
             self._metrics.update(progress)
         if time.monotonic() - self._reported_at >= _SECONDS and any(progress):
-            self.report(progress, with_names=with_names)
+            self.report(progress)
 
-    def report(self, progress: ClusterProgress, *, with_names: bool) -> None:
+    def report(self, progress: ClusterProgress) -> None:
         """Report it, and write the file of metrics."""
         self._reported_at = time.monotonic()
         self._write_metrics(progress)
@@ -132,7 +138,7 @@ class Report:
             error = progress.errors.get(broker)
             if self._as_json:
                 row: dict[str, Any] = {}
-                if with_names:
+                if self._broker is None:
                     row["broker"] = broker
                 if known is not None:
                     row |= known._asdict()
@@ -140,7 +146,7 @@ class Report:
                     row["error"] = error
                 click.echo(json.dumps(row))
                 continue
-            prefix = f"{broker}: " if with_names else ""
+            prefix = f"{broker}: " if self._broker is None else ""
             if error is not None:
                 click.echo(f"{prefix}error: {error}", err=True)
             elif known is not None and known.source_at:
@@ -153,19 +159,17 @@ class Report:
             elif known is not None:
                 click.echo(f"{prefix}the broker has not answered yet", err=True)
 
-    def end_with(self, error: RmqStoreError, broker: str | None) -> None:
-        """Let the file of metrics say that everything ended with an error.
+    def end_with(self, error: RmqStoreError) -> None:
+        """Let the file of metrics say that everything ended with this error.
 
-        Args:
-            error: what ended it.
-            broker: the only one, None of many, whose errors were reported before.
+        Those of many brokers were reported before.
         """
         copies = {
             name: copy._replace(is_connected=False) for name, copy in self._last.copies.items()
         }
         errors = self._last.errors
-        if broker is not None:
-            errors = {broker: str(error)}
+        if self._broker is not None:
+            errors = {self._broker: str(error)}
         self._write_metrics(ClusterProgress(copies, errors))
 
     def _write_metrics(self, progress: ClusterProgress) -> None:
@@ -362,9 +366,9 @@ def follow_brokers(**asked: Any) -> None:  # noqa: ANN401 - of the rows above
     stop = threading.Event()
     arguments = _arguments(asked, stop)
     metrics = _metrics_of(asked["metrics"], asked["metrics_file"])
-    report = Report(as_json=asked["as_json"], metrics=metrics, file=asked["metrics_file"])
     broker = source if namesrv is None else None
-    with stopped_by_signals(stop) as received, _ends_reported(report, broker):
+    report = Report(broker, as_json=asked["as_json"], metrics=metrics, file=asked["metrics_file"])
+    with stopped_by_signals(stop) as received, _ends_reported(report):
         if namesrv is not None:
             progress = follow_cluster(
                 namesrv,
@@ -380,26 +384,26 @@ def follow_brokers(**asked: Any) -> None:  # noqa: ANN401 - of the rows above
                 asked["target"],
                 until=asked["until"],
                 ha_address=asked["ha_address"],
-                progress=lambda progress: report.report_one(progress, source),
+                progress=lambda copy: report.report_all(ClusterProgress({source: copy}, {})),
                 **arguments,
             )
             progress = ClusterProgress({source: copy}, {})
-    report.report(progress, with_names=namesrv is not None)
+    report.report(progress)
     if received:
         sys.exit(_OF_SIGNAL + received[0])
 
 
 @contextmanager
-def _ends_reported(report: Report, broker: str | None) -> Iterator[None]:
+def _ends_reported(report: Report) -> Iterator[None]:
     """Let metrics show an error, and exit with 1 if a broker was lost."""
     try:
         yield
     except BrokerUnreachableError as err:
-        report.end_with(err, broker)
+        report.end_with(err)
         click.echo(f"lost: {err}", err=True)
         sys.exit(_LOST)
     except RmqStoreError as err:
-        report.end_with(err, broker)
+        report.end_with(err)
         raise
 
 

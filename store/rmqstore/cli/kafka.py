@@ -23,7 +23,7 @@ from kafkalog.dump import (
 )
 from kafkalog.format.consumer_offsets import Decode, decode_group_record, decode_transaction_record
 from kafkalog.opening import LISTED, LogDirs, names_in_storage, open_log_dirs
-from kafkalog.partition import Partition, optional_millis
+from kafkalog.partition import Partition
 from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
 from kafkalog.storage.names import (
     METADATA_TOPIC,
@@ -42,6 +42,7 @@ from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, json_rows
 from rmqstore.query.selection import nearest_topics
+from rmqstore.query.times import optional_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _WHOLE_BATCHES: Final = "with all of their batch"
@@ -276,8 +277,8 @@ def _bounds(
     **_others: object,
 ) -> tuple[int, int]:
     """Return the offsets of a partition between which it is read."""
-    start_ms = optional_millis("starting_timestamp", begin)
-    end_ms = optional_millis("ending_timestamp", end)
+    start_ms = optional_timestamp("starting_timestamp", begin)
+    end_ms = optional_timestamp("ending_timestamp", end)
     first, last = partition.offsets_between(start_ms, end_ms)
     if start_offset is not None:
         first = max(first, start_offset)
@@ -304,9 +305,7 @@ def _readable(
             if length is not None:
                 text = orjson.dumps([*islice(entries, length)]).decode()
             headers.append(text)
-        arrays = batch.columns
-        arrays[at] = pa.array(headers, pa.string())
-        return pa.RecordBatch.from_arrays(arrays, schema=shown)
+        return batch.set_column(at, shown.field(at), pa.array(headers, pa.string()))
 
     return shown, map(with_json, batches)
 

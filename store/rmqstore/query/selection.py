@@ -19,7 +19,7 @@ from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
 from rmqstore.json_text import one_value_each, parse_json
-from rmqstore.query.times import parse_timestamp
+from rmqstore.query.times import optional_timestamp, parse_timestamp
 
 _FEW_NAMES: Final = 12
 _WILDCARDS: Final = frozenset("*?[")
@@ -437,8 +437,8 @@ def parse_selection(
             "`ending_offsets` and `ending_timestamp` and `ending_offsets_by_timestamp`: a "
             "stream has no end"
         )
-    start_time = _optional_time("starting_timestamp", starting_timestamp)
-    end_time = _optional_time("ending_timestamp", ending_timestamp)
+    start_time = optional_timestamp("starting_timestamp", starting_timestamp)
+    end_time = optional_timestamp("ending_timestamp", ending_timestamp)
     by_start = parse_timestamps(
         "starting_offsets_by_timestamp", starting_offsets_by_timestamp or {}
     )
@@ -453,10 +453,6 @@ def parse_selection(
         end=replace(end, timestamp=end_time, by_timestamp=by_end),
         timestamp_strategy=strategy.lower(),
     )
-
-
-def _optional_time(name: str, value: int | str | datetime | None) -> int | None:
-    return None if value is None else parse_timestamp(name, value)
 
 
 def _require_span(start: Bound, end: Bound) -> None:
@@ -564,14 +560,11 @@ def parse_lookup_keys(
                 "by itself"
             )
         _require_storable("msg_key", key)
-    for message_id in ids:
-        if not message_id:
-            raise OptionError("`msg_id`: an id must not be empty")
-        _require_storable("msg_id", message_id)
-    for text in tags:
-        if not text:
-            raise OptionError("`msg_tags`: tags must not be empty")
-        _require_storable("msg_tags", text)
+    for name, texts, what in (("msg_id", ids, "an id"), ("msg_tags", tags, "tags")):
+        for text in texts:
+            if not text:
+                raise OptionError(f"`{name}`: {what} must not be empty")
+            _require_storable(name, text)
     # RocketMQ writes these in upper case.
     offset_ids = (message_id.upper() for message_id in ids if is_offset_id(message_id))
     return LookupKeys(frozenset(keys), frozenset((*ids, *offset_ids)), frozenset(tags))

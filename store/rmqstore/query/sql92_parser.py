@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rmqstore.query.sql92_tree import (
@@ -119,26 +120,21 @@ class _Parser(Tokens):
     # Grammar, from what binds least to what binds most
 
     def _disjunction(self) -> Node:
-        start = self._token.start
-        left = self._conjunction()
-        if self._token.kind != "OR":
-            return left
-        operands = [self._truth(left, start)]
-        while self._accept("OR"):
-            start = self._token.start
-            operands.append(self._truth(self._conjunction(), start))
-        return Or(tuple(operands))
+        return self._joined("OR", self._conjunction, Or)
 
     def _conjunction(self) -> Node:
+        return self._joined("AND", self._equality, And)
+
+    def _joined(self, word: str, read: Callable[[], Node], kind: type[And | Or]) -> Node:
         start = self._token.start
-        left = self._equality()
-        if self._token.kind != "AND":
+        left = read()
+        if self._token.kind != word:
             return left
         operands = [self._truth(left, start)]
-        while self._accept("AND"):
+        while self._accept(word):
             start = self._token.start
-            operands.append(self._truth(self._equality(), start))
-        return And(tuple(operands))
+            operands.append(self._truth(read(), start))
+        return kind(tuple(operands))
 
     def _equality(self) -> Node:
         start = self._token.start

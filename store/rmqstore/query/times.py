@@ -150,6 +150,11 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
         raise OptionError(f"`{name}` {text!r}: {_FORMS}") from err
 
 
+def optional_timestamp(name: str, value: str | float | datetime | None) -> int | None:
+    """Return epoch milliseconds of a time that may be left out; see :func:`parse_timestamp`."""
+    return None if value is None else parse_timestamp(name, value)
+
+
 def is_relative(value: object) -> bool:
     """Return whether a time is relative to now, and another one each time that it is parsed."""
     text = value.strip() if isinstance(value, str) else ""

@@ -38,8 +38,6 @@ _GROWTH: Final = 8  # of what is compared, where nothing of it was the same
 def on_received(state: ReplicaState, event: events.Received) -> Decision:
     """Compare received bytes, or append them once nothing is left to compare."""
     start, stop = event
-    if not state.is_streaming:
-        return state, []
     if stop == start:  # a part of a header
         return state.with_link(received_at=state.now), []
     state = state.with_link(
@@ -58,8 +56,6 @@ def on_received(state: ReplicaState, event: events.Received) -> Decision:
 def on_agreed(state: ReplicaState, event: events.Agreed) -> Decision:
     """Continue with the next bytes, or append from the end of the copy on."""
     link, copy = state.link, state.copy
-    if not state.is_streaming:
-        return state, []
     if event.seconds > link.timing.stall:
         return lose(state, STALLED)
     if state.phase is Phase.COMPARING:
@@ -74,8 +70,6 @@ def on_agreed(state: ReplicaState, event: events.Agreed) -> Decision:
 
 def on_epochs_reported(state: ReplicaState, event: events.EpochsReported) -> Decision:
     """Take the epochs of the stream, once the log is known to be the copy's."""
-    if not state.is_streaming:
-        return state, []
     state = state.with_link(epochs=event.epochs, confirm_offset=event.confirm_offset)
     return learn_epochs(state) if state.link.is_confirmed else state, []
 
@@ -87,8 +81,6 @@ def on_differed(state: ReplicaState, event: events.Differed) -> Decision:
         StoreStateError: nothing is known to be the same.
     """
     link, copy, differs_at = state.link, state.copy, event.differs_at
-    if not state.is_streaming:
-        return state, []
     if state.phase is Phase.APPENDING:
         raise StoreStateError(
             f"the record at {copy.end} is another one at the HA port than at the "

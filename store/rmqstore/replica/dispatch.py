@@ -43,11 +43,12 @@ def decide(state: ReplicaState, happened: Happened) -> Decision:
     """
     at, epoch_ms, event, asked = happened
     state = state._replace(now=at, epoch_ms=epoch_ms)
+    actions: list[Action] = []
     try:
-        if asked is None:
-            state, actions = HANDLERS[type(event)](state, event)
-        else:
+        if asked is not None:
             state, actions = _on_answer(state, event, asked)
+        elif state.is_streaming or not isinstance(event, _OF_STREAM):
+            state, actions = HANDLERS[type(event)](state, event)
     except RmqStoreError as err:
         if state.work.change is not None:  # of which a step may be under way
             raise
@@ -86,6 +87,10 @@ def _steps_of(change: Change, copy: Copy) -> tuple[Step, ...]:
     return ending.COMPLETE
 
 
+# What comes by a connection; of one that has ended, it says nothing any more.
+_OF_STREAM: Final = (
+    events.Received, events.Agreed, events.Differed, events.EpochsReported, events.HeartbeatCame,
+)  # fmt: skip
 HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Started: lambda state, _: phases.begin(state),
     events.Ticked: due.on_ticked,

@@ -19,7 +19,7 @@ _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker
 
 def on_heartbeat(state: ReplicaState, event: events.HeartbeatCame) -> Decision:
     """Take a heartbeat, once everything that came before it is written."""
-    if not state.is_streaming or state.link.pending is not None:
+    if state.link.pending is not None:
         return state, []
     state = state.with_link(received_at=state.now, has_begun=True)
     if state.copy.n_buffered:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable
 
@@ -67,8 +66,8 @@ def proved_records(
 
 
 def assert_same_fields(one: Fields, other: Fields) -> None:
-    for field in dataclasses.fields(Fields):
-        assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
+    for name, values, others in zip(Fields._fields, one, other, strict=True):
+        assert np.array_equal(values, others), name
 
 
 @pytest.mark.parametrize("kind", ["text", "lengths", "zeros", "high bits", "tombstones", "long"])
