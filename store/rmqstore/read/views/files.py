@@ -154,7 +154,7 @@ class _Files:
         with suppress(CorruptRecordError, OffsetOutOfRangeError):
             times["firstStoreTimestamp"] = log.store_timestamp(segment.start + first.position)
         end = self._source.ends.log_end
-        stop = segment.start + log.file_of(segment).written_end(segment.size)
+        stop = log.written_end(segment)
         if end is not None:
             stop = min(stop, end.physical_offset)
         for window in walk_back(log, segment, stop):
