@@ -88,7 +88,7 @@ def has_tag_items(paths: StorePaths, log: CommitLog) -> bool:
 
 def _hold_tags(path: Path, sizes: IndexSizes, log: CommitLog) -> bool:
     """Return whether an item of a record's tags is among the newest items of a file."""
-    items = IndexFile(path, sizes).newest_items(_NEWEST_ITEMS)
+    items = IndexFile(path, sizes).items(_NEWEST_ITEMS)
     for physical_offset in np.unique(items["physical_offset"]).tolist():
         try:
             message = log.get(physical_offset, with_body=False)
