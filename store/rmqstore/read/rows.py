@@ -97,7 +97,7 @@ class UnitRows(NamedTuple):
 
     def take(self, rows: slice | Positions | Mask) -> UnitRows:
         """Return the chosen rows."""
-        return UnitRows(self.topics, *(column[rows] for column in self[1:]))
+        return UnitRows._make([self.topics, *(column[rows] for column in self[1:])])
 
     def expected(self, row: int) -> Expected:
         """Return what is expected of one record."""

@@ -38,7 +38,9 @@ class IndexKeys(NamedTuple):
 
     def take(self, rows: slice) -> IndexKeys:
         """Return the chosen keys."""
-        return IndexKeys(*(column[rows] for column in self))
+        return IndexKeys(
+            self.hashes[rows], self.physical_offsets[rows], self.store_timestamps[rows]
+        )
 
     def __len__(self) -> int:
         return len(self.hashes)

@@ -203,7 +203,7 @@ class QueueUnits(NamedTuple):
 
     def take(self, rows: Mask | Positions) -> QueueUnits:
         """Return the chosen rows."""
-        return QueueUnits(self.topics, *(column[rows] for column in self[1:]))
+        return QueueUnits._make([self.topics, *(column[rows] for column in self[1:])])
 
     def topics_of(self, rows: Mask) -> set[str]:
         """Return the topics of chosen rows."""
