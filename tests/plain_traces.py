@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import make_dataclass
+from itertools import chain
 
 from rmqstore.format.columns.traces import (
     FIELD_SEPARATOR,
@@ -21,11 +23,13 @@ from rmqstore.format.columns.traces import (
     TRACE_SEPARATOR,
     UNKNOWN_MESSAGE_TYPE,
     UNKNOWN_TYPE,
-    Trace,
     not_a_number,
     too_few,
 )
 
+_NAMES = ("trace_type", *dict.fromkeys(chain.from_iterable(FIELDS.values())), "reason")
+# What its type does not have, or its client did not send, is None.
+Trace = make_dataclass("Trace", [(name, object, None) for name in _NAMES])
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -54,7 +58,7 @@ def _parse_trace(text: str) -> Trace:
             values[name], reason = _parse_field(trace_type, name, fields[position - 1])
             reasons.append(reason)
     first = next((reason for reason in reasons if reason), None)
-    return Trace(trace_type, reason=first, **values)  # type: ignore[arg-type]  # of these types
+    return Trace(trace_type, reason=first, **values)
 
 
 def _parse_field(trace_type: str, name: str, text: str) -> tuple[object, str | None]:

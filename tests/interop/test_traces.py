@@ -12,9 +12,9 @@ from py4j.protocol import Py4JJavaError
 
 import tiers
 from interop.rocketmq import RocketMQ
-from plain_traces import parse_traces
+from plain_traces import Trace, parse_traces
 from rmqstore.format.columns.property_decode import KnownNames, group_and_topic
-from rmqstore.format.columns.traces import MESSAGE_TYPES, Trace, trace_columns
+from rmqstore.format.columns.traces import MESSAGE_TYPES, trace_columns
 
 pytestmark = pytest.mark.interop
 

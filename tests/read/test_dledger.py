@@ -264,7 +264,7 @@ def test_headers_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> No
         assert {*headers} <= plain | entries
         assert len({*headers} & plain) > 2
         assert len({*headers} & entries) > 2
-        whole = parts.log_slice()
+        whole = parts.ends.log_slice()
         for low, high in zip(headers, [*headers[1:], whole.end], strict=True):
             piece = whole._replace(start=low, end=high)
             part = offsets(

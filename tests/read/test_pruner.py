@@ -37,7 +37,7 @@ STORES = [
 
 
 def log_points(parts: StoreParts) -> StoreTimes:
-    return parts.sampler.log_points(parts.log_slice(), parts.sampler.log_headers)
+    return parts.sampler.log_points(parts.ends.log_slice(), parts.sampler.log_headers)
 
 
 PLACE = itemgetter("commitLogOffset")
@@ -124,10 +124,10 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
-        every = rows(read_log(store.parts, store.parts.log_slice(), spec, LogFilter()))
+        every = rows(read_log(store.parts, store.parts.ends.log_slice(), spec, LogFilter()))
         for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
-            pieces = StorePruner(store.parts, pruning).log(store.parts.log_slice())
+            pieces = StorePruner(store.parts, pruning).log(store.parts.ends.log_slice())
             found = [
                 row
                 for piece in pieces
@@ -199,7 +199,7 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: Golden) -> No
 
 def test_a_narrow_time_leaves_little_of_the_log(golden_store: Golden) -> None:
     with rmqstore.open(golden_store("basic")) as store:
-        whole = store.parts.log_slice()
+        whole = store.parts.ends.log_slice()
         times = log_points(store.parts).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]

@@ -21,7 +21,7 @@ from rmqstore.storage.files.paths import QueueFolders
 from rmqstore.storage.index_files import IndexSizes, find_sizes, index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import window_at
-from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
+from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.store.message_store import MessageStore
 
 P = ParamSpec("P")
@@ -118,7 +118,7 @@ class _Row:
         sizes = self._known(self._index_sizes)
         log = parts.log
         lengths = {segment.size for segment in log.segments} - {0}
-        end = self._known(self._end)
+        end = self._known(parts.ends.end_of_records)
         last = None if end is None else self._known(last_record_before, log, end)
         first = self._known(_first_record, log)
         of_queue = self._known(_size_of_first, paths.queue_folders)
@@ -161,10 +161,6 @@ class _Row:
             if str(err) not in self._reasons:
                 self._reasons.append(str(err))
             return None
-
-    def _end(self) -> int:
-        end = self._parts.ends.of_records()
-        return find_written_end(self._parts.log) if end is None else end
 
     def _stored_at(self, physical_offset: int | None) -> int | None:
         if physical_offset is None:

@@ -148,12 +148,12 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     log = store.parts.log
     broker = foresee(store.paths, log, store.parts.ends, misplaced)
     yield from _after_end(store, broker)
-    log_slice = store.parts.log_slice()
+    log_slice = store.parts.ends.log_slice()
     for start, stop, segment in log.segment_spans(log_slice.start, log_slice.end):
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{log.folders}, {start}", text)
-    n_bytes = n_written(log, [store.parts.log_slice()])
+    n_bytes = n_written(log, [store.parts.ends.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     if store.paths.rocksdb_queues is not None:
         broker = None
@@ -174,7 +174,7 @@ def _wrong_units_and_keys(
         n_bytes: the size of the log, which one pass has read.
         progress: called with the progress of both passes.
     """
-    end = store.parts.log_slice().end
+    end = store.parts.ends.log_slice().end
     log = store.parts.log
     # What a running broker has written since its log was looked at is not compared.
     is_running = state_of(store.paths) == OPEN
@@ -249,7 +249,7 @@ def _after_end(store: MessageStore, broker: BrokerStart | None) -> Iterator[Find
 def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> Iterator[Finding]:
     """Yield the records that reads refuse; ``progress`` gets the number of bytes read."""
     n_damaged = 0
-    log = store.parts.log_slice()
+    log = store.parts.ends.log_slice()
     # Bodies are read to see whether they inflate.
     batches = store.scan(
         scan="commitlog",

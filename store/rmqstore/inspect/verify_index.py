@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from rmqstore.storage.index_files import (
 from rmqstore.storage.index_search import may_be_stored_within
 
 _NO_KEYS = np.empty(0, np.int64)
+_FileRows = tuple[IndexFile, slice]  # a file, and the rows of its items among those of all files
 _PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # spreads offsets over all 64 bits
 
 
@@ -139,29 +141,28 @@ def index_findings(
     yield from findings
     if not opened and (findings or not may_have_index(paths)):
         return
-    items_of_files = [file.items() for file in opened]
-    items = np.concatenate([np.empty(0, INDEX_ITEM), *items_of_files])
+    items = np.concatenate([np.empty(0, INDEX_ITEM), *(file.items() for file in opened)])
+    bounds = pairwise(accumulate((file.n_items for file in opened), initial=0))
+    files = [(file, slice(*own)) for file, own in zip(opened, bounds, strict=True)]
     offsets = items["physical_offset"].astype(np.int64)
     hashes = items["key_hash"].astype(np.int64)
-    hidden = [file.hidden(own) for file, own in zip(opened, items_of_files, strict=True)]
+    hidden_of_files = (file.hidden(items[rows]) for file, rows in files)
+    hidden = np.concatenate([np.empty(0, np.bool_), *hidden_of_files])
     # An interrupted put leaves items that no slot leads to. A recovery puts their keys a second
     # time, and the second item can be reached.
     pairs = _pairs(offsets, hashes)
-    reachable = pairs[~np.concatenate([np.empty(0, np.bool_), *hidden])]
+    reachable = pairs[~hidden]
     is_added = offsets >= log_end
-    start = 0
-    for file, mask in zip(opened, hidden, strict=True):
-        rows = slice(start, start + len(mask))
-        lost = pairs[rows][mask & ~is_added[rows]]
+    for file, rows in files:
+        lost = pairs[rows][hidden[rows] & ~is_added[rows]]
         n_lost = int((~_are_among(lost, reachable)).sum()) if len(lost) else 0
         if n_lost:
             text = f"{n_lost} keys are not in the chain of their slot"
             yield Finding("index", str(file.path), text)
-        start += len(mask)
     stored, is_known = keys.stored_at(offsets)
-    yield from _late(opened, items_of_files, stored, is_known)
+    yield from _late(files, items, stored, is_known)
     if broker is not None:
-        yield from _deleted(paths, opened, items_of_files, is_known, broker)
+        yield from _deleted(paths, files, items, is_known, broker)
     inside = (offsets >= log_start) & ~is_added
     yield from _other_keys(paths, keys, gaps, offsets[inside], hashes[inside])
 
@@ -304,8 +305,8 @@ def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
 
 def _deleted(
     paths: StorePaths,
-    files: list[IndexFile],
-    items_of_files: list[NDArray[np.void]],
+    files: list[_FileRows],
+    items: NDArray[np.void],
     known: Mask,
     broker: BrokerStart,
 ) -> Iterator[Finding]:
@@ -313,13 +314,12 @@ def _deleted(
 
     Source: IndexService.java#load.
     """
-    n_files = n_items = start = 0
-    for file, items in zip(files, items_of_files, strict=True):
-        is_known = known[start : start + len(items)]
-        start += len(items)
+    n_files = n_items = 0
+    is_lost = known & (items["physical_offset"] < broker.built_from)
+    for file, rows in files:
         if int(file.header["end_timestamp"]) > broker.keys_until:
             n_files += 1
-            n_items += int((is_known & (items["physical_offset"] < broker.built_from)).sum())
+            n_items += int(is_lost[rows].sum())
     if n_items:
         text = (
             f"a broker that starts deletes {n_files} index files, and does not build {n_items} of "
@@ -329,8 +329,8 @@ def _deleted(
 
 
 def _late(
-    files: list[IndexFile],
-    items_of_files: list[NDArray[np.void]],
+    files: list[_FileRows],
+    items: NDArray[np.void],
     stored: NDArray[np.int64],
     known: Mask,
 ) -> Iterator[Finding]:
@@ -342,15 +342,13 @@ def _late(
         stored: the store time of each item's record, ms, file after file.
         known: whether the record of each item exists.
     """
-    start = 0
-    for file, items in zip(files, items_of_files, strict=True):
-        rows = slice(start, start + len(items))
+    for file, rows in files:
         begin_timestamp = int(file.header["begin_timestamp"])
-        numbers = np.arange(1, len(items) + 1)
+        numbers = np.arange(1, file.n_items + 1)
+        times = stored[rows]
         late = known[rows] & ~may_be_stored_within(
-            items, numbers, begin_timestamp, stored[rows], stored[rows]
+            items[rows], numbers, begin_timestamp, times, times
         )
-        start = rows.stop
         if late.any():
             text = f"{int(late.sum())} items have other times than their records"
             yield Finding("index", str(file.path), text)

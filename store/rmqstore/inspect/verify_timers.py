@@ -39,7 +39,7 @@ from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
-from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
+from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
 from rmqstore.store.message_store import MessageStore
 
@@ -106,8 +106,6 @@ def delay_findings(store: MessageStore) -> Iterator[Finding]:
         return
     starts = {level - 1: offset for level, (offset, end) in levels.items() if offset <= end}
     waiting = read_waiting(store.parts, SCHEDULE_TOPIC, starts, _SPEC)
-    if waiting is None:
-        return
     are_copied = have_copies(store.parts, waiting, np.ones(waiting.table.num_rows, np.bool_), _SPEC)
     own_levels = waiting.table.column("queueId").to_numpy() + 1
     is_ahead = ~np.isin(own_levels - 1, list(starts)) & np.isin(own_levels, list(levels))
@@ -132,11 +130,10 @@ def _delivered_until(store: MessageStore, progress: TimerProgress) -> int:
     A delivery is a record of a later time, so the log has none of what was due after its last
     record. The broker's note may be of a later day than the log: it says which second comes next.
     """
-    log, end = store.parts.log, store.log_end
     if state_of(store.paths) == OPEN:  # the note is newer than what was looked at of the log
         return progress.read_time
-    written_end = find_written_end(log) if end is None else end.physical_offset
-    last = LastRecord.at(log, last_record_before(log, written_end))
+    log = store.parts.log
+    last = LastRecord.at(log, last_record_before(log, store.parts.ends.end_of_records()))
     return progress.read_time if last is None else min(progress.read_time, last.store_timestamp + 1)
 
 
@@ -210,9 +207,9 @@ def _reached(
 def _undelivered(
     store: MessageStore, start: _Start, precision: int, progress: TimerProgress, since: int
 ) -> Iterator[Finding]:
-    waiting = _waiting(store, since)
-    if waiting is None:
+    if TIMER_TOPIC not in store.parts.store_queues.topics():
         return
+    waiting = _waiting(store, since)
     queue_offsets = waiting.table.column("queueOffset").to_numpy()
     # After that of the last unit's record, or where the broker noted if there is no such record.
     following = progress.queue_offset
@@ -249,10 +246,8 @@ def _undelivered(
         yield Finding("timer", _PHYSICAL_OFFSET, text)
 
 
-def _waiting(store: MessageStore, since: int) -> Waiting | None:
+def _waiting(store: MessageStore, since: int) -> Waiting:
     """Return the messages of the timer topic that are due at a time, ms, or later."""
-    if TIMER_TOPIC not in store.parts.store_queues.topics():
-        return None
     scan = store.scan(
         subscribe=[TIMER_TOPIC],
         columns=["topic", "queueId", "queueOffset", "commitLogOffset", "properties"],

@@ -59,7 +59,6 @@ from rmqstore.storage.log.commitlog import (
     read_frame,
 )
 from rmqstore.storage.queue.queue import chunks
-from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
@@ -364,8 +363,8 @@ class Lookup:
             return None
 
     def _whole(self) -> Span:
-        end = self._ends.of_records()
-        return Span(self._log.min_offset, self._log.max_offset if end is None else end)
+        log_slice = self._ends.log_slice()
+        return Span(log_slice.start, log_slice.end)
 
     def uncovered(self) -> list[Span]:
         """Return the parts of the log whose keys may be in no index file.
@@ -413,8 +412,7 @@ class Lookup:
             is_partly_covered = is_newest and not has_all_keys(last)
             covered_until = last_frame if is_partly_covered else self._after(last, whole)
         # Only a log that was closed and is not covered to its end has to be read.
-        is_known = covered_until >= whole.end or self._ends.of_records() is not None
-        end = whole.end if is_known else find_written_end(self._log)
+        end = whole.end if covered_until >= whole.end else self._ends.end_of_records()
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
     def _has_all_keys(self, physical_offset: int) -> bool:

@@ -226,7 +226,7 @@ class RecordsPart(Part):
         return len(self.physical_offsets)
 
     def split(self, limits: Limits) -> list[RecordsPart]:
-        sizes = np.full(len(self.physical_offsets), self.mean_bytes, np.float64)
+        sizes = np.full(self.n_records, self.mean_bytes, np.float64)
         return [
             replace(self, physical_offsets=self.physical_offsets[rows])
             for rows in cut_rows(sizes, limits)
@@ -257,11 +257,8 @@ class PendingPart(Part):
         return len(self.rows.physical_offsets)
 
     def split(self, limits: Limits) -> list[PendingPart]:
-        numbers = np.arange(len(self.rows.physical_offsets))
-        sizes = np.full(len(numbers), self.mean_bytes, np.float64)
-        return [
-            replace(self, rows=self.rows.take(numbers[part])) for part in cut_rows(sizes, limits)
-        ]
+        sizes = np.full(self.n_records, self.mean_bytes, np.float64)
+        return [replace(self, rows=self.rows.take(part)) for part in cut_rows(sizes, limits)]
 
     def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
         return read_pending(store, self.rows, spec, request.selection)

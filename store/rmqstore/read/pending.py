@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore.format.columns.buffers import mask_of
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     LAST_TIMESTAMP,
@@ -64,9 +65,9 @@ class PendingRows(NamedTuple):
     kinds: pa.Array  # string: transaction, delay or timer
     due: pa.Array  # int64, ms; null for transactions
 
-    def take(self, rows: Positions | Mask) -> PendingRows:
+    def take(self, rows: Positions | Mask | slice) -> PendingRows:
         """Return the chosen rows."""
-        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        numbers = np.arange(len(self.physical_offsets))[rows]
         columns = (column.take(pa.array(numbers)) for column in self[1:])
         return PendingRows(self.physical_offsets[numbers], *columns)
 
@@ -80,14 +81,6 @@ class PendingRows(NamedTuple):
         return cls(physical_offsets, *columns).take(np.argsort(physical_offsets, kind="stable"))
 
 
-# pa.nulls rather than pa.array: at its first call pa.array imports pandas, if that is installed,
-# and this line runs in every process.
-NOTHING_PENDING: Final = PendingRows(
-    np.empty(0, np.int64),
-    *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64())),
-)
-
-
 class Waiting(NamedTuple):
     """Messages of a system topic, and what their properties say about delivery, (n,) each."""
 
@@ -97,11 +90,9 @@ class Waiting(NamedTuple):
     uniq_keys: pa.Array
 
     @classmethod
-    def of(cls, table: pa.Table) -> Self | None:
-        """Return the messages of a table, None if it has no rows."""
+    def of(cls, table: pa.Table) -> Self:
+        """Return the messages of a table."""
         table = table.combine_chunks()
-        if not table.num_rows:
-            return None
         queue_ids = integers(_property(table, "REAL_QID"), _QUEUE_ID_DIGITS).cast(pa.int32())
         return cls(table, _property(table, "REAL_TOPIC"), queue_ids, _property(table, "UNIQ_KEY"))
 
@@ -119,7 +110,7 @@ class Waiting(NamedTuple):
         Those that name no real topic and queue are logged and left out.
         """
         has_target = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid())
-        is_addressed = has_target.to_numpy(zero_copy_only=False)
+        is_addressed = mask_of(has_target)
         n_lost = np.count_nonzero(is_pending & ~is_addressed)
         if n_lost:
             logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
@@ -128,15 +119,11 @@ class Waiting(NamedTuple):
         return rows.take(is_pending & is_addressed)
 
 
-def read_waiting(
-    store: StoreParts, topic: str, starts: dict[int, int], spec: ReadSpec
-) -> Waiting | None:
-    """Read a system topic, each queue from the offset up to which the broker has delivered.
-
-    None if there is nothing to read.
-    """
+def read_waiting(store: StoreParts, topic: str, starts: dict[int, int], spec: ReadSpec) -> Waiting:
+    """Read a system topic, each queue from the offset up to which the broker has delivered."""
+    own = _own_spec(spec, (*_STORED, *_QUEUED.get(topic, ())))
     if topic not in store.store_queues.topics():
-        return None
+        return Waiting.of(own.schema.empty_table())
     spans = {
         queue_id: store.queue_range(topic, queue_id) for queue_id in store.store_queues.ids(topic)
     }
@@ -144,7 +131,6 @@ def read_waiting(
         queue_id: min(max(starts.get(queue_id, 0), low), high)
         for queue_id, (low, high) in spans.items()
     }
-    own = _own_spec(spec, (*_STORED, *_QUEUED.get(topic, ())))
     selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
     slices = [*store.ranges.resolve(selection, own)]
     return Waiting.of(pa.Table.from_batches(read_queues(store, slices, own), own.schema))
@@ -152,10 +138,10 @@ def read_waiting(
 
 def read_waiting_at(
     store: StoreParts, topic: str, physical_offsets: Positions, spec: ReadSpec
-) -> Waiting | None:
+) -> Waiting:
     """Read records of a system topic at physical offsets (n,), rising.
 
-    Where there is none, any more or at all, nothing is read; None if there is nothing to read.
+    Where there is none, any more or at all, nothing is read.
     """
     own = _own_spec(spec, _STORED)
     batches = read_records(store, physical_offsets, own, LogFilter())
@@ -246,8 +232,6 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     units = pending_units(store.paths, progress)
     if units is None:  # without a wheel, the timer topic alone shows them
         messages = read_waiting(store, TIMER_TOPIC, {}, spec)
-        if messages is None:
-            return NOTHING_PENDING
         part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
         late = pc.less(part.due, progress.read_time)
         late = late.fill_null(False)  # noqa: FBT003 - Arrow's name for a value
@@ -257,17 +241,14 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
         return part.messages.rows(is_pending, "timer", part.due)
     # The record after that of the last unit is the one that a broker enters next when it starts.
     last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_physical_offset]), spec)
-    following = progress.queue_offset
-    if last is not None:
-        following = int(last.table.column("queueOffset")[0].as_py()) + 1
+    named = last.table.column("queueOffset").to_pylist()
+    following = named[0] + 1 if named else progress.queue_offset
     entered = read_waiting_at(store, TIMER_TOPIC, units.physical_offsets, spec)
     waiting = read_waiting(store, TIMER_TOPIC, {0: following}, spec)
-    if waiting is not None:
-        # a second entry of a record that is in the wheel would be the same message
-        has_unit = np.isin(waiting.physical_offsets, units.physical_offsets)
-        waiting = Waiting.of(waiting.table.filter(pa.array(~has_unit)))
-    parts = [] if entered is None else [_Timed.entered(entered, units)]
-    parts += [] if waiting is None else [_Timed.waiting(waiting, units.precision)]
+    # a second entry of a record that is in the wheel would be the same message
+    has_unit = np.isin(waiting.physical_offsets, units.physical_offsets)
+    waiting = Waiting.of(waiting.table.filter(pa.array(~has_unit)))
+    parts = [_Timed.entered(entered, units), _Timed.waiting(waiting, units.precision)]
     rows = []
     for part in parts:
         is_pending = ~_are_cancelled(part, parts)
@@ -276,7 +257,7 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
             is_pending &= are_newest(part.messages)
             is_pending &= ~have_copies(store, part.messages, is_pending, spec)
         rows.append(part.messages.rows(is_pending, "timer", part.due))
-    return PendingRows.joined(rows) if rows else NOTHING_PENDING
+    return PendingRows.joined(rows)
 
 
 class _Timed(NamedTuple):
@@ -339,8 +320,7 @@ def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
             for name in names:
                 found = pc.is_in(_joined(name, own), value_set=targets, skip_nulls=True)
                 cancelled = pc.or_(cancelled, found)
-    mask: Mask = cancelled.to_numpy(zero_copy_only=False)
-    return mask
+    return mask_of(cancelled)
 
 
 def _joined(names: pa.Array, seconds: pa.Array) -> pa.Array:
@@ -363,7 +343,7 @@ def find_pending(store: StoreParts, selection: Selection, spec: ReadSpec) -> Pen
     names = pc.unique(pending.topics).to_pylist()
     chosen_topics = pa.array(choose_topics(selection, names), pa.string())
     in_topics = pc.is_in(pending.topics, value_set=chosen_topics)
-    is_chosen: Mask = in_topics.to_numpy(zero_copy_only=False)
+    is_chosen = mask_of(in_topics)
     for topic, queue_ids in (selection.assign or {}).items():
         of_topic = pc.equal(pending.topics, topic).to_numpy(zero_copy_only=False)
         is_chosen &= ~of_topic | np.isin(pending.queue_ids.to_numpy(), list(queue_ids))
@@ -420,24 +400,19 @@ def _halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
             starts[topic][queue_id] = queue_offset
     halves = read_waiting(store, HALF_TOPIC, starts[HALF_TOPIC], spec)
     ops = read_waiting(store, OP_TOPIC, starts[OP_TOPIC], spec)
-    if halves is None:
-        return NOTHING_PENDING
     is_pending = np.ones(len(halves.physical_offsets), np.bool_)
     queue_offsets = halves.table.column("queueOffset").to_numpy()
     queue_ids = halves.table.column("queueId").to_numpy()
-    if ops is not None:
-        decisions = ops.table.filter(pc.equal(ops.table.column("tags"), _DECIDED_TAG))
-        for queue_id in pc.unique(decisions.column("queueId")).to_pylist():
-            of_queue = decisions.filter(pc.equal(decisions.column("queueId"), queue_id))
-            texts = b",".join(of_queue.column("body").to_pylist()).split(b",")
-            decided = [int(text) for text in texts if text.isdigit() and len(text) < 19]
-            is_pending &= ~((queue_ids == queue_id) & np.isin(queue_offsets, decided))
-        # The broker stores a half message again when it checks the transaction; a decision on
-        # either copy counts.
-        keys = halves.uniq_keys.filter(pa.array(~is_pending)).drop_null()
-        is_pending &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(
-            zero_copy_only=False
-        )
+    decisions = ops.table.filter(pc.equal(ops.table.column("tags"), _DECIDED_TAG))
+    for queue_id in pc.unique(decisions.column("queueId")).to_pylist():
+        of_queue = decisions.filter(pc.equal(decisions.column("queueId"), queue_id))
+        texts = b",".join(of_queue.column("body").to_pylist()).split(b",")
+        decided = [int(text) for text in texts if text.isdigit() and len(text) < 19]
+        is_pending &= ~((queue_ids == queue_id) & np.isin(queue_offsets, decided))
+    # The broker stores a half message again when it checks the transaction; a decision on either
+    # copy counts.
+    keys = halves.uniq_keys.filter(pa.array(~is_pending)).drop_null()
+    is_pending &= ~mask_of(pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True))
     is_pending &= are_newest(halves) & ~have_copies(store, halves, is_pending, spec, later=False)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
@@ -451,13 +426,9 @@ def _rocksdb_halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     Source: TransMessageRocksDBStore.java#deletePrepareMessage.
     """
     halves = read_waiting(store, ROCKSDB_HALF_TOPIC, {}, spec)
-    if halves is None:
-        return NOTHING_PENDING
-    is_pending = np.ones(len(halves.physical_offsets), np.bool_)
     ops = read_waiting(store, ROCKSDB_OP_TOPIC, {}, spec)
-    if ops is not None:
-        decided = integers(ops.property(_DECIDED_OFFSET)).drop_null()
-        is_pending &= ~np.isin(halves.physical_offsets, decided.to_numpy())
+    decided = integers(ops.property(_DECIDED_OFFSET)).drop_null()
+    is_pending = ~np.isin(halves.physical_offsets, decided.to_numpy())
     is_pending &= ~have_copies(store, halves, is_pending, spec)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
@@ -506,8 +477,6 @@ def _delayed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     levels = delivered_offsets(store)
     starts = {level - 1: queue_offset for level, queue_offset in levels.items()}
     waiting = read_waiting(store, SCHEDULE_TOPIC, starts, spec)
-    if waiting is None:
-        return NOTHING_PENDING
     # The offsets of a store that was not closed may be out of date, and the file may lack a level.
     own_levels = waiting.table.column("queueId").to_numpy() + 1
     unsure = ~np.isin(own_levels, list(levels)) | store.paths.has_abort

@@ -98,10 +98,10 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         logger.info(
             "%s: the condition leaves %d of %d messages of the queues that it allows "
             "in %d of %d ranges, and %d that the index gives: %s",
-            store.paths.root, _total_length(pruned.every), _total_length(slices),
-            len(pruned.every), len(slices), n_single, pruning,
+            store.paths.root, _total_length(pruned.slices), _total_length(slices),
+            len(pruned.slices), len(slices), n_single, pruning,
         )  # fmt: skip
-        parts.append(queues_part(store, pruned.every, limits))
+        parts.append(queues_part(store, pruned.slices, limits))
         if pruned.single is not None:
             parts.append(UnitsPart(pruned.single))
         slices = []
@@ -133,7 +133,7 @@ def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogP
     store.require(BY_LOG)
     request.log_filter()  # refuses what contradicts itself before anything is read
     store.ranges.warn_unknown_topics(request.selection)
-    whole = store.log_slice()
+    whole = store.ends.log_slice()
     slices = [whole]
     pruner = StorePruner(store, request.pruning)
     if request.where is not None:
@@ -224,7 +224,7 @@ def _sampled_part(
     """
     slices = tuple(item.queue_slice for item in sampled)
     queues = SampledQueues(store.sampler.evenly(sampled, limits))
-    log, end, is_newest = store.log, store.log_end, True
+    log, end, is_newest = store.log, store.ends.log_end, True
     if last_record is None and end is not None and not log.is_remote:
         last_record = LastRecord.at(log, last_record_before(log, end.physical_offset))
     if last_record is None and end is None and not log.is_remote:

@@ -39,14 +39,8 @@ _HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset", "
 class PrunedQueues(NamedTuple):
     """What pruning leaves of ranges of queues."""
 
-    slices: list[QueueSlice]
+    slices: list[QueueSlice]  # those in tiered storage first
     single: UnitRows | None  # messages outside of the slices that the index pointed out
-    in_tier: list[QueueSlice]  # slices in tiered storage
-
-    @property
-    def every(self) -> list[QueueSlice]:
-        """All slices, those in tiered storage first."""
-        return [*self.in_tier, *self.slices]
 
 
 class StorePruner:
@@ -74,19 +68,19 @@ class StorePruner:
         for tier in self._store.tiers:
             in_tier = prune_tiered(tier, in_tier, pruning)
         if not bounded:
-            return PrunedQueues([], None, in_tier)
-        log = self._store.log_slice()
+            return PrunedQueues(in_tier, None)
+        log = self._store.ends.log_slice()
         whole = Span(log.start, log.end)
         parts = self._parts(whole)
         topics = self._store.ranges.indexed_topics({queue_slice.topic for queue_slice in bounded})
         lookup_keys = pruning.lookup_keys
         if not lookup_keys or not topics:
-            return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
+            return PrunedQueues(in_tier + self._cut_all(bounded, parts, whole), None)
         candidates = find_candidates(self._store, lookup_keys, sorted(topics), None, None)
         n_bytes = candidates.n_uncovered_bytes
         if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
             logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
-            return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
+            return PrunedQueues(in_tier + self._cut_all(bounded, parts, whole), None)
         gaps = LogSpans.of(candidates.uncovered)
         physical_offsets = candidates.physical_offsets
         physical_offsets = physical_offsets[
@@ -96,7 +90,7 @@ class StorePruner:
         others = [queue_slice for queue_slice in bounded if queue_slice.topic not in topics]
         uncovered = self._cut_all(indexed, parts.met(gaps), whole)
         single = self._units(physical_offsets, indexed, uncovered)
-        return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
+        return PrunedQueues(in_tier + uncovered + self._cut_all(others, parts, whole), single)
 
     def _cut_all(self, slices: list[QueueSlice], parts: LogSpans, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
@@ -133,7 +127,7 @@ class StorePruner:
         store = self._store
 
         def points() -> StoreTimes:
-            return store.sampler.log_points(store.log_slice(), lambda: self.headers)
+            return store.sampler.log_points(store.ends.log_slice(), lambda: self.headers)
 
         return parts_that_meet(self._pruning, whole, points)
 

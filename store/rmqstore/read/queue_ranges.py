@@ -176,8 +176,7 @@ class QueueRanges:
         """
         if self._ends.why_unread is None or self._ends.are_queues_unread:
             return Counter()
-        end = self._ends.of_records()
-        end = self._log.max_offset if end is None else end
+        end = self._ends.log_slice().end
         counts = count_lmq_messages(self._log, end, self._queues.batch_topics())
         in_files = set(self._queues.topics())
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})

@@ -308,7 +308,7 @@ def _in_range(time: int | None) -> int | None:
 
 def uncovered_slices(store: StoreParts, found: Found) -> list[LogSlice]:
     """Return the parts of the log that the index does not cover, as slices to read."""
-    is_closed = store.log_end is None
+    is_closed = store.ends.log_end is None
     return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
 
 

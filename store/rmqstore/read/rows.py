@@ -97,15 +97,7 @@ class UnitRows(NamedTuple):
 
     def take(self, rows: slice | Positions | Mask) -> UnitRows:
         """Return the chosen rows."""
-        return UnitRows(
-            self.topics,
-            self.topic_codes[rows],
-            self.queue_ids[rows],
-            self.queue_offsets[rows],
-            self.physical_offsets[rows],
-            self.sizes[rows],
-            self.tags_codes[rows],
-        )
+        return UnitRows._make([self.topics, *(column[rows] for column in self[1:])])
 
     def expected(self, row: int) -> Expected:
         """Return what is expected of one record."""

@@ -30,7 +30,7 @@ from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sampler
 from rmqstore.read.store_queues import StoreQueues
-from rmqstore.spans import LogSlice, QueueKey
+from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import COMPACTION, are_compacted_logs, find_store, root_for
@@ -50,7 +50,6 @@ from rmqstore.storage.queue.tiered import (
     is_tier,
     no_store,
 )
-from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
 from rmqstore.storage.rocksdb import NEED_ROCKSDB, can_read_rocksdb
@@ -304,18 +303,6 @@ class StoreParts(Closing):
         except CorruptConfigError as err:
             logger.warning("%s; taking the folder's name for the broker's", err)
             return self.paths.name
-
-    @property
-    def log_end(self) -> LogEnd | None:
-        """The end of the log; None for a closed store, which has no ``abort`` file."""
-        return self.ends.log_end
-
-    def log_slice(self) -> LogSlice:
-        """Return the range of the log that holds records.
-
-        In a closed store it reaches to the last byte of the log.
-        """
-        return self.ends.log_slice()
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.

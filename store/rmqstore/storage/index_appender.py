@@ -314,9 +314,8 @@ class IndexAppender:
         if not self._n_waiting:
             self._waiting.clear()
             return
-        columns = zip(*self._waiting, strict=True)
-        hashes, offsets, times = (np.concatenate(column) for column in columns)
-        keys = IndexKeys(hashes, offsets, times)
+        keys = IndexKeys(*map(np.concatenate, zip(*self._waiting, strict=True)))
+        offsets = keys.physical_offsets
         done = int(np.searchsorted(offsets, self._last_record))
         n_of_last_record = int(np.searchsorted(offsets, self._last_record, side="right")) - done
         done += min(n_of_last_record, self._n_items_of_last_record)

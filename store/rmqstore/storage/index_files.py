@@ -290,15 +290,15 @@ class IndexFile:
         """Number of keys that the file holds."""
         return int(self.header["index_count"]) - 1
 
-    def items(self) -> NDArray[np.void]:
-        """Return the items in the order they were put, INDEX_ITEM (n,)."""
-        with self._storage.open(self.path) as file:
-            return self._newest_items(file, self.n_items).copy()
+    def items(self, newest: int | None = None) -> NDArray[np.void]:
+        """Return the items in the order they were put, INDEX_ITEM (n,).
 
-    def newest_items(self, count: int) -> NDArray[np.void]:
-        """Return the newest items, at most ``count``, INDEX_ITEM (n,), in the order of puts."""
+        Args:
+            newest: how many of the newest ones, at most; all items if None.
+        """
+        count = self.n_items if newest is None else min(newest, self.n_items)
         with self._storage.open(self.path) as file:
-            return self._newest_items(file, min(count, self.n_items)).copy()
+            return self._newest_items(file, count).copy()
 
     def _newest_items(self, file: StoredFile, count: int) -> NDArray[np.void]:
         """Return the newest ``count`` items, INDEX_ITEM (count,)."""

@@ -94,7 +94,7 @@ class MessageStore(Opened):
     @property
     def log_end(self) -> LogEnd | None:
         """The end of the log; None for a closed store, which has no ``abort`` file."""
-        return self.parts.log_end
+        return self.parts.ends.log_end
 
     def topics(self) -> list[str]:
         """Return every topic with queues, including system topics, sorted."""
@@ -226,10 +226,10 @@ class MessageStore(Opened):
                 )
         else:
             physical_offset = offset_or_id
-        end = self.parts.ends.of_records()
+        log_end = self.parts.ends.log_end
         text = "the log ends at {}: nothing is stored at physical offset {}"
-        if end is not None and physical_offset >= end:
-            raise MessageNotFoundError(text.format(end, physical_offset))
+        if log_end is not None and physical_offset >= log_end.physical_offset:
+            raise MessageNotFoundError(text.format(log_end.physical_offset, physical_offset))
         if physical_offset >= log.max_offset:
             raise OffsetOutOfRangeError(text.format(written_end(log), physical_offset))
         return log.get(physical_offset, self.broker_name)

@@ -46,7 +46,7 @@ from rmqstore.storage.index_files import (
 )
 from rmqstore.storage.index_search import may_have_index_table
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import walk_back, walk_forward
+from rmqstore.storage.log.walks import newest_windows, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.write.truncation import RESIZED, LogChange
@@ -89,7 +89,7 @@ def has_tag_items(paths: StorePaths, log: CommitLog) -> bool:
 
 def _hold_tags(path: Path, sizes: IndexSizes, log: CommitLog) -> bool:
     """Return whether an item of a record's tags is among the newest items of a file."""
-    items = IndexFile(path, sizes).newest_items(_NEWEST_ITEMS)
+    items = IndexFile(path, sizes).items(_NEWEST_ITEMS)
     for physical_offset in np.unique(items["physical_offset"]).tolist():
         try:
             message = log.get(physical_offset, with_body=False)
@@ -458,16 +458,13 @@ class BrokerRelease:
     def _earliest(self) -> Release:
         """Return the earliest release that can have left the files and the newest records."""
         seen = parse_release(earliest_release(self._paths))
-        for segment in reversed(self._log.segments):
-            end = segment.start + self._log.file_of(segment).written_end(segment.size)
-            for window in walk_back(self._log, segment, end):
-                for _, headers, is_complete in window.headers():
-                    valid = headers.take(is_complete)
-                    if (valid.column("magic") == MESSAGE_MAGIC_V2).any():
-                        seen = max(seen, _LONG_TOPICS)
-                    if (valid.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
-                        seen = max(seen, _IPV6_HOSTS)
-                return seen
+        for window in islice(newest_windows(self._log), 1):
+            for _, headers, is_complete in window.headers():
+                valid = headers.take(is_complete)
+                if (valid.column("magic") == MESSAGE_MAGIC_V2).any():
+                    seen = max(seen, _LONG_TOPICS)
+                if (valid.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
+                    seen = max(seen, _IPV6_HOSTS)
         return seen
 
 
@@ -489,8 +486,4 @@ def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
         if not follows:
             return False
         end = commit.end
-    written_end = 0
-    if log.segments:
-        last = log.segments[-1]
-        written_end = last.start + log.file_of(last).written_end(last.size)
-    return end > 0 and written_end <= end
+    return end > 0 and all(log.written_end(last) <= end for last in log.segments[-1:])

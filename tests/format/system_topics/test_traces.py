@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 import tiers
-from plain_traces import parse_traces
-from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, Trace, trace_columns
+from plain_traces import Trace, parse_traces
+from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, trace_columns
 from rmqstore.format.text import decode_text
 
 PUB_14 = [
@@ -35,10 +36,10 @@ def text(*fields: str) -> str:
     ("body", "expected"),
     [
         # the first versions, 4.5 to 4.7 and from 4.9 on, 4.8
-        (text(*PUB_14[:12], "true"), PUB._replace(offset_msg_id=None)),
+        (text(*PUB_14[:12], "true"), replace(PUB, offset_msg_id=None)),
         (text(*PUB_14), PUB),
-        (text(*PUB_14, "10.0.0.9"), PUB._replace(client_host="10.0.0.9")),
-        (text(*PUB_14, "10.0.0.9", "later"), PUB._replace(client_host="10.0.0.9")),
+        (text(*PUB_14, "10.0.0.9"), replace(PUB, client_host="10.0.0.9")),
+        (text(*PUB_14, "10.0.0.9", "later"), replace(PUB, client_host="10.0.0.9")),
         (
             text("SubBefore", "5", "r", "CG", "R", "M", "2", "k"),
             Trace("SubBefore", timestamp=5, region_id="r", group_name="CG", request_id="R",
@@ -50,11 +51,11 @@ def text(*fields: str) -> str:
                   retry_times=2, keys="", client_host="10.0.0.9"),
         ),
         (text("SubAfter", "R", "M", "3", "false", "k", "4"), SUB_AFTER),
-        (text("SubAfter", "R", "M", "3", "false", "k"), SUB_AFTER._replace(context_code=None)),
+        (text("SubAfter", "R", "M", "3", "false", "k"), replace(SUB_AFTER, context_code=None)),
         (text("SubAfter", "R", "M", "3", "false", "k", "4", ""), SUB_AFTER),  # of the cloud
         (
             text("SubAfter", "R", "M", "3", "FALSE", "k", "4", "9", "CG"),
-            SUB_AFTER._replace(timestamp=9, group_name="CG"),
+            replace(SUB_AFTER, timestamp=9, group_name="CG"),
         ),
         (
             text("EndTransaction", "5", "r", "PG", "T", "M", "null", "k", "h", "1", "TX",
@@ -80,11 +81,11 @@ def text(*fields: str) -> str:
          Trace("Recall", region_id="r", group_name="PG", topic="T", msg_id="M", is_success=True,
                reason="timestamp is not a number")),
         (text(*PUB_14[:9], str(1 << 31), *PUB_14[10:]),
-         PUB._replace(body_size=None, reason="body_size is not a number")),
+         replace(PUB, body_size=None, reason="body_size is not a number")),
         (text(*PUB_14[:9], "", "x", *PUB_14[11:]),
-         PUB._replace(body_size=None, cost_millis=None, reason="body_size is not a number")),
+         replace(PUB, body_size=None, cost_millis=None, reason="body_size is not a number")),
         (text(*PUB_14[:11], "5", *PUB_14[12:]),
-         PUB._replace(msg_type=None, reason="msg_type is not the number of a message type")),
+         replace(PUB, msg_type=None, reason="msg_type is not the number of a message type")),
     ],
 )  # fmt: skip
 def test_a_trace_of_each_version(body: str, expected: Trace) -> None:

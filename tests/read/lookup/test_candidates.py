@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +11,12 @@ import pytest
 import store_builder as build
 from rmqstore.read.lookup import Lookup
 from rmqstore.spans import FOREVER, Span
+from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.index_search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import StoreEnds
 
 RECORD_BYTES, N_RECORDS = 110, 10
 
@@ -41,8 +43,12 @@ def look_up(
     def make(spans: list[Span], places: list[int], log_end: int | None) -> Lookup:
         monkeypatch.setattr(IndexSearch, "spans", lambda *_: spans)
         monkeypatch.setattr(IndexSearch, "find", lambda *_: np.array(places, np.int64))
-        ends = SimpleNamespace(of_records=lambda: log_end, index_flushed_until=lambda: FOREVER)
-        return Lookup(find_store(tmp_path / "s"), log, ends)  # type: ignore[arg-type]
+        store = find_store(tmp_path / "s")
+        ends = StoreEnds(store, BrokerConfig(store), log, ignore_log_end=False)
+        if log_end is not None:
+            ends.replace_log_end(LogEnd(log_end, "", "", 0))
+        monkeypatch.setattr(ends, "index_flushed_until", lambda: FOREVER)
+        return Lookup(store, log, ends)
 
     return make
 

@@ -37,12 +37,17 @@ _SHORT = 64  # equal spans up to this width are gathered by value; longer ones b
 # goes through uses these functions instead.
 
 
+def bounded(kind: pa.DataType, bounds: NDArray[np.int32], data: object) -> pa.Array:
+    """Return bytes as an array, cut at bounds (n + 1,); ``data`` is any object with a buffer."""
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
+
+
 def fixed_width(rows: NDArray[np.uint8]) -> pa.BinaryArray:
     """Return the rows of a matrix of bytes, (n, width), as a binary column."""
     n, width = rows.shape
-    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
-    data = pa.py_buffer(np.ascontiguousarray(rows))
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), data])
+    bounds = np.arange(n + 1, dtype=np.int32) * np.int32(width)
+    return bounded(pa.binary(), bounds, np.ascontiguousarray(rows))
 
 
 def as_binary(column: pa.Array) -> pa.BinaryArray:
@@ -178,9 +183,7 @@ def texts(values: Sequence[str]) -> pa.Array:
     """Return texts as an Arrow array without nulls; equals ``pa.array(values, pa.string())``."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
-    )
+    return bounded(pa.string(), ends, b"".join(encoded))
 
 
 def texts_where(values: Sequence[str | None]) -> pa.Array:
@@ -227,16 +230,14 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
     # Arrow takes the mean length of all values from the first and the last bound, and reserves
     # memory by it.
     bounds[0] = max(0, last - 2 * int(lengths.sum() * 1.05) - 64)
-    spans = pa.Array.from_buffers(kind, 2 * n + 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf)])
-    return spans.take(numbers(np.arange(1, 2 * n, 2, dtype=np.int32)))
+    return bounded(kind, bounds, buf).take(numbers(np.arange(1, 2 * n, 2, dtype=np.int32)))
 
 
 def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) -> pa.Array:
     """Copy spans that all have the same width; see :func:`gather_spans`."""
     n = len(starts)
     data = windows(buf, width)[starts] if width else np.empty(0, np.uint8)
-    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
-    return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return bounded(kind, np.arange(n + 1, dtype=np.int32) * np.int32(width), data)
 
 
 def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:

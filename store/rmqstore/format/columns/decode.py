@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.buffers import (
+    bounded,
     calendar_times,
     codes_of,
     gather_spans,
@@ -135,10 +136,7 @@ def hex_rows(rows: NDArray[np.uint8]) -> pa.StringArray:
     """Return the rows of a matrix of bytes in upper-case hex, string (n,)."""
     digits = np.ascontiguousarray(_HEX[rows])
     n, width = len(digits), 2 * rows.shape[1]
-    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
-    return pa.Array.from_buffers(
-        pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
-    )
+    return bounded(pa.string(), np.arange(n + 1, dtype=np.int32) * np.int32(width), digits)
 
 
 def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringArray:
@@ -344,10 +342,8 @@ def repeat_text(text: str, times: int) -> pa.Array:
 
 def repeat_bytes(stored: bytes, times: int) -> pa.Array:
     """Return a text in UTF-8 repeated, string (times,)."""
-    offsets = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
-    return pa.Array.from_buffers(
-        pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)]
-    )
+    bounds = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
+    return bounded(pa.string(), bounds, stored * times)
 
 
 def offset_message_ids(buf: Bytes, headers: RecordHeaders) -> pa.Array:

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import (
     array_bytes,
+    as_binary,
     booleans,
+    bounded,
     codes_of,
     find_byte,
     mask_of,
@@ -136,9 +138,7 @@ def _split_keys(keys: pa.StringArray | None, indexed: Mask) -> tuple[Positions, 
     bounds = np.sort(np.concatenate((offsets, spaces, spaces + 1))).astype(np.int32)
     starts, lengths = bounds[:-1], np.diff(bounds)
     is_key = (lengths > 0) & (data[np.minimum(starts, len(data) - 1)] != _KEY_SEPARATOR)
-    parts = pa.Array.from_buffers(
-        pa.string(), len(starts), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    )
+    parts = bounded(pa.string(), bounds, data)
     key_of_part = np.searchsorted(offsets, starts[is_key], side="right") - 1
     return rows[key_of_part], parts.filter(booleans(is_key))
 
@@ -185,10 +185,7 @@ def hash_texts(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     data, offsets = array_bytes(texts)
     lengths = np.diff(offsets)
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        stored = pa.Array.from_buffers(
-            pa.binary(), len(texts), texts.buffers(), offset=texts.offset
-        )
-        decoded = [decode_text(text) for text in stored.to_pylist()]
+        decoded = [decode_text(text) for text in as_binary(texts).to_pylist()]
         n_units = [len(text.encode("utf-16-be", "surrogatepass")) // 2 for text in decoded]
         lengths = np.array(n_units, np.int64)
     return java_hashes(data, offsets), lengths
@@ -206,14 +203,7 @@ class QueueUnits(NamedTuple):
 
     def take(self, rows: Mask | Positions) -> QueueUnits:
         """Return the chosen rows."""
-        return QueueUnits(
-            self.topics,
-            self.topic_codes[rows],
-            self.queue_ids[rows],
-            self.queue_offsets[rows],
-            self.units[rows],
-            self.store_timestamps[rows],
-        )
+        return QueueUnits._make([self.topics, *(column[rows] for column in self[1:])])
 
     def topics_of(self, rows: Mask) -> set[str]:
         """Return the topics of chosen rows."""

@@ -323,18 +323,19 @@ def stamp(
     offsets = np.empty(len(starts), _OFFSETS)
     offsets["queue_offset"] = queue_offsets
     offsets["physical_offset"] = physical_offsets
-    _scatter(records.data, starts + _OFFSETS_AT, offsets)
+    scatter(records.data, starts + _OFFSETS_AT, offsets)
     times = store_timestamps.astype(">i8")
     born_bits = records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)
     for bits in (0, int(SysFlag.BORN_HOST_V6)):
         rows = np.flatnonzero(born_bits == bits)
         if len(rows):
             field_offset = FIXED_PART[bits].fields["store_timestamp"][1]  # type: ignore[index]
-            _scatter(records.data, starts[rows] + field_offset, times[rows])
+            scatter(records.data, starts[rows] + field_offset, times[rows])
     _seal(records)
 
 
-def _scatter(data: Bytes, positions: Positions, values: NDArray[np.generic]) -> None:
+def scatter(data: Bytes, positions: Positions, values: NDArray[np.generic]) -> None:
+    """Write values (n,) over the bytes at positions (n,)."""
     width = values.dtype.itemsize
     windows(data, width)[positions] = values.view((np.void, width))
 

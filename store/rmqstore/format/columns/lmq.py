@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import (
     array_bytes,
+    bounded,
     find_byte,
     gather_spans,
     join,
@@ -25,7 +26,7 @@ from rmqstore.format.columns.buffers import (
     numbers,
 )
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.encode import Lmqs, Records, TopicColumn
+from rmqstore.format.columns.encode import Lmqs, Records, TopicColumn, scatter
 from rmqstore.format.columns.property_decode import Entries, parse_entries
 from rmqstore.format.columns.property_encode import one_property
 from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
@@ -290,24 +291,14 @@ def extend_properties(records: Records, strings: pa.BinaryArray) -> Records:
     Raises:
         IllegalRowError: the properties of a record become too long.
     """
-    n = len(strings)
     sizes = np.diff(records.starts)
     headers, _ = read_headers(records.data, records.starts[:-1])
     lengths = headers.property_lengths + lengths_of(strings)
     require_short(lengths)
-    stored = pa.Array.from_buffers(
-        pa.binary(),
-        n,
-        [None, pa.py_buffer(records.starts.astype(np.int32)), pa.py_buffer(records.data)],
-    )
-    data, bounds = array_bytes(join([stored, strings], n))
+    stored = bounded(pa.binary(), records.starts.astype(np.int32), records.data)
+    data, bounds = array_bytes(join([stored, strings], len(strings)))
     starts = bounds.astype(np.int64)
-    _set(data, starts[:-1], (sizes + lengths_of(strings)).astype(">i4"))
+    scatter(data, starts[:-1], (sizes + lengths_of(strings)).astype(">i4"))
     length_fields = headers.property_starts - headers.starts - PROPERTIES_LENGTH_BYTES
-    _set(data, starts[:-1] + length_fields, lengths.astype(">i2"))
+    scatter(data, starts[:-1] + length_fields, lengths.astype(">i2"))
     return Records(data[: int(starts[-1])], starts, records.sys_flags)
-
-
-def _set(data: Bytes, positions: Positions, values: NDArray[np.generic]) -> None:
-    width = values.dtype.itemsize
-    data[positions[:, None] + np.arange(width)] = values.view(np.uint8).reshape(-1, width)

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
+    bounded,
     codes_of,
     find_byte,
     gather_spans,
@@ -353,8 +354,7 @@ def property_map(entries: Entries) -> pa.MapArray:
         bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
         begins = np.arange(n, dtype=np.int32)[:, None] * bounds[-1]
         name_offsets = np.append((begins + bounds[None, :-1]).ravel(), np.int32(n) * bounds[-1])
-        buffers = [None, pa.py_buffer(name_offsets), pa.py_buffer(b"".join(encoded) * n)]
-        names = pa.Array.from_buffers(pa.string(), n * len(encoded), buffers)
+        names = bounded(pa.string(), name_offsets, b"".join(encoded) * n)
     values = gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string())
     offsets = numbers(entries.offsets.astype(np.int32))
     return pa.MapArray.from_arrays(offsets, names, valid_text(values))

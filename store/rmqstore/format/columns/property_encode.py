@@ -21,6 +21,7 @@ from rmqstore.format.columns.buffers import (
     array_bytes,
     as_binary,
     booleans,
+    bounded,
     join,
     lengths_of,
     mask_of,
@@ -252,8 +253,7 @@ def property_strings(
         )
         data, ends = array_bytes(stored)
         bounds = ends[np.searchsorted(maps.rows, np.arange(len(maps) + 1))].astype(np.int32)
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-        strings = pa.Array.from_buffers(pa.binary(), len(maps), buffers)
+        strings = bounded(pa.binary(), bounds, data)
         parts.append(strings)
         lengths += lengths_of(strings)
     for name, column in overrides.items():
@@ -296,9 +296,7 @@ def _partial(name: str, values: pa.StringArray, is_filled: Mask) -> pa.BinaryArr
     _require_no_separator(filled, rows)
     data, ends = array_bytes(join([_head(name), as_binary(filled), _STOP], len(rows)))
     bounds = ends[np.concatenate(([0], np.cumsum(is_filled)))].astype(np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(is_filled), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    )
+    return bounded(pa.binary(), bounds, data)
 
 
 def _require_no_separator(values: pa.Array, rows: Positions | None = None) -> None:

@@ -18,7 +18,8 @@ Source: TraceDataEncoder.java, TraceConstants.java, TraceType.java.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,10 @@ MESSAGE_TYPES: Final = (
 )
 
 PUB = "Pub"
-# By type: the position of each field. Those of Pub are the ones of 14 fields and more.
+# By type: the position of each field. Those of Pub are the ones of 14 fields and more. A timestamp
+# says when a send or a consumption began, that of SubAfter when it ended. The cost_millis of a
+# consumption are the mean over the messages that were consumed together, and its context_code is 0
+# for success, 1 timeout, 2 exception, 3 null returned, 4 failure.
 FIELDS: Final[Mapping[str, Mapping[str, int]]] = {
     PUB: {
         "timestamp": 1, "region_id": 2, "group_name": 3, "topic": 4, "msg_id": 5, "tags": 6,
@@ -86,54 +90,6 @@ UNKNOWN_TYPE: Final = "the type of the trace is not known"
 UNKNOWN_MESSAGE_TYPE: Final = "msg_type is not the number of a message type"
 
 
-class Trace(NamedTuple):
-    """One trace. What its type does not have, or its client did not send, is None.
-
-    Attributes:
-        trace_type: Pub, SubBefore, SubAfter, EndTransaction or Recall.
-        timestamp: ms; when a send or a consumption began, for SubAfter when it ended.
-        group_name: the group of the producers or of the consumers.
-        topic: the topic of the message; consumers do not report it.
-        msg_id: the unique key of the message.
-        offset_msg_id: its offset message id, as the broker answered.
-        cost_millis: of the send; of a consumption the mean over the messages that were consumed
-            together.
-        is_success: whether the broker stored the message, or the consumer consumed it.
-        context_code: how a consumption ended: 0 success, 1 timeout, 2 exception, 3 null returned,
-            4 failure.
-        retry_times: how many consumptions failed before.
-        request_id: the same in SubBefore and SubAfter of one consumption.
-        body_size: bytes of the body as it was sent.
-        msg_type: one of :data:`MESSAGE_TYPES`.
-        store_host: the broker's address.
-        client_host: the client's address.
-        reason: what is wrong with the trace, if anything.
-    """
-
-    trace_type: str | None = None
-    timestamp: int | None = None
-    group_name: str | None = None
-    topic: str | None = None
-    msg_id: str | None = None
-    offset_msg_id: str | None = None
-    tags: str | None = None
-    keys: str | None = None
-    cost_millis: int | None = None
-    is_success: bool | None = None
-    context_code: int | None = None
-    retry_times: int | None = None
-    request_id: str | None = None
-    body_size: int | None = None
-    msg_type: str | None = None
-    store_host: str | None = None
-    client_host: str | None = None
-    region_id: str | None = None
-    transaction_id: str | None = None
-    transaction_state: str | None = None
-    is_transaction_check: bool | None = None
-    reason: str | None = None
-
-
 def is_trace_topic(topic: str) -> bool:
     """Return whether a topic is one that holds traces by default."""
     return topic == TRACE_TOPIC or topic.startswith(_CLOUD_PREFIX)
@@ -150,7 +106,7 @@ def not_a_number(name: str) -> str:
 
 
 _TYPES: Final = tuple(FIELDS)
-_NAMES: Final = tuple(name for name in Trace._fields if name not in ("trace_type", "reason"))
+_NAMES: Final = tuple(dict.fromkeys(chain.from_iterable(FIELDS.values())))
 _NUMBER_PATTERN: Final = "^-?[0-9]{1,19}$"
 _SURE_NUMBER: Final = "^-?[0-9]{1,18}$"  # fits into 64 bits
 
@@ -162,8 +118,10 @@ def trace_columns(bodies: pa.Array) -> tuple[Positions, dict[str, pa.Array]]:
         bodies: the bodies of n messages, binary; null for those that cannot be read.
 
     Returns:
-        The number of the message of each trace, in rising order, and the fields of ``Trace`` by
-        name. A message without a trace, or without a body, has one all the same, of nulls.
+        The number of the message of each trace, in rising order, and by name the type of each
+        trace (``trace_type``), the fields of :data:`FIELDS`, and what is wrong (``reason``). What
+        its type does not have, or its client did not send, is null. A message without a trace, or
+        without a body, has one all the same, of nulls.
     """
     bodies = valid_text(bodies.view(pa.string()))
     parts = pc.split_pattern(bodies.fill_null(""), TRACE_SEPARATOR)
@@ -214,7 +172,7 @@ class _Traces:
         self._faults: dict[tuple[int, str], Mask] = {}
 
     def columns(self) -> dict[str, pa.Array]:
-        """Return the fields of ``Trace`` by name."""
+        """Return the types, fields and faults of the traces by name."""
         columns: dict[str, pa.Array] = {
             "trace_type": _where(self._type_names, ~self._is_empty),
         }

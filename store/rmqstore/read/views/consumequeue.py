@@ -112,8 +112,7 @@ def _batch(
     units = queue.units(start, min(start + _UNITS_AT_ONCE, queue_slice.end))
     queue_offsets = np.arange(start, start + len(units.sizes))
     offsets, sizes = units.physical_offsets, units.sizes
-    end = source.ends.log_end
-    limit = source.log.max_offset if end is None else end.physical_offset
+    limit = source.ends.log_slice().end
     is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
     texts = {
         "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),

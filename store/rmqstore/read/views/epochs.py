@@ -15,7 +15,6 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import Row, ViewSlice
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
-from rmqstore.storage.recovery.log_end import find_written_end
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +57,7 @@ def find_epochs(source: StoreParts) -> tuple[list[Epoch], int]:
             paths.broker_identity.name,
             paths.epochs.name,
         )
-    end = source.ends.of_records()
-    log_end = find_written_end(source.log) if end is None else end
+    log_end = source.ends.end_of_records()
     if epochs and state_of(paths) == OPEN:
         # A running broker may have written more since its log was looked at.
         log_end = max(log_end, epochs[-1].start_offset)

@@ -15,6 +15,7 @@ from rmqstore.lazy import cached_property
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.slices import Row, ViewSlice
+from rmqstore.storage.broker.folders import PARTS
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry, Storage
 from rmqstore.storage.index_files import index_files, read_header
@@ -26,13 +27,6 @@ logger = logging.getLogger(__name__)
 
 LIVE, PREALLOCATED, EMPTY, STALE, CUT = "live", "preallocated", "empty", "stale", "cut"
 
-_KINDS = frozenset(
-    {
-        "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config",
-        "compaction", "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb",
-        "checkpoint", "abort", "lock", "brokerIdentity", "epochFileCheckpoint",
-    }
-)  # fmt: skip
 _OTHER = "other"
 _TIMES = frozenset({"firstStoreTimestamp", "lastStoreTimestamp"})
 _DLEDGER_DATA = "dledger/data"
@@ -154,7 +148,7 @@ class _Files:
         with suppress(CorruptRecordError, OffsetOutOfRangeError):
             times["firstStoreTimestamp"] = log.store_timestamp(segment.start + first.position)
         end = self._source.ends.log_end
-        stop = segment.start + log.file_of(segment).written_end(segment.size)
+        stop = log.written_end(segment)
         if end is not None:
             stop = min(stop, end.physical_offset)
         for window in walk_back(log, segment, stop):
@@ -211,7 +205,7 @@ def _kind_of(parts: tuple[str, ...]) -> str:
         part = parts[1].partition(".")[0] if len(parts) == 2 else parts[1]
         return f"dledger/{part}" if part in _DLEDGER_PARTS else _OTHER
     name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
-    return name if name in _KINDS else _OTHER
+    return name if name in PARTS else _OTHER
 
 
 def _walk(storage: Storage, folder: Path) -> Iterator[Path]:

@@ -25,7 +25,7 @@ from rmqstore.read.views.slices import Row
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
 from rmqstore.storage.log.commitlog import begins_record
-from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
+from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +84,7 @@ class Member:
     @cached_property
     def log_end(self) -> int:
         """The physical offset after the last record of its log."""
-        end = self.source.ends.of_records()
-        return find_written_end(self.source.log) if end is None else end
+        return self.source.ends.end_of_records()
 
     def epoch_end(self, number: int) -> int:
         """Return where an epoch of its log ends."""

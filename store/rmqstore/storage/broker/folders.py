@@ -49,10 +49,11 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 16 << 20
 _TABLE: Final = "brokers"
 
-_PARTS: Final = {
+# What a broker makes in the root of its store.
+PARTS: Final = {
     "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "consumequeue_rocksdb",
     "index", "config", "compaction", "rocksdbstore", "timerlog", "timerwheel", "abort",
-    "checkpoint", "lock", "brokerIdentity", "epochFileCheckpoint", ".rmqstore",
+    "checkpoint", "lock", "brokerIdentity", "epochFileCheckpoint",
 }  # fmt: skip
 COMPACTION: Final = "compaction"  # the folder of a store with the compacted logs of topics
 COMPACTION_LOGS: Final = "compactionLog"
@@ -120,7 +121,8 @@ def root_of_part(path: str | os.PathLike[str], storage: Storage) -> Path | None:
     for name in dict.fromkeys((given, storage.full_path(given))):  # a part may be a link
         for root in islice(name.parents, _MAX_DEPTH):
             part = name.relative_to(root).parts[0]
-            if (part in _PARTS or part.startswith(DLEDGER_PREFIX)) and _is_root(root, storage):
+            is_part = part in {*PARTS, ".rmqstore"} or part.startswith(DLEDGER_PREFIX)
+            if is_part and _is_root(root, storage):
                 return root
     return None
 

@@ -90,7 +90,6 @@ class _Range(NamedTuple):
     number: int  # of the object
     first_block: int
     data: NDArray[np.uint8]
-    is_passing: bool
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         n_blocks = -(-len(self.data) // BLOCK_BYTES)
@@ -159,7 +158,7 @@ class BlockCache:
             data: the bytes, up to the end of a block or of the object.
             is_passing: whether they will be read once, soon.
         """
-        new = _Range(number, start // BLOCK_BYTES, data, is_passing)
+        new = _Range(number, start // BLOCK_BYTES, data)
         range_id = is_passing, next(self._ids)
         ranges = self._ranges[is_passing]
         with self._guard:

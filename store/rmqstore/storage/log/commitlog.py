@@ -182,6 +182,10 @@ class CommitLog(MappedFileQueue):
             return []
         return [segment for segment in self.segments if self.framing(segment) is ENTRIES]
 
+    def written_end(self, segment: Segment) -> int:
+        """Return the physical offset after the last byte of a file that is not zero."""
+        return segment.start + self.file_of(segment).written_end(segment.size)
+
     def read(self, segment: Segment, position: int, size: int) -> Bytes:
         """Return bytes of a file from a position on, uint8 (size,); fewer only at its end.
 

@@ -396,6 +396,12 @@ def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
         size *= _GROWTH
 
 
+def newest_windows(log: CommitLog) -> Iterator[Window]:
+    """Yield the walks back from the last byte of each file, the newest file first."""
+    for segment in reversed(log.segments):
+        yield from walk_back(log, segment, log.written_end(segment))
+
+
 def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
     """Return where the frame of the first whole record in ``[start, end)`` begins, else ``end``.
 

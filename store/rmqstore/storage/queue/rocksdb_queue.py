@@ -123,10 +123,6 @@ class RocksDbQueues:
         """Return the ids of the queues of a topic, sorted."""
         return sorted(self._queue_ids.get(topic, ()))
 
-    def has_unit(self, key: QueueKey, queue_offset: int) -> bool:
-        """Return whether a queue has a unit with a queue offset."""
-        return self._database.get(_UNITS, _unit_key(key, queue_offset)) is not None
-
     def first_unit(self, key: QueueKey, start: int) -> int | None:
         """Return the queue offset of the first unit from ``start`` on, None without one."""
         stop = _unit_key(key, _MAX_OFFSET)
@@ -231,8 +227,6 @@ class RocksDbQueue:
             bounds = self._database.bounds.get(self._key)
             if bounds is None:
                 self._begin = 0
-            elif self._database.has_unit(self._key, bounds.first):
-                self._begin = bounds.first
             else:
                 found = self._database.first_unit(self._key, bounds.first)
                 self._begin = bounds.last + 1 if found is None else min(found, bounds.last + 1)

@@ -28,7 +28,14 @@ from rmqstore.spans import LogSlice
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, first_record, read_frame
-from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
+from rmqstore.storage.log.walks import (
+    Window,
+    newest_windows,
+    next_record,
+    walk_back,
+    walk_forward,
+    window_at,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +232,7 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
     for segment in log.segments:
         if segment.end <= end.physical_offset:
             continue
-        written = segment.start + log.file_of(segment).written_end(segment.size)
+        written = log.written_end(segment)
         first = next_record(log, segment, max(end.physical_offset + 1, segment.start), written)
         for window in walk_forward(log, segment, first, written):
             for _, headers, whole in window.headers():
@@ -237,13 +244,9 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
 
 def find_written_end(log: CommitLog) -> int:
     """Return the physical offset after the newest record of a closed log; reads its last bytes."""
-    for segment in reversed(log.segments):
-        window = next(
-            walk_back(log, segment, segment.start + log.file_of(segment).written_end(segment.size)),
-            None,
-        )
-        if window is not None:
-            return segment.end if window.records.kind is StopKind.BLANK else window.stopped
+    for window in newest_windows(log):
+        is_closed = window.records.kind is StopKind.BLANK
+        return window.segment.end if is_closed else window.stopped
     return log.min_offset
 
 
@@ -259,9 +262,9 @@ def n_written(log: CommitLog, log_slices: Iterable[LogSlice]) -> int:
 def written_end(log: CommitLog) -> int:
     """Return the physical offset after the last byte of the log that is not zero."""
     for segment in reversed(log.segments):
-        written = log.file_of(segment).written_end(segment.size)
-        if written:
-            return segment.start + written
+        end = log.written_end(segment)
+        if end > segment.start:
+            return end
     return log.min_offset
 
 

@@ -52,7 +52,13 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
+from rmqstore.storage.log.walks import (
+    Window,
+    newest_windows,
+    next_record,
+    walk_forward,
+    window_at,
+)
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
@@ -337,20 +343,17 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FO
         open_queue: returns the files of a queue, None for one that is not to be recovered.
         built_until: physical offset from which on a database of queues lacks records.
     """
-    for segment in reversed(log.segments):
-        for window in walk_back(
-            log, segment, segment.start + log.file_of(segment).written_end(segment.size)
-        ):
-            for _, headers, whole in reversed(list(window.headers())):
-                valid = window.without_torn(window.data, headers, whole)
-                rows = np.flatnonzero(valid & have_units(headers.column("sys_flag")))
-                if len(rows):
-                    newest = headers.take(rows[-1:])
-                    is_built = _is_built(window.data, newest, open_queue)
-                    is_built &= int(newest.column("physical_offset")[0]) < built_until
-                    if is_built and window.stopped < window.end and window.damage is not None:
-                        _warn_of_cut(log, window.stopped, window.end, window.records.reason)
-                    return is_built
+    for window in newest_windows(log):
+        for _, headers, whole in reversed(list(window.headers())):
+            valid = window.without_torn(window.data, headers, whole)
+            rows = np.flatnonzero(valid & have_units(headers.column("sys_flag")))
+            if len(rows):
+                newest = headers.take(rows[-1:])
+                is_built = _is_built(window.data, newest, open_queue)
+                is_built &= int(newest.column("physical_offset")[0]) < built_until
+                if is_built and window.stopped < window.end and window.damage is not None:
+                    _warn_of_cut(log, window.stopped, window.end, window.records.reason)
+                return is_built
     return True
 
 
@@ -381,7 +384,7 @@ def has_lost_queue(
     with closing(
         CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
     ) as log:
-        for window in _newest_windows(log):
+        for window in _last_records(log):
             for _, headers, whole in window.headers():
                 valid = window.without_torn(window.data, headers, whole)
                 valid &= check_headers(headers, window.segment.start)
@@ -396,11 +399,11 @@ def has_lost_queue(
     return False
 
 
-def _newest_windows(log: CommitLog) -> Iterator[Window]:
+def _last_records(log: CommitLog) -> Iterator[Window]:
     """Yield the newest records of a log, file by file, the newest file first."""
     left = _LOCAL_BYTES if log.storage is LOCAL else _FETCHED_BYTES
     for segment in reversed(log.segments):
-        end = segment.start + log.file_of(segment).written_end(segment.size)
+        end = log.written_end(segment)
         low = max(segment.start, end - left)
         first = next_record(log, segment, low, end) if low > segment.start else low
         if first < end:

@@ -91,11 +91,11 @@ class Queues:
         """
         queue = self.open(topic, queue_id)
         end = queue.end()
-        log_end = self._ends.of_records()
+        log_end = self._ends.log_end
         first = queue.first(end, self._log.min_offset)
         if log_end is not None and not queue.is_recovered:
-            cut = queue.cut(first, end, log_end)
-            end = confirmed_end(self._log, queue, (topic, queue_id), cut, log_end)
+            cut = queue.cut(first, end, log_end.physical_offset)
+            end = confirmed_end(self._log, queue, (topic, queue_id), cut, log_end.physical_offset)
             first = min(first, end)
         return QueuePart(self._log, queue, first, end, self._log.folders)
 

@@ -49,6 +49,7 @@ from rmqstore.storage.recovery.log_end import (
     count_after,
     find_end_from,
     find_log_end,
+    find_written_end,
     written_end,
 )
 from rmqstore.storage.recovery.queue_tails import (
@@ -203,18 +204,15 @@ class StoreEnds:
         later = find_end_from(self._log, queues_end)
         return later._replace(scanned_from=end.scanned_from)
 
-    def of_records(self) -> int | None:
-        """Return the physical offset after the last record; None if the store was closed.
-
-        In a closed store the bytes of the log show where the records end.
-        """
+    def end_of_records(self) -> int:
+        """Return the physical offset after the last record; of a closed store it is looked for."""
         end = self.log_end
-        return None if end is None else end.physical_offset
+        return find_written_end(self._log) if end is None else end.physical_offset
 
     def log_slice(self) -> LogSlice:
         """Return the range of the log up to its end; for a closed store, up to its last byte."""
-        end = self.of_records()
-        last = self._log.max_offset if end is None else end
+        end = self.log_end
+        last = self._log.max_offset if end is None else end.physical_offset
         return LogSlice(self._log.min_offset, last, is_closed=end is None)
 
     def index_flushed_until(self) -> int:
