@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def truth(*stores: str) -> dict[Case, Row]:
-    """Return what the real store did with each case of some golden stores; see ``interop``."""
+    """Return what the real store did with each case of some golden stores."""
     with lzma.open(goldens.FOLDER / "broken.json.xz", "rt", encoding="utf-8") as file:
         rows = {Case(*key.split("/")): row for key, row in json.load(file).items()}
     return {case: row for case, row in rows.items() if case.store in stores}
