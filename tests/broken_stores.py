@@ -1,7 +1,7 @@
 """Golden stores with one broken file: which file, what befell it, and whether the store was closed.
 
 What the real RocketMQ 5.3.3 does with each lies in ``golden/broken.json.xz``; see
-``interop/test_broken_stores.py``.
+``judge/test_original.py``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ Row = dict[str, Any]
 
 STATES = ("closed", "crashed")
 PARTS = ("commitlog", "consumequeue", "index")
-TIMER_PARTS = ("timerlog", "timerwheel")
 TIER_PARTS = ("COMMIT_LOG", "CONSUME_QUEUE", "INDEX")
 PLACES = ("first", "middle", "newest")
 ALONE = "alone"  # the newest segment of a tier, whose first messages the local store has not
-DAMAGES = (
-    "missing", "cut", "empty", "page", "tail", "long", "renamed", "suffixed", "twin", "stale-twin",
-)  # fmt: skip
 SECOND_LOG = "commitlog-2"  # the folder of a second disk
 TIER = Path("tieredstore/212d6b50_DefaultCluster/oracle")
 _QUEUES = {
@@ -37,14 +33,6 @@ _QUEUES = {
 BATCHES, EXTENSIONS = "batchconsumequeue", "consumequeue_ext"
 # a queue of which the local store has what the newest segments hold, and one of which it has not
 _TIERED_QUEUE, _EXPIRED_QUEUE, _TIERED_INDEX = "TierA/2", "TierB/0", "rmq_sys_INDEX/0"
-_PARTS = {
-    "timers": TIMER_PARTS,
-    "tiered": TIER_PARTS,
-    "batch-cq": ("commitlog", "consumequeue", BATCHES),
-    "lmq": ("consumequeue",),
-    "cq-ext": (EXTENSIONS,),
-}
-_WITH_TWINS = ("commitlog", *TIER_PARTS)
 _OFFSET_DIGITS = 20
 _PAGE = 4096
 
@@ -60,27 +48,8 @@ class Case(NamedTuple):
         return "/".join(self)
 
 
-def cases(store: str) -> list[Case]:
-    return [
-        Case(store, state, part, place, damage)
-        for state in STATES
-        for part in _PARTS.get(store, PARTS)
-        for place in _places(part)
-        for damage in DAMAGES
-        if part in _WITH_TWINS or not damage.endswith("twin")
-        if part != "timerwheel" or damage != "renamed"
-        if part not in TIER_PARTS or damage != "stale-twin"
-    ]
-
-
-def _places(part: str) -> tuple[str, ...]:
-    if part in ("COMMIT_LOG", "CONSUME_QUEUE"):
-        return (*PLACES, ALONE)
-    return PLACES if part != "timerwheel" else PLACES[-1:]  # it is one file
-
-
 def truth(*stores: str) -> dict[Case, Row]:
-    """Return what the real store did with each case of some golden stores; see ``interop``."""
+    """Return what the real store did with each case of some golden stores."""
     with lzma.open(goldens.FOLDER / "broken.json.xz", "rt", encoding="utf-8") as file:
         rows = {Case(*key.split("/")): row for key, row in json.load(file).items()}
     return {case: row for case, row in rows.items() if case.store in stores}
@@ -179,3 +148,29 @@ def lost_of(row: Row) -> dict[str, set[int]]:
         queue: {offset for start, stop in spans for offset in range(start, stop)}
         for queue, spans in row["lost"].items()
     }
+
+
+def written(name: str) -> dict[tuple[str, int], dict[int, int]]:
+    """Return the physical offset at each queue offset of a golden store before anything befell it.
+
+    The messages of an inner batch have that of its record.
+    """
+    queues: dict[tuple[str, int], dict[int, int]] = {}
+    rows = goldens.lines(name, "expected")
+    if name in goldens.CRASHED:  # the real store lost some when it was read back
+        rows = [row for row in goldens.records(name) if row["sysFlag"] & 0xC not in (4, 12)]
+    for row in rows:
+        queue = queues.setdefault((row["topic"], row["queueId"]), {})
+        for number in range(row.get("batchNum") or 1):
+            queue[row["queueOffset"] + number] = row["physicalOffset"]
+    return queues
+
+
+def spans(numbers: list[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number:
+            runs[-1][1] = number + 1
+        else:
+            runs.append([number, number + 1])
+    return runs

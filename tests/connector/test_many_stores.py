@@ -94,25 +94,6 @@ def test_pushed_filters_leave_out_stores(many: Path, scan: str) -> None:
     assert len(read.tasks) == 2
 
 
-def test_no_task_has_more_records_or_bytes_than_allowed(many: Path) -> None:
-    read = Read(many, maxRecordsPerPartition="30")
-    assert [len(read.rows(task)) for task in read.tasks] == [24] * 20
-    read = Read(many, maxRecordsPerPartition="5")
-    assert max(len(read.rows(task)) for task in read.tasks) <= 5
-    assert read.counts() == ALL_OF_IT
-    small = Read(many, maxBytesPerPartition="1k")
-    assert all(isinstance(task, Task) for task in small.tasks), "they are not packed"
-    assert small.counts() == ALL_OF_IT
-
-
-@pytest.mark.parametrize("scan", ["queue", "commitlog"])
-def test_there_are_as_many_tasks_as_requested(many: Path, scan: str) -> None:
-    for count in (3, 17, 40, 100):
-        read = Read(many, minPartitions=str(count), scan=scan)
-        assert count <= len(read.tasks) <= 3 * count
-        assert read.counts() == ALL_OF_IT
-
-
 def test_damage_is_named_by_its_store(many: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(many, tmp_path / "many"))
     (log,) = (folder / "broker-05" / "commitlog").iterdir()

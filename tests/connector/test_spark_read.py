@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 
 import documented
 import goldens
-import rmqstore
 from connector.sparkreads import (
     GoldenStore,
     collect,
@@ -36,7 +35,6 @@ from connector.sparkreads import (
 from connector.test_kafka_columns import KAFKA, WITH_HEADERS, write_orders
 from connector.test_lookup import Condition, conditions
 from reading import EVERY_COLUMN, LOG_COLUMNS, TOLD_COLUMNS, TOLD_OF_LOG, Row, plain, rows
-from rmqstore.read.views.schema import VIEWS
 
 pytestmark = pytest.mark.spark
 
@@ -228,25 +226,3 @@ def test_the_columns_of_kafka_are_what_sql_makes_of_messages(
     )
     (row,) = load(spark, root, columns="kafka").where(condition).selectExpr("string(key)").collect()
     assert row.key == "größe"
-
-
-def test_every_view_gives_the_rows_of_the_core(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    path, names = golden_store("live"), sorted(VIEWS)
-    frames = {name: load(spark, path, view=name) for name in names}
-    assert {name: frame.columns for name, frame in frames.items()} == {
-        name: VIEWS[name].names for name in names
-    }
-    # one job of them all: a column for each view, null in the rows of others
-    rows_of_views = reduce(
-        lambda some, more: some.unionByName(more, allowMissingColumns=True),
-        [frame.selectExpr(f"struct(*) AS {name}") for name, frame in frames.items()],
-    ).toArrow()
-    with rmqstore.open(path) as store:
-        for name in names:
-            found = [plain(row) for row in rows_of_views[name].to_pylist() if row is not None]
-            known = rows(store.view(name))
-            for row in (*found, *known):
-                row.pop("allocated", None)  # of a new file it grows until the kernel has written it
-            assert sorted(found, key=str) == sorted(known, key=str), name

@@ -14,13 +14,12 @@ from pyspark.sql import SparkSession
 
 import rmqstore
 import store_builder as build
-from connector.streams import SIZES, add, delivered, drain, put, start
+from connector.streams import add, delivered, drain
 from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
 from connector.test_stream_write import by_queue, copy, source_store
 from reading import column
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.log.writer_notes import read_commits
-from rmqstore.store.opening import create
 from written import require_valid
 
 pytestmark = pytest.mark.spark
@@ -42,27 +41,6 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
     (found,) = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert found["numInputRows"] == 5
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 35), ("B", 3): rows(0, 10)}
-
-
-def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 10))
-        query = start(spark, tmp_path / "s", tmp_path / "q")
-        try:
-            query.processAllAvailable()
-            put(writer, "A", 0, numbered(10, 500))  # over the ends of several files
-            put(writer, "A", 1, numbered(0, 5))
-            put(writer, "New", 2, numbered(0, 7))
-            query.processAllAvailable()
-            put(writer, "New", 2, numbered(7, 9))
-            query.processAllAvailable()
-        finally:
-            query.stop()
-    assert delivered(spark, tmp_path / "q") == {
-        ("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 9),
-    }  # fmt: skip
 
 
 def checkpointed(folder: Path) -> Path:

@@ -9,10 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import broken_stores
 import rmqstore
-import tiers
-from broken_stores import Case
 from command_line import advised_commands, run, success
 from goldens import Golden
 from rmqstore.errors import Finding, StoreStateError
@@ -23,44 +20,6 @@ FOUND = [
     Finding("log", "place", "text", kind) for kind in _REMEDIES if kind not in ("end", "fewer")
 ]
 
-STORES = ("live", "crash", "batch-cq", "cq-ext", "lmq")
-BROKEN = [case for name in STORES for case in broken_stores.cases(name)]
-
-
-def follow(root: Path, *options: str) -> list[str]:
-    """Type on copies what verify prints; return the outputs of rebuilds.
-
-    None is refused, and after a rebuild no rebuild is advised.
-    """
-    said, whole = [], root.with_name("whole")
-    for command, verb in advised_commands(root, *options).items():
-        shutil.copytree(root, whole)
-        done = run(*shlex.split(command)[1:], *(["--overwrite"] if verb == "export" else []))
-        assert done.exit_code in (0, 1), (command, done.output)
-        assert "error:" not in done.stderr, (command, done.stderr)
-        if verb == "rebuild":
-            said.append(done.output)
-            if "--dry-run" not in command:
-                again = [
-                    after for after in advised_commands(root, *options) if " rebuild " in after
-                ]
-                assert all(after.endswith("--dry-run") for after in again), (command, again)
-        shutil.rmtree(root)
-        whole.rename(root)
-    return said
-
-
-@pytest.mark.parametrize("case", tiers.split(BROKEN[::41] + BROKEN, len(BROKEN[::41])), ids=str)
-def test_what_is_advised_of_a_broken_store_is_done_and_not_advised_again(
-    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    root = tmp_path / "s"
-    broken_stores.make(golden_store(case.store), case, root)
-    folders = broken_stores.folders(case, root)
-    options = [word for folder in folders[1:] and folders for word in ("--commitlog", folder)]
-    follow(root, *options)
-
 
 def test_a_store_without_a_lock_is_built_again_once_no_broker_runs(
     copied: Golden, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +28,10 @@ def test_a_store_without_a_lock_is_built_again_once_no_broker_runs(
     monkeypatch.chdir(root.parent)
     (root / "lock").unlink()
     assert "that no broker runs on it" in run("verify", root).stderr
-    assert follow(root)
+    rebuilds = [line for line, verb in advised_commands(root).items() if verb == "rebuild"]
+    assert rebuilds
+    for line in rebuilds:
+        assert run(*shlex.split(line)[1:]).exit_code in (0, 1)
 
 
 @pytest.mark.parametrize("place", ["commitlog", "consumequeue/LivePlain/1", "timerlog"])

@@ -1,4 +1,4 @@
-"""What a real store does with a broken segment of its tiered storage; see test_broken_stores.py."""
+"""What a real store does with a broken segment of its tiered storage; see broken_stores.py."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 import broken_stores
 import goldens
 import tiers
-from broken_stores import Case, Row
+from broken_stores import Case, Row, spans
 from interop.rocketmq import RocketMQ
-from interop.test_broken_stores import spans
 from interop.tiered import RealTieringStore
 
 Served = dict[str, dict[int, bytes]]

@@ -1,4 +1,4 @@
-"""What a real store does with a broken timer log or wheel; see test_broken_stores.py.
+"""What a real store does with a broken timer log or wheel; see broken_stores.py.
 
 Its messages are due when the broken store is opened, but for those of the truth, of which some
 were due later: a broker that enters messages again then may read its timer log in a circle until
@@ -16,9 +16,8 @@ from py4j.protocol import Py4JJavaError
 
 import broken_stores
 import tiers
-from broken_stores import Case, Row
+from broken_stores import Case, Row, spans
 from interop.rocketmq import RocketMQ
-from interop.test_broken_stores import spans
 from interop.timers import N_MESSAGES, RealTimerStore
 
 TRUTH = broken_stores.truth("timers")

@@ -367,6 +367,22 @@ def a_rebuild_is_done_as_planned(claims: Claims, _: Answer, after: After) -> Ite
             yield f"{queue}: {_text(lost)} of the log are not served after a rebuild"
 
 
+def _appended(claims: Claims) -> dict[str, Places]:
+    """Return what a read of each queue gives after an append and did not give before it."""
+    given, known = _rows(claims, "append"), _rows(claims, "queue PERMISSIVE")
+    return {
+        queue: dict(given.get(queue, {}).items() - known.get(queue, {}).items())
+        for queue in claims["append"]["queues"]
+    }
+
+
+def what_is_appended_is_read(claims: Claims, _: Answer, __: After) -> Iterator[str]:
+    if "error" not in claims["append"]:
+        for queue, new in _appended(claims).items():
+            if not new:
+                yield f"{queue}: what was appended is not read"
+
+
 def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> Iterator[str]:
     """And nothing is lost by an append that was served before."""
     appended, later = claims["append"], after.get("appended")
@@ -377,12 +393,8 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
             yield f"it does not start after an append: {later['refusal']}"
         return
     served = _places(later["served"])
-    given, known = _rows(claims, "append"), _rows(claims, "queue PERMISSIVE")
-    for queue in appended["queues"]:
-        new = given.get(queue, {}).items() - known.get(queue, {}).items()
-        if not new:
-            yield f"{queue}: what was appended is not read"
-        gone = dict(new - served.get(queue, {}).items())
+    for queue, new in _appended(claims).items():
+        gone = dict(new.items() - served.get(queue, {}).items())
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
     for queue, places in _places(answer.get("served", {})).items():
@@ -486,8 +498,8 @@ RULES: tuple[Rule, ...] = (
     what_is_said_not_to_be_served_is_not, offsets_are_given_again_as_foretold,
     it_loses_nothing_unsaid, reads_give_what_is_served, reads_give_nothing_else,
     views_say_what_it_has, look_ups_find_what_it_finds, remedies_do_what_they_promise,
-    what_is_refused_changes_nothing, a_rebuild_is_done_as_planned, what_is_appended_is_served,
-    a_copy_has_what_is_read, followers_get_nothing_twice, what_followers_do_not_get_is_named,
-    both_ways_to_follow_say_the_same, reading_changes_nothing, errors_are_our_own,
-    memory_is_bounded,
+    what_is_refused_changes_nothing, a_rebuild_is_done_as_planned, what_is_appended_is_read,
+    what_is_appended_is_served, a_copy_has_what_is_read, followers_get_nothing_twice,
+    what_followers_do_not_get_is_named, both_ways_to_follow_say_the_same, reading_changes_nothing,
+    errors_are_our_own, memory_is_bounded,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,24 +133,6 @@ def test_a_broker_is_read_partition_by_partition(
             if topic in user_topics
             for row in golden.expected(name, (topic, partition))
         ]
-
-
-def contents(folder: Path) -> Iterator[tuple[str, bytes, int]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield str(path), path.read_bytes(), path.stat().st_mtime_ns
-
-
-@pytest.mark.parametrize("name", ["crash2", "swap"], indirect=True)
-def test_a_read_changes_nothing(name: str, kafka_store: Callable[[str], Path]) -> None:
-    root = kafka_store(name)
-    before = list(contents(root))
-    with kafkalog.open(root) as broker:
-        for partition in broker.partitions.values():
-            partition.scan(isolation_level="read_committed").to_arrow()
-            partition.offset_for_time(0)
-        broker.consumer_groups()
-    assert list(contents(root)) == before
 
 
 def test_every_byte_of_the_indexes_may_be_wrong(tmp_path: Path) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 import goldens
 import rmqstore
 from goldens import Golden
-from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, column, offsets, plain, read, state
-from rmqstore import OptionError, UnsupportedFeatureError
+from reading import TOLD_COLUMNS, TOLD_OF_LOG, by_queue, column, offsets, plain, read
+from rmqstore import UnsupportedFeatureError
 from rmqstore.errors import install
 from rmqstore.format.record import from_millis
 
@@ -252,25 +250,3 @@ def test_properties_as_text_are_the_stored_string(golden_store: Golden, name: st
         row["commitLogOffset"]: row["properties"]
         for row in read(golden_store(name), columns=schema)
     } == expected
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_reading_changes_nothing_in_the_folder(
-    golden_store: Golden, tmp_path: Path, name: str
-) -> None:
-    root = golden_store(name)
-    if name != "default-sizes":  # copying would fill its holes
-        root = Path(shutil.copytree(root, tmp_path / name))
-    before = state(root)
-    with rmqstore.open(root) as store:
-        for mode in ("FAILFAST", "PERMISSIVE"):
-            read(store, scan="commitlog", mode=mode)
-            read(store, mode=mode)
-        for topic in store.topics():
-            store.queues(topic)
-        for row in goldens.records(name)[:20]:
-            store.get(row["physicalOffset"])
-        with pytest.raises(OptionError):
-            store.get("no id")
-        assert store.broker_name
-    assert state(root) == before

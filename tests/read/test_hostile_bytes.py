@@ -274,13 +274,12 @@ def test_the_undamaged_store_reads_whole(judge: Judge) -> None:
     assert judge.complaints() == []
 
 
-@pytest.mark.parametrize("share", tiers.sampled(2, 20))
 @pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
-def test_changed_bytes_of_a_sample(judge: Judge, file: str, share: int) -> None:
+def test_changed_bytes_of_a_sample(judge: Judge, file: str) -> None:
     data, rng = (judge.root / file).read_bytes(), random.Random(file)
     used = len(data.rstrip(b"\0")) or len(data)
     places = [
-        *rng.sample(range(used), min(2 * share if file in LOG_FILES else share, used)),
+        *rng.sample(range(used), min(4 if file in LOG_FILES else 2, used)),
         rng.randrange(len(data)),
     ]
     if file in LOG_FILES:  # the headers of records above all: everything hangs on them
@@ -290,7 +289,7 @@ def test_changed_bytes_of_a_sample(judge: Judge, file: str, share: int) -> None:
             for at in judge.store.placed
             if 0 <= at.physical_offset - base < SEGMENT
         ]
-        places += [start + rng.randrange(48) for start in starts[:: 20 // share]]
+        places += [start + rng.randrange(48) for start in starts[::10]]
     _run(
         judge,
         file,
@@ -298,9 +297,9 @@ def test_changed_bytes_of_a_sample(judge: Judge, file: str, share: int) -> None:
     )
 
 
-@pytest.mark.parametrize("count", tiers.sampled(1, 12))
+@pytest.mark.parametrize("count", tiers.sampled(1, 1 << 20))
 @pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
-def test_cuts_of_a_sample(judge: Judge, file: str, count: int) -> None:
+def test_cuts(judge: Judge, file: str, count: int) -> None:
     data, rng = (judge.root / file).read_bytes(), random.Random(file)
     places = {0, 1, len(data) - 1, *rng.sample(range(len(data)), min(count, len(data)))}
     _run(judge, file, [_cut(data, at) for at in sorted(places)])
@@ -343,32 +342,6 @@ def test_every_byte_changed(judge: Judge, file: str) -> None:
         file,
         [_flipped(data, at, mask) for at in range(used) for mask in (0x80, rng.randrange(1, 256))],
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
-def test_every_cut(judge: Judge, file: str) -> None:
-    data = (judge.root / file).read_bytes()
-    _run(judge, file, [_cut(data, at) for at in range(len(data))])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", tiers.seeds(100))
-def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
-    """With several changed bytes, rows need only be right, and nothing may escape or hang."""
-    rng = random.Random(seed)
-    saved = {file: (judge.root / file).read_bytes() for file in LOG_FILES + QUEUE_FILES}
-    try:
-        for file in rng.sample(sorted(saved), 3):
-            data = bytearray(saved[file])
-            for _ in range(rng.randrange(1, 6)):
-                data[rng.randrange(len(data))] ^= rng.randrange(1, 256)
-            _replace(judge.root / file, bytes(data))
-        wrong = [text for text in judge.complaints() if ": undamaged" not in text]
-    finally:
-        for file, data in saved.items():
-            _replace(judge.root / file, data)
-    assert not wrong, _digest(wrong)
 
 
 @pytest.mark.parametrize("name", ["99999999999999999999", "09223372036854775800"])

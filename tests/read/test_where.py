@@ -23,7 +23,10 @@ from reading import EVERY_COLUMN, LOG_COLUMNS, offsets, read
 from rmqstore import CorruptQueueError, CorruptRecordError, MessageStore, OptionError
 from rmqstore.read.rows import merge_by_physical_offset
 
-STORES = ["basic", "expired2", "crash3", "live", "lmq", "batch-cq"]
+STORES = [
+    "basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49",
+    "live", "lmq", "batch-cq",
+]  # fmt: skip
 COLUMNS = (
     "topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys", "msgId",
     "brokerName", "sysFlag",
