@@ -469,12 +469,17 @@ class StoreTail:
         log_end = self._seen.position
         end = queue.end()
         physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
+        known = end
         if size <= 0 or not 0 <= physical_offset < log_end:
-            end = queue.cut(queue.begin, end, log_end)
+            known = queue.cut(queue.begin, end, log_end)
         if self._run.is_open:
-            end = confirmed_end(self.store.log, queue, key, end, log_end)
+            known = confirmed_end(self.store.log, queue, key, known, log_end)
+        last = queue.unit(known - 1)[0] if known > queue.begin else -1
+        # Units after the log of a store that was closed show what it has lost, which a read names.
+        if not (self.store.ends.log_end is None and physical_offset >= self.store.log.max_offset):
+            end = known
         self._note_first(queue, key, end)
-        return end, queue.unit(end - 1)[0] if end > queue.begin else -1
+        return end, last
 
     def _note_first(self, queue: Queue, key: QueueKey, end: int) -> None:
         if not queue.is_present:
