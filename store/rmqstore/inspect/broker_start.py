@@ -39,7 +39,7 @@ from rmqstore.storage.files.paths import (
     name_to_offset,
     segment_files,
 )
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue_set import built_end, open_files
@@ -112,16 +112,27 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
         (ext_folders(paths), ""),
     ):
         of_queues = [folders.queue(*key) for key in folders.queues()]
-        yield from _refused("queue", paths, of_queues, size)
+        refused = [*_refused("queue", paths, of_queues, size)]
+        if refused and paths.rocksdb_queues is not None:
+            logger.warning(
+                "%s: %s; a broker that reads queues in RocksDB alone does not look at it",
+                refused[0].place, refused[0].text,
+            )  # fmt: skip
+        else:
+            yield from refused
         if size:
             yield from _emptied(paths.storage, of_queues)
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
-    for entry in paths.storage.list_folder(paths.index):
-        if entry.is_folder and is_name(entry.name):
-            text = "this is a folder where a broker reads an index file: it does not start"
-            yield Finding("index", str(paths.index / entry.name), text, "start", stops_broker=True)
+    entries = paths.storage.list_folder(paths.index)
+    names = [entry.name for entry in entries if entry.is_folder and is_name(entry.name)]
+    read_as_files = [("index", paths.index / name) for name in names]
+    if is_folder(paths.storage, paths.lock):
+        read_as_files.append(("lock", paths.lock))
+    for part, path in read_as_files:
+        text = "this is a folder where a broker reads a file: it does not start"
+        yield Finding(part, str(path), text, "start", stops_broker=True)
 
 
 def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
@@ -177,7 +188,7 @@ def _refused(
         _warn_if_unknown(files, setting, expected)
     for path, start, length, last in files:
         if start is None:
-            text = "the name of the file is not an offset of 20 digits: a broker does not start"
+            text = "the name of the file is not an offset: a broker does not start"
             stem = path.name.partition(".")[0]
             kind = "foreign"
             if name_to_offset(stem) is not None and not paths.storage.exists(path.parent / stem):

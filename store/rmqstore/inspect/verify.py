@@ -77,7 +77,8 @@ from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
-from rmqstore.storage.queue.queue import Queue, chunks
+from rmqstore.storage.queue.placing import place_records
+from rmqstore.storage.queue.queue import Queue, chunks, records_end
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
@@ -155,9 +156,11 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    if store.paths.rocksdb_queues is not None:
+    if log.entry_segments or store.paths.rocksdb_queues is not None:
         broker = None
         text = "what a broker that starts keeps of queues is not foretold: some are in RocksDB"
+        if log.entry_segments:
+            text = "what a broker that starts keeps of queues is not foretold for a DLedger log"
         logger.warning("%s: %s", store.paths.root, text)
     yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
     yield from timer_findings(store)
@@ -371,13 +374,17 @@ class _Tally:
             self._end = queue.cut(self._begin, self._end, log_end)
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
-        # queue offset after the last unit that a broker which starts keeps, and the queue offsets
-        # of the records for which it builds units after that
+        # queue offset after the last unit that a broker which starts keeps, the physical offset from
+        # which on it builds others after that, and the queue offset that it is at then; None for a
+        # new queue
         self._kept = self._end
+        self._built_from = 0
         if start is not None:
             kept_until = start.log_end.physical_offset
             self._kept = kept_end(queue, kept_until, is_cut=start.cuts_queues)
-        self._built: list[NDArray[np.int64]] = []
+            self._built_from = max(start.built_from, records_end(queue, self._kept))
+        self._following = self._kept if queue.is_present else None
+        self._filled: list[NDArray[np.int64]] = []  # built, of records that had no unit
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
@@ -498,18 +505,12 @@ class _Tally:
             The queue offset that it gives out next; the queue offsets that it does not serve
             though the log has them; those that it cuts off with the end of the log.
         """
-        built, unbuilt, cut = (
+        filled, unbuilt, cut = (
             np.unique(np.concatenate([_NONE, *parts]))
-            for parts in (self._built, self._unbuilt, self._cut)
+            for parts in (self._filled, self._unbuilt, self._cut)
         )
-        # It appends units to those that are there, whatever their queue offsets; only in a queue
-        # without a file it fills the queue offsets before the first one.
-        # A unit of a batch queue holds its queue offset.
-        if self.queue.is_batch:
-            return int(built[-1]) + 1 if len(built) else self._kept, unbuilt, cut
-        start = int(built[0]) if len(built) and not self.queue.is_present else self._kept
-        moved = built[built != np.arange(start, start + len(built))]
-        return start + len(built), np.union1d(unbuilt, moved), cut
+        following = self._kept if self._following is None else self._following
+        return following, np.setdiff1d(unbuilt, filled), cut
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare the expected units of the queue with its own.
@@ -527,15 +528,18 @@ class _Tally:
         self._n_records += len(rows)
         offsets, expected = units.queue_offsets[rows], units.units[rows]
         places = self._places.find(offsets, expected)
+        built = places if self._broker is None else self._built_at(self._broker, offsets, expected)
         has_place = places >= 0
         if not has_place.all():
+            self._filled.append(built[~has_place & (built >= 0)])
             offsets, expected, places = offsets[has_place], expected[has_place], places[has_place]
+            built = built[has_place]
             if not len(places):
                 return
         exists, same, codes = self._compare_at(places, expected)
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            self._foresee(self._broker, places, exists, expected)
+            self._foresee(self._broker, places, exists, expected, built)
         self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
         self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
@@ -549,25 +553,49 @@ class _Tally:
         self._n_wrong += n_records(physical_offsets[wrong])
         self._n_matched += n_records(physical_offsets[exists])
 
+    def _built_at(
+        self, broker: BrokerStart, named: NDArray[np.int64], expected: NDArray[np.void]
+    ) -> NDArray[np.int64]:
+        """Return the queue offsets at which a starting broker builds units of records, (n,).
+
+        It builds none, -1, of those that name an offset before the one that it is at. In a batch
+        queue a unit holds its queue offset.
+
+        Args:
+            broker: what it does.
+            named: the queue offsets in the records, (n,).
+            expected: the units that they should have, (n,).
+        """
+        physical_offsets = expected["physical_offset"]
+        is_new = physical_offsets >= self._built_from
+        is_new &= physical_offsets < broker.log_end.physical_offset
+        built = np.full(len(named), -1, np.int64)
+        rows = np.flatnonzero(is_new)
+        if self.queue.is_batch:
+            rows = rows[named[rows] >= self._kept]
+            built[rows] = named[rows]
+            self._following = int(max(built.max() + 1, self._following or 0))
+            return built
+        for run in place_records(named[rows], self._following):
+            taken = rows[run.taken]
+            self._following = run.place + len(taken)
+            built[taken] = np.arange(run.place, self._following)
+        return built
+
     def _foresee(
         self,
         broker: BrokerStart,
         places: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
+        built: NDArray[np.int64],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
         self._last = max(self._last, int(places.max()))
-        dropped = np.flatnonzero(~exists | (places >= self._kept))
-        if not len(dropped):
-            return
-        physical_offsets = expected["physical_offset"][dropped]
-        served = places[dropped]
-        is_cut = physical_offsets >= broker.log_end.physical_offset
-        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (served >= self._kept)
-        self._built.append(served[is_built])
-        self._cut.append(served[is_cut])
-        self._unbuilt.append(served[~is_cut & ~is_built])
+        is_dropped = ~exists | (places >= self._kept)
+        is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
+        self._cut.append(places[is_cut])
+        self._unbuilt.append(places[is_dropped & ~is_cut & (built != places)])
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]

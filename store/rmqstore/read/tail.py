@@ -398,8 +398,10 @@ class StoreTail:
             cursor = LogCursor(max(end.scanned_from, store.log.min_offset))
             for _ in cursor.step(store.log, self._run.started_ms):
                 pass
-            end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
-            store.ends.replace_log_end(end)
+            spans = store.log.segment_spans(cursor.position, end.physical_offset)
+            if all(span.segment is not None for span in spans):  # it goes on behind a lost file
+                end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+                store.ends.replace_log_end(end)
         store.ranges.require_queues(self._selection)
         keys = dict.fromkeys(store.ranges.keys(self._selection))
         self._awaited = {}

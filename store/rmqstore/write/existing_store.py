@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import QueueFolders, StorePaths
+from rmqstore.storage.files.regular import require_regular
 from rmqstore.storage.index_files import (
     IndexFile,
     IndexSizes,
@@ -144,7 +146,11 @@ def require_writable(paths: StorePaths) -> None:
 
     Raises:
         UnsupportedFeatureError: its queues or its log are of a kind that cannot be written.
+        UnreadableFileError: a folder lies in the place of a file.
     """
+    for path in (paths.lock, paths.checkpoint, paths.abort):
+        with suppress(FileNotFoundError):
+            require_regular(path, path.stat())
     settings = {} if paths.settings is None else paths.settings.values
     if paths.rocksdb_queues is not None or "rocksdb" in settings.get("storeType", "").lower():
         raise UnsupportedFeatureError(
