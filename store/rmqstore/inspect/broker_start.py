@@ -27,7 +27,6 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
     rendered,
 )
-from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
@@ -37,11 +36,12 @@ from rmqstore.storage.files.paths import (
     StorePaths,
     ext_folders,
     name_to_offset,
+    offset_to_name,
     segment_files,
 )
 from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.queue.queue_set import built_end, open_files
 from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -277,18 +277,12 @@ def _misnamed(paths: StorePaths) -> Iterator[Finding]:
     """Yield files of the log whose first record has a physical offset of another file."""
     files = (segment_files(paths.storage, folder) for folder in paths.commitlogs)
     for path in chain.from_iterable(files):
-        with paths.storage.open(path) as file:
-            head = file.read(0, FIXED_PART_V4.itemsize)
-        if len(head) < FIXED_PART_V4.itemsize:
-            continue
-        fixed = head.view(FIXED_PART_V4)[0]
-        start = int(fixed["physical_offset"])
-        is_record = int(fixed["magic"]) in TOPIC_LENGTH_BYTES
-        can_be_name = start >= 0 and name_to_offset(f"{start:020d}") is not None
-        if is_record and can_be_name and start != int(path.name):
+        start = stored_start(paths.storage, path)
+        if start is not None and start != int(path.name):
             text = (
                 f"the first record of the file says physical offset {start}, so the name of the "
-                f"file should be {start:020d}; a broker that starts does not find its messages"
+                f"file should be {offset_to_name(start)}; a broker that starts does not find its "
+                "messages"
             )
             yield Finding("log", str(path), text, "name")
 

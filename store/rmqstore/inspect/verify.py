@@ -58,6 +58,7 @@ from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
     MAX_LED_ASTRAY,
+    BuiltUnits,
     TagsCodes,
     UnitPlaces,
     damaged_messages,
@@ -77,8 +78,7 @@ from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
-from rmqstore.storage.queue.placing import place_records
-from rmqstore.storage.queue.queue import Queue, chunks, records_end
+from rmqstore.storage.queue.queue import Queue, chunks
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
@@ -374,17 +374,14 @@ class _Tally:
             self._end = queue.cut(self._begin, self._end, log_end)
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
-        # queue offset after the last unit that a broker which starts keeps, the physical offset from
-        # which on it builds others after that, and the queue offset that it is at then; None for a
-        # new queue
+        # queue offset after the last unit that a broker which starts keeps, and where it builds
+        # others after that
         self._kept = self._end
-        self._built_from = 0
+        built_from = built_until = FOREVER
         if start is not None:
-            kept_until = start.log_end.physical_offset
-            self._kept = kept_end(queue, kept_until, is_cut=start.cuts_queues)
-            self._built_from = max(start.built_from, records_end(queue, self._kept))
-        self._following = self._kept if queue.is_present else None
-        self._filled: list[NDArray[np.int64]] = []  # built, of records that had no unit
+            built_from, built_until = start.built_from, start.log_end.physical_offset
+            self._kept = kept_end(queue, built_until, is_cut=start.cuts_queues)
+        self._built = BuiltUnits(queue, self._kept, Span(built_from, built_until))
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
@@ -505,12 +502,10 @@ class _Tally:
             The queue offset that it gives out next; the queue offsets that it does not serve
             though the log has them; those that it cuts off with the end of the log.
         """
-        filled, unbuilt, cut = (
-            np.unique(np.concatenate([_NONE, *parts]))
-            for parts in (self._filled, self._unbuilt, self._cut)
+        unbuilt, cut = (
+            np.unique(np.concatenate([_NONE, *parts])) for parts in (self._unbuilt, self._cut)
         )
-        following = self._kept if self._following is None else self._following
-        return following, np.setdiff1d(unbuilt, filled), cut
+        return self._built.end, unbuilt, cut
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare the expected units of the queue with its own.
@@ -528,10 +523,9 @@ class _Tally:
         self._n_records += len(rows)
         offsets, expected = units.queue_offsets[rows], units.units[rows]
         places = self._places.find(offsets, expected)
-        built = places if self._broker is None else self._built_at(self._broker, offsets, expected)
+        built = self._built.find(offsets, expected["physical_offset"])
         has_place = places >= 0
         if not has_place.all():
-            self._filled.append(built[~has_place & (built >= 0)])
             offsets, expected, places = offsets[has_place], expected[has_place], places[has_place]
             built = built[has_place]
             if not len(places):
@@ -552,35 +546,6 @@ class _Tally:
         self.n_missing += n_records(physical_offsets[missing])
         self._n_wrong += n_records(physical_offsets[wrong])
         self._n_matched += n_records(physical_offsets[exists])
-
-    def _built_at(
-        self, broker: BrokerStart, named: NDArray[np.int64], expected: NDArray[np.void]
-    ) -> NDArray[np.int64]:
-        """Return the queue offsets at which a starting broker builds units of records, (n,).
-
-        It builds none, -1, of those that name an offset before the one that it is at. In a batch
-        queue a unit holds its queue offset.
-
-        Args:
-            broker: what it does.
-            named: the queue offsets in the records, (n,).
-            expected: the units that they should have, (n,).
-        """
-        physical_offsets = expected["physical_offset"]
-        is_new = physical_offsets >= self._built_from
-        is_new &= physical_offsets < broker.log_end.physical_offset
-        built = np.full(len(named), -1, np.int64)
-        rows = np.flatnonzero(is_new)
-        if self.queue.is_batch:
-            rows = rows[named[rows] >= self._kept]
-            built[rows] = named[rows]
-            self._following = int(max(built.max() + 1, self._following or 0))
-            return built
-        for run in place_records(named[rows], self._following):
-            taken = rows[run.taken]
-            self._following = run.place + len(taken)
-            built[taken] = np.arange(run.place, self._following)
-        return built
 
     def _foresee(
         self,

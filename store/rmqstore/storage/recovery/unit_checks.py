@@ -277,31 +277,15 @@ def confirm(
     return Confirmed(confirmed, is_behind & confirmed)
 
 
-def _are_lost(
-    log: CommitLog, queue: Queue, queue_offsets: NDArray[np.int64], log_end: int
-) -> Mask:
+def _are_lost(log: CommitLog, queue: Queue, queue_offsets: NDArray[np.int64], log_end: int) -> Mask:
     """Return a mask (n,) of the units that lead to a missing file of the log, or to zeros."""
     units = queue.units_of(queue_offsets)
-    physical_offsets, sizes = units.physical_offsets, units.sizes
-    are_lost: Mask = (physical_offsets >= log.min_offset) & (physical_offsets + sizes <= log_end)
-    are_lost &= (sizes > 0) & (sizes < PRE_BLANK_SIZE)
-    for segment in log.segments:
-        is_in_file = (physical_offsets >= segment.start) & (physical_offsets < segment.end)
-        rows = np.flatnonzero(are_lost & is_in_file)
-        are_lost[rows] = False
-        starts = physical_offsets[rows] - segment.start
-        rows = rows[starts <= segment.size - MIN_RECORD_BYTES]
-        if len(rows):
-            starts = physical_offsets[rows] - segment.start
-            data = log.read_in_place(segment, starts, np.full(len(rows), MIN_RECORD_BYTES))
-            rows = rows[read_headers(data, starts)[0].column("total_size") == 0]
-        if len(rows):
-            are_lost[rows] = before_blank(log, segment, physical_offsets[rows])
-    return are_lost
+    are_lost: Mask = units.may_be_right(log_end) & (units.physical_offsets >= log.min_offset)
+    return are_lost & (_record_sizes(log, units.physical_offsets) == 0)
 
 
 def _record_sizes(log: CommitLog, physical_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the total sizes of records by their physical offsets; 0 where none can be."""
+    """Return the total sizes of records, 0 where nothing was written, and -1 where none can be."""
     sizes = np.zeros(len(physical_offsets), np.int64)
     for segment in log.segments:
         starts = physical_offsets - segment.start
@@ -309,5 +293,5 @@ def _record_sizes(log: CommitLog, physical_offsets: NDArray[np.int64]) -> NDArra
         if len(rows):
             data = log.read_in_place(segment, starts[rows], np.full(len(rows), MIN_RECORD_BYTES))
             found = read_headers(data, starts[rows])[0].column("total_size").astype(np.int64)
-            sizes[rows] = np.where(found <= segment.size - starts[rows], found, 0)
+            sizes[rows] = np.where(found <= segment.size - starts[rows], found, -1)
     return sizes
