@@ -281,7 +281,8 @@ def _are_lost(log: CommitLog, queue: Queue, queue_offsets: NDArray[np.int64], lo
     """Return a mask (n,) of the units that lead to a missing file of the log, or to zeros."""
     units = queue.units_of(queue_offsets)
     are_lost: Mask = units.may_be_right(log_end) & (units.physical_offsets >= log.min_offset)
-    return are_lost & (_record_sizes(log, units.physical_offsets) == 0)
+    are_lost &= _record_sizes(log, units.physical_offsets) == 0
+    return are_lost
 
 
 def _record_sizes(log: CommitLog, physical_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
