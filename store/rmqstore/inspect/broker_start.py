@@ -27,7 +27,6 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
     rendered,
 )
-from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
@@ -37,11 +36,12 @@ from rmqstore.storage.files.paths import (
     StorePaths,
     ext_folders,
     name_to_offset,
+    offset_to_name,
     segment_files,
 )
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.queue.queue_set import built_end, open_files
 from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -112,19 +112,29 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
         (ext_folders(paths), ""),
     ):
         of_queues = [folders.queue(*key) for key in folders.queues()]
-        refused = _refused("queue", paths, of_queues, size)
-        if size:
+        refused = [*_refused("queue", paths, of_queues, size)]
+        if not size:  # units that lead to no unit of an extension show whether one was lost there
+            refused = [finding for finding in refused if finding.kind != "name"]
+        if refused and paths.rocksdb_queues is not None:
+            logger.warning(
+                "%s: %s; a broker that reads queues in RocksDB alone does not look at it",
+                refused[0].place, refused[0].text,
+            )  # fmt: skip
+        else:
             yield from refused
+        if size:
             yield from _emptied(paths.storage, of_queues)
-        else:  # the units that lead to no unit of an extension show whether one was lost there
-            yield from (finding for finding in refused if finding.kind != "name")
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
-    for entry in paths.storage.list_folder(paths.index):
-        if entry.is_folder and is_name(entry.name):
-            text = "this is a folder where a broker reads an index file: it does not start"
-            yield Finding("index", str(paths.index / entry.name), text, "start", stops_broker=True)
+    entries = paths.storage.list_folder(paths.index)
+    names = [entry.name for entry in entries if entry.is_folder and is_name(entry.name)]
+    read_as_files = [("index", paths.index / name) for name in names]
+    if is_folder(paths.storage, paths.lock):
+        read_as_files.append(("lock", paths.lock))
+    for part, path in read_as_files:
+        text = "this is a folder where a broker reads a file: it does not start"
+        yield Finding(part, str(path), text, "start", stops_broker=True)
 
 
 def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
@@ -180,7 +190,7 @@ def _refused(
         _warn_if_unknown(files, setting, expected)
     for path, start, length, last in files:
         if start is None:
-            text = "the name of the file is not an offset of 20 digits: a broker does not start"
+            text = "the name of the file is not an offset: a broker does not start"
             stem = path.name.partition(".")[0]
             kind = "foreign"
             if name_to_offset(stem) is not None and not paths.storage.exists(path.parent / stem):
@@ -269,18 +279,12 @@ def _misnamed(paths: StorePaths) -> Iterator[Finding]:
     """Yield files of the log whose first record has a physical offset of another file."""
     files = (segment_files(paths.storage, folder) for folder in paths.commitlogs)
     for path in chain.from_iterable(files):
-        with paths.storage.open(path) as file:
-            head = file.read(0, FIXED_PART_V4.itemsize)
-        if len(head) < FIXED_PART_V4.itemsize:
-            continue
-        fixed = head.view(FIXED_PART_V4)[0]
-        start = int(fixed["physical_offset"])
-        is_record = int(fixed["magic"]) in TOPIC_LENGTH_BYTES
-        can_be_name = start >= 0 and name_to_offset(f"{start:020d}") is not None
-        if is_record and can_be_name and start != int(path.name):
+        start = stored_start(paths.storage, path)
+        if start is not None and start != int(path.name):
             text = (
                 f"the first record of the file says physical offset {start}, so the name of the "
-                f"file should be {start:020d}; a broker that starts does not find its messages"
+                f"file should be {offset_to_name(start)}; a broker that starts does not find its "
+                "messages"
             )
             yield Finding("log", str(path), text, "name")
 

@@ -58,6 +58,7 @@ from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
     MAX_LED_ASTRAY,
+    BuiltUnits,
     TagsCodes,
     UnitPlaces,
     damaged_messages,
@@ -155,9 +156,11 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [store.parts.ends.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    if store.paths.rocksdb_queues is not None:
+    if log.entry_segments or store.paths.rocksdb_queues is not None:
         broker = None
         text = "what a broker that starts keeps of queues is not foretold: some are in RocksDB"
+        if log.entry_segments:
+            text = "what a broker that starts keeps of queues is not foretold for a DLedger log"
         logger.warning("%s: %s", store.paths.root, text)
     yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
     yield from timer_findings(store)
@@ -371,13 +374,14 @@ class _Tally:
             self._end = queue.cut(self._begin, self._end, log_end)
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
-        # queue offset after the last unit that a broker which starts keeps, and the queue offsets
-        # of the records for which it builds units after that
+        # queue offset after the last unit that a broker which starts keeps, and where it builds
+        # others after that
         self._kept = self._end
+        built_from = built_until = FOREVER
         if start is not None:
-            kept_until = start.log_end.physical_offset
-            self._kept = kept_end(queue, kept_until, is_cut=start.cuts_queues)
-        self._built: list[NDArray[np.int64]] = []
+            built_from, built_until = start.built_from, start.log_end.physical_offset
+            self._kept = kept_end(queue, built_until, is_cut=start.cuts_queues)
+        self._built = BuiltUnits(queue, self._kept, Span(built_from, built_until))
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
@@ -498,18 +502,10 @@ class _Tally:
             The queue offset that it gives out next; the queue offsets that it does not serve
             though the log has them; those that it cuts off with the end of the log.
         """
-        built, unbuilt, cut = (
-            np.unique(np.concatenate([_NONE, *parts]))
-            for parts in (self._built, self._unbuilt, self._cut)
+        unbuilt, cut = (
+            np.unique(np.concatenate([_NONE, *parts])) for parts in (self._unbuilt, self._cut)
         )
-        # It appends units to those that are there, whatever their queue offsets; only in a queue
-        # without a file it fills the queue offsets before the first one.
-        # A unit of a batch queue holds its queue offset.
-        if self.queue.is_batch:
-            return int(built[-1]) + 1 if len(built) else self._kept, unbuilt, cut
-        start = int(built[0]) if len(built) and not self.queue.is_present else self._kept
-        moved = built[built != np.arange(start, start + len(built))]
-        return start + len(built), np.union1d(unbuilt, moved), cut
+        return self._built.end, unbuilt, cut
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare the expected units of the queue with its own.
@@ -527,15 +523,17 @@ class _Tally:
         self._n_records += len(rows)
         offsets, expected = units.queue_offsets[rows], units.units[rows]
         places = self._places.find(offsets, expected)
+        built = self._built.find(offsets, expected["physical_offset"])
         has_place = places >= 0
         if not has_place.all():
             offsets, expected, places = offsets[has_place], expected[has_place], places[has_place]
+            built = built[has_place]
             if not len(places):
                 return
         exists, same, codes = self._compare_at(places, expected)
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            self._foresee(self._broker, places, exists, expected)
+            self._foresee(self._broker, places, exists, expected, built)
         self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
         self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
@@ -555,19 +553,14 @@ class _Tally:
         places: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
+        built: NDArray[np.int64],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
         self._last = max(self._last, int(places.max()))
-        dropped = np.flatnonzero(~exists | (places >= self._kept))
-        if not len(dropped):
-            return
-        physical_offsets = expected["physical_offset"][dropped]
-        served = places[dropped]
-        is_cut = physical_offsets >= broker.log_end.physical_offset
-        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (served >= self._kept)
-        self._built.append(served[is_built])
-        self._cut.append(served[is_cut])
-        self._unbuilt.append(served[~is_cut & ~is_built])
+        is_dropped = ~exists | (places >= self._kept)
+        is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
+        self._cut.append(places[is_cut])
+        self._unbuilt.append(places[is_dropped & ~is_cut & (built != places)])
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]

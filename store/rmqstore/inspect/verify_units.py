@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptRecordError, Finding, OffsetOutOfRangeError, number_of
 from rmqstore.format.layout import MAX_EXT_ADDRESS
 from rmqstore.format.text import decode_text
+from rmqstore.spans import Span
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.placing import MAX_QUEUE_OFFSET, place_records
-from rmqstore.storage.queue.queue import Queue, places_of
+from rmqstore.storage.queue.queue import Queue, places_of, records_end
 from rmqstore.store.message_store import MessageStore
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
@@ -165,6 +166,55 @@ class UnitPlaces:
             count = number_of(len(self._impossible), "record names", "records name")
             text = f"{count} a queue offset that no message can have, as {self._impossible[0]}"
             yield Finding("queue", queue_name, text, "named")
+
+
+class BuiltUnits:
+    """Where a starting broker builds units of a queue's records, in the order of the log.
+
+    It builds none of a record before the last one that has a unit, nor of one that names a queue
+    offset before the end of the queue. A unit of a batch queue holds its queue offset.
+
+    Args:
+        queue: the queue.
+        kept: queue offset after the last unit that the broker keeps.
+        span: the part of the log that it reads for that.
+
+    Attributes:
+        end: queue offset after the last unit that is kept or built.
+
+    Source: ConsumeQueue.java#putMessagePositionInfo.
+    """
+
+    def __init__(self, queue: Queue, kept: int, span: Span) -> None:
+        self._queue, self._kept, self._span = queue, kept, span
+        if queue.is_present:
+            self._span = Span(max(span.start, records_end(queue, kept)), span.end)
+        self._is_new = not queue.is_present
+        self.end = kept
+
+    def find(
+        self, named: NDArray[np.int64], physical_offsets: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the queue offsets of the units that are built of records, (n,); -1 for none.
+
+        Args:
+            named: the queue offsets in the records, (n,).
+            physical_offsets: those of the records, (n,).
+        """
+        built = np.full(len(named), -1, np.int64)
+        is_read = (physical_offsets >= self._span.start) & (physical_offsets < self._span.end)
+        rows = np.flatnonzero(is_read)
+        if self._queue.is_batch:
+            rows = rows[named[rows] >= self._kept]
+            built[rows] = named[rows]
+            self.end = max(self.end, int(built.max(initial=-1)) + 1)
+            return built
+        for run in place_records(named[rows], None if self._is_new else self.end):
+            taken = rows[run.taken]
+            if len(taken):
+                self._is_new, self.end = False, run.place + len(taken)
+                built[taken] = np.arange(run.place, self.end)
+        return built
 
 
 def led_astray(

@@ -357,6 +357,7 @@ class StoreTail:
             elif last >= 0:
                 self._lasts[key] = (last, queue.unit(last)[0])
                 is_whole = n_built == len(logged.physical_offsets)
+                is_whole &= not self._leads_behind_log(queue.unit(known - 1)[0])
                 self._ends[key] = last + 1 if is_whole else max(known, last + 1)
             self._note_first(queue, key, self._ends[key])
         finally:
@@ -398,8 +399,10 @@ class StoreTail:
             cursor = LogCursor(max(end.scanned_from, store.log.min_offset))
             for _ in cursor.step(store.log, self._run.started_ms):
                 pass
-            end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
-            store.ends.replace_log_end(end)
+            spans = store.log.segment_spans(cursor.position, end.physical_offset)
+            if all(span.segment is not None for span in spans):  # a file may be lost
+                end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+                store.ends.replace_log_end(end)
         store.ranges.require_queues(self._selection)
         keys = dict.fromkeys(store.ranges.keys(self._selection))
         self._awaited = {}
@@ -469,12 +472,23 @@ class StoreTail:
         log_end = self._seen.position
         end = queue.end()
         physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
+        known = end
         if size <= 0 or not 0 <= physical_offset < log_end:
-            end = queue.cut(queue.begin, end, log_end)
+            known = queue.cut(queue.begin, end, log_end)
         if self._run.is_open:
-            end = confirmed_end(self.store.log, queue, key, end, log_end)
+            known = confirmed_end(self.store.log, queue, key, known, log_end)
+        last = queue.unit(known - 1)[0] if known > queue.begin else -1
+        if not self._leads_behind_log(physical_offset):
+            end = known
         self._note_first(queue, key, end)
-        return end, queue.unit(end - 1)[0] if end > queue.begin else -1
+        return end, last
+
+    def _leads_behind_log(self, physical_offset: int) -> bool:
+        """Return whether a unit shows that a store which was closed has lost the end of its log.
+
+        A read names what is lost.
+        """
+        return self.store.ends.log_end is None and physical_offset >= self.store.log.max_offset
 
     def _note_first(self, queue: Queue, key: QueueKey, end: int) -> None:
         if not queue.is_present:

@@ -19,6 +19,7 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreStateError,
+    UnreadableFileError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, read_requests, tag_key
@@ -36,7 +37,8 @@ from rmqstore.storage.broker.store_config import StoreConfig, named_size, sizes_
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import usual_size
-from rmqstore.storage.files.paths import QueueFolders, StorePaths
+from rmqstore.storage.files.paths import QueueFolders, StorePaths, offset_to_name
+from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index_files import (
     IndexFile,
     IndexSizes,
@@ -45,7 +47,7 @@ from rmqstore.storage.index_files import (
     was_ended,
 )
 from rmqstore.storage.index_search import may_have_index_table
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.log.walks import newest_windows, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
@@ -145,7 +147,11 @@ def require_writable(paths: StorePaths) -> None:
 
     Raises:
         UnsupportedFeatureError: its queues or its log are of a kind that cannot be written.
+        UnreadableFileError: a folder lies in the place of a file.
     """
+    for path in (paths.lock, paths.checkpoint, paths.abort):
+        if is_folder(LOCAL, path):
+            raise UnreadableFileError(str(path), "a folder", "a file")
     settings = {} if paths.settings is None else paths.settings.values
     if paths.rocksdb_queues is not None or "rocksdb" in settings.get("storeType", "").lower():
         raise UnsupportedFeatureError(
@@ -165,12 +171,20 @@ def require_writable(paths: StorePaths) -> None:
 
 
 def _require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None:
-    """Refuse a store that has queues, and no log that shows where it ends, in files of which size.
+    """Refuse a store whose log is not in its place, or gone though it has queues.
 
-    A broker deletes the queues of such a store when it starts.
+    A broker deletes the queues of a store without a log when it starts. Behind a file with the name
+    of another one a log seems to end, and what follows would be cut off and written over.
 
     Source: CommitLog.java#recoverNormally.
     """
+    for segment in log.segments:
+        start = stored_start(LOCAL, segment.path)
+        if start not in (None, segment.start):
+            raise StoreStateError(
+                f"{segment.path}: the first record of the file says physical offset {start}: give "
+                f"the file the name {offset_to_name(start)}, or move it out of the store"
+            )
     size = config.mapped_file_size_commit_log
     is_named = paths.settings is not None or size != StoreConfig().mapped_file_size_commit_log
     is_known = any(segment.size or is_named for segment in log.segments)

@@ -40,8 +40,13 @@ def offset_to_name(file_offset: int) -> str:
 
 
 def name_to_offset(name: str) -> int | None:
-    """Return the offset that a file name stands for, None if it is not the name of such a file."""
-    if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
+    """Return the offset that a file name stands for, None if it is not the name of such a file.
+
+    A broker reads a number of any length, and writes one of 20 digits.
+
+    Source: DefaultMappedFile.java#init.
+    """
+    if not name.isascii() or not name.isdigit():
         return None
     return int(name) if int(name) < _MAX_OFFSET else None
 

@@ -47,8 +47,10 @@ from rmqstore.format.record import SplitRecord, check_record, decode_record, spl
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
+from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
 
+_PLACE = ["total_size", "magic", "physical_offset"]
 _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
@@ -402,6 +404,24 @@ def read_frame(log: CommitLog, located: SegmentPosition) -> tuple[int, int]:
         return 0, 0
     total_size, magic = head.view(FRAME_HEAD)[0].tolist()
     return total_size, magic
+
+
+def stored_start(storage: Storage, path: Path) -> int | None:
+    """Return where a file of the log begins by its first two records; None if they do not say."""
+    n_bytes = FIXED_PART_V4.itemsize
+    with storage.open(path) as file:
+        head = file.read(0, n_bytes)
+        if len(head) < n_bytes:
+            return None
+        size, magic, start = head.view(FIXED_PART_V4)[_PLACE][0].tolist()
+        following = file.read(size, n_bytes) if n_bytes <= size <= file.size - n_bytes else head[:0]
+    if magic not in TOPIC_LENGTH_BYTES or start < 0 or name_to_offset(str(start)) is None:
+        return None
+    if len(following):
+        _, magic, second = following.view(FIXED_PART_V4)[_PLACE][0].tolist()
+        if magic in TOPIC_LENGTH_BYTES and second != start + size:
+            return None
+    return int(start)
 
 
 def begins_record(log: CommitLog, physical_offset: int) -> bool:

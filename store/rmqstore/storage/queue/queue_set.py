@@ -249,7 +249,10 @@ def is_in_rocksdb(
     in_files = ConsumeQueue(paths.queue_folders.queue_name(topic, queue_id), files)
     if bounds is None or not in_files.is_present:
         return not in_files.is_present
-    return in_files.unit(in_files.end() - 1)[0] < bounds.last_physical_offset
+    begin, end = in_files.begin, in_files.end()
+    if [*in_files.runs(begin, end)] != [(begin, end)]:  # one of them is missing, or cut
+        return True
+    return in_files.unit(end - 1)[0] < bounds.last_physical_offset
 
 
 def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:

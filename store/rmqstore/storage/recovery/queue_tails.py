@@ -115,6 +115,8 @@ class TailBuilder:
             # Units before the scanned part of the log count as whole: nothing could replace them.
             scanned_from = max(first, queue.begin)
             files_end = completed_end(log, queue, key, scanned_from, files_end, log_end)
+        elif not queue.is_batch and files_end > queue.begin and queue.unit(files_end - 1)[1] <= 0:
+            files_end -= 1  # a unit that was written in part
         # Retention deletes files of a queue after those of the log: a queue that begins later has
         # lost its first files.
         is_new = not queue.is_present or (log_end is not None and 0 <= first < queue.begin)

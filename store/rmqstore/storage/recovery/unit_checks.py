@@ -57,7 +57,8 @@ def confirmed_end(
     """Return the queue offset after the last unit before ``end`` that its record confirms.
 
     If no unit is confirmed, this is the first queue offset of the queue. If too many units at the
-    end are not confirmed, it is ``end``: they are damaged, which a read of them reports.
+    end are not confirmed, it is ``end``: they are damaged, which a read of them reports. So do
+    units whose record is gone count: nothing else stands in its place.
 
     Args:
         log: the log of the store.
@@ -83,6 +84,7 @@ def confirmed_end(
         confirmed &= (confirmed[followed] & (followed >= 0)) | (
             (followed < 0) & (start == queue.begin)
         )
+        confirmed |= _are_lost(log, queue, queue_offsets, log_end)
         right = np.flatnonzero(confirmed)
         if len(right):
             return start + int(right[-1]) + 1
@@ -116,9 +118,10 @@ def completed_end(
 
 def _has_its_tags_code(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]) -> bool:
     physical_offset, _, code = unit
-    if physical_offset < log.min_offset:
-        return True  # its record was deleted long after
-    record = log.parts(physical_offset)
+    try:
+        record = log.parts(physical_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return True  # its record was lost, or deleted long after
     properties = parse_properties(record.properties)
     if key[0] == SCHEDULE_TOPIC and PROPERTY_DELAY in properties:
         # The settings may have had other delays when the unit was written.
@@ -274,8 +277,16 @@ def confirm(
     return Confirmed(confirmed, is_behind & confirmed)
 
 
+def _are_lost(log: CommitLog, queue: Queue, queue_offsets: NDArray[np.int64], log_end: int) -> Mask:
+    """Return a mask (n,) of the units that lead to a missing file of the log, or to zeros."""
+    units = queue.units_of(queue_offsets)
+    are_lost: Mask = units.may_be_right(log_end) & (units.physical_offsets >= log.min_offset)
+    are_lost &= _record_sizes(log, units.physical_offsets) == 0
+    return are_lost
+
+
 def _record_sizes(log: CommitLog, physical_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the total sizes of records by their physical offsets; 0 where none can be."""
+    """Return the total sizes of records, 0 where nothing was written, and -1 where none can be."""
     sizes = np.zeros(len(physical_offsets), np.int64)
     for segment in log.segments:
         starts = physical_offsets - segment.start
@@ -283,5 +294,5 @@ def _record_sizes(log: CommitLog, physical_offsets: NDArray[np.int64]) -> NDArra
         if len(rows):
             data = log.read_in_place(segment, starts[rows], np.full(len(rows), MIN_RECORD_BYTES))
             found = read_headers(data, starts[rows])[0].column("total_size").astype(np.int64)
-            sizes[rows] = np.where(found <= segment.size - starts[rows], found, 0)
+            sizes[rows] = np.where(found <= segment.size - starts[rows], found, -1)
     return sizes
