@@ -590,9 +590,9 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_another_name_is_read_or_refused(root: Path, name: str) -> None:
-    first = name.partition("/")[0]
+@pytest.mark.parametrize(("name", "kind"), [*((name, "") for name in NAMES), (NAMES[0], "index")])
+def test_a_file_of_another_name_is_read_or_refused(root: Path, name: str, kind: str) -> None:
+    first = kind or name.partition("/")[0]
     source = root / first if first in ("commitlog", "index") else root / "consumequeue/T/0"
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(min(source.iterdir()), root / name)

@@ -291,7 +291,9 @@ def _spaced(start: int, end: int, count: int) -> list[int]:
         return [start]
     if count <= 2:
         return [start, end - 1]
-    spaced: list[int] = np.unique(np.linspace(start, end - 1, count).astype(np.int64)).tolist()
+    last = end - 1 - start  # from the start, as a float has no exact value for each queue offset
+    places = np.linspace(0, last, count).astype(np.int64).clip(max=last)
+    spaced: list[int] = (start + np.unique(places)).tolist()
     return spaced
 
 
