@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 
 import rmqstore
+from following.followers import wait_for
 from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ
-from reading import rows
+from reading import Row, rows
 
 pytestmark = pytest.mark.interop
 
 SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
 N_SENT, GROUP = 5, "interop-dead"
+
+
+def traces(root: Path) -> list[Row]:
+    with rmqstore.open(root) as store:
+        return rows(store.view("traces"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,9 @@ def left(rocketmq: RocketMQ, tmp_path_factory: pytest.TempPathFactory) -> dict[s
             producer.send(message("Traced", "TagA", f"key-{number}", b"x" * (number + 1)))
             for number in range(N_SENT)
         ]
-        producer.shutdown()  # sends the traces that it has collected
+        # A producer that is shut down sends the traces that it has, for half a second at most.
+        wait_for(lambda: len(traces(root)) == N_SENT)
+        producer.shutdown()
         consumer = client.consumer.DefaultMQPullConsumer(GROUP)
         consumer.setNamesrvAddr(broker.namesrv_address)
         consumer.start()
@@ -50,8 +58,7 @@ def left(rocketmq: RocketMQ, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def test_traces_are_those_of_the_sends(left: dict[str, Any]) -> None:
-    with rmqstore.open(left["root"]) as store:
-        found = rows(store.view("traces"))
+    found = traces(left["root"])
     assert [row["msgId"] for row in found] == left["ids"]
     assert [row["offsetMsgId"] for row in found] == left["offset_ids"]
     for number, row in enumerate(found):
