@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from pyspark_rmqstore.source import DataSource
+try:
+    from pyspark.sql.datasource import DataSource
+except ModuleNotFoundError as err:  # pragma: no cover - the message is the point
+    from rmqstore.errors import install
+
+    needed = f"PySpark is not installed: {install('spark')}"
+    raise ModuleNotFoundError(needed, name=err.name) from err
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

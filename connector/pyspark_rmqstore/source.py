@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-__all__ = ["DataSource", "RmqStoreDataSource", "register"]
-
 
 class RmqStoreDataSource(DataSource):
     """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store.
