@@ -43,7 +43,6 @@ from rmqstore.format.columns.buffers import (
     equal_spans,
     gather_spans,
     numbers,
-    numbers_where,
     valid_text,
     windows,
 )
@@ -85,7 +84,7 @@ def _spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array:
 def nullable_numbers(values: NDArray[Any], kind: pa.DataType, null: int) -> pa.Array:
     """Return numbers as an array of a type of the same width, null where they have one value."""
     is_null = values == null
-    stored = numbers_where(values, ~is_null) if is_null.any() else numbers(values)
+    stored = numbers(values, ~is_null) if is_null.any() else numbers(values)
     return stored.view(kind)
 
 

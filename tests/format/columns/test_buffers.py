@@ -11,7 +11,6 @@ import pytest
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
-    booleans_where,
     mask_of,
     numbers,
     numbers_of,
@@ -55,7 +54,7 @@ def test_texts_where_some_are_missing(values: list[str | None]) -> None:
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 100])
 def test_booleans_where_some_are_missing(count: int) -> None:
     values, valid = (np.arange(count) % step == 0 for step in (2, 3))
-    assert booleans_where(values, valid).equals(pa.array(values, mask=~valid))
+    assert booleans(values, valid).equals(pa.array(values, mask=~valid))
 
 
 @pytest.mark.parametrize("taken", [slice(None), slice(3, 7), slice(0, 0)])

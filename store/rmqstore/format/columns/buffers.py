@@ -124,31 +124,22 @@ def _matrix(column: pa.BinaryArray) -> NDArray[np.uint8] | None:
     return data[first:last].reshape(n, width)
 
 
-def numbers(values: NDArray[Any]) -> pa.Array:
-    """Return numbers as an Arrow array without nulls; equals ``pa.array(values)``."""
+def numbers(values: NDArray[Any], valid: Mask | None = None) -> pa.Array:
+    """Return numbers as an Arrow array, null where ``valid`` is False, if it is given."""
     kind = pa.from_numpy_dtype(values.dtype)
-    data = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(kind, len(values), [None, data])
+    buffers = [None if valid is None else bits(valid), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
-def numbers_where(values: NDArray[Any], valid: Mask) -> pa.Array:
-    """Return numbers as an Arrow array, null where ``valid`` is False."""
-    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [validity, pa.py_buffer(values)]
-    )
+def bits(mask: Mask) -> pa.Buffer:
+    """Return a mask as the buffer of bits that Arrow has of it."""
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
-def booleans(values: Mask) -> pa.Array:
-    """Return booleans as an Arrow array without nulls; equals ``pa.array(values)``."""
-    bits = np.packbits(values, bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
-
-
-def booleans_where(values: Mask, valid: Mask) -> pa.Array:
-    """Return booleans as an Arrow array, null where ``valid`` is False."""
-    bits = [pa.py_buffer(np.packbits(mask, bitorder="little")) for mask in (valid, values)]
-    return pa.Array.from_buffers(pa.bool_(), len(values), bits)
+def booleans(values: Mask, valid: Mask | None = None) -> pa.Array:
+    """Return booleans as an Arrow array, null where ``valid`` is False, if it is given."""
+    buffers = [None if valid is None else bits(valid), bits(values)]
+    return pa.Array.from_buffers(pa.bool_(), len(values), buffers)
 
 
 def in_calendar(millis: NDArray[np.int64]) -> Mask:
@@ -156,12 +147,12 @@ def in_calendar(millis: NDArray[np.int64]) -> Mask:
     return (millis >= FIRST_TIMESTAMP) & (millis <= LAST_TIMESTAMP)
 
 
-def calendar_times(millis: NDArray[np.int64]) -> pa.Array:
-    """Return times, ms since the epoch, as timestamps, null outside of the years 1 to 9999."""
-    valid = in_calendar(millis)
+def calendar_times(millis: NDArray[np.int64], known: Mask | None = None) -> pa.Array:
+    """Return times in ms as a timestamp column; those not known or out of the calendar are null."""
+    valid = in_calendar(millis) if known is None else in_calendar(millis) & known
     if valid.all():
         return numbers(millis * 1000).view(TIMESTAMP)
-    return numbers_where(np.where(valid, millis, 0) * 1000, valid).view(TIMESTAMP)
+    return numbers(np.where(valid, millis, 0) * 1000, valid).view(TIMESTAMP)
 
 
 def mask_of(values: pa.BooleanArray) -> Mask:
@@ -190,8 +181,7 @@ def texts_where(values: Sequence[str | None]) -> pa.Array:
     """Return texts as an Arrow array, null where there is None."""
     valid = np.array([value is not None for value in values], np.bool_)
     filled = texts([value or "" for value in values])
-    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), len(values), [validity, *filled.buffers()[1:]])
+    return pa.Array.from_buffers(pa.string(), len(values), [bits(valid), *filled.buffers()[1:]])
 
 
 def numbers_of(values: pa.Array) -> NDArray[Any]:

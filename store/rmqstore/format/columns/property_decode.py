@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import (
     array_bytes,
+    bits,
     booleans,
     bounded,
     codes_of,
@@ -380,6 +381,5 @@ def property_column(entries: Entries, name: str) -> pa.Array:
     lengths[rows] = entries.value_lengths[matches]
     values = gather_spans(entries.data, starts, lengths, pa.string())
     if len(matches) < n:  # a value is never empty, so length 0 means that there is no value
-        valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
-        values = pa.Array.from_buffers(pa.string(), n, [valid, *values.buffers()[1:]])
+        values = pa.Array.from_buffers(pa.string(), n, [bits(lengths > 0), *values.buffers()[1:]])
     return valid_text(values)

@@ -26,7 +26,6 @@ from rmqstore.format.columns.buffers import (
     lengths_of,
     mask_of,
     numbers,
-    numbers_where,
     rows_of,
     texts,
 )
@@ -142,7 +141,7 @@ class IrregularMaps:
             return None
         entry_of_map = np.full(self.n_maps, -1, np.int64)
         entry_of_map[self.rows[matches]] = matches
-        return self.values.take(numbers_where(entry_of_map, entry_of_map >= 0))
+        return self.values.take(numbers(entry_of_map, entry_of_map >= 0))
 
 
 PropertyMaps = RegularMaps | IrregularMaps

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.format.schema import CORRUPT_RECORD
@@ -46,7 +47,7 @@ _SAME: Final = (
     "topic", "queueId", "queueOffset", "msgId", "tags", "keys", "storeTimestamp",
     "commitLogOffset", "storeSize",
 )  # fmt: skip
-_NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
+_GROUPS_OF_QUEUE: Final = pa.list_(pa.struct([("group", pa.string()), ("offset", pa.int64())]))
 
 
 def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
@@ -179,46 +180,30 @@ def read_consumed(
             yield to_batch(spec, source, columns, len(rows))
 
 
-class _Rows(NamedTuple):
-    """Messages repeated for groups.
-
-    Attributes:
-        numbers: the number of the message in its batch, (n,).
-        groups: the group, (n,); null for a message of which no group has an offset.
-        offsets: the offset that the group has committed of the queue, (n,); null for none.
-    """
-
-    numbers: pa.Array
-    groups: pa.Array
-    offsets: pa.Array
-
-
-def _with_groups(batch: pa.RecordBatch, committed: CommittedOffsets) -> _Rows:
+def _with_groups(
+    batch: pa.RecordBatch, committed: CommittedOffsets
+) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Repeat the messages of a batch for the groups of their topics.
 
     For example, of two messages of a queue of which groups ``a`` and ``b`` have committed 1 and
     nothing, the numbers become 0, 0, 1, 1, the groups a, b, a, b and the offsets 1, null, 1, null.
+
+    Returns:
+        The number of the message in its batch, the group, null for a message of which no group has
+        an offset, and the offset that the group has committed of the queue, null for none; (n,).
     """
     topics = batch.column("topic").dictionary_encode()
     codes = topics.indices.fill_null(len(topics.dictionary)).to_numpy().astype(np.int64)
     ids = batch.column("queueId").fill_null(-1).to_numpy().astype(np.int64)
     keys, queue_of_row = np.unique(codes << 32 | ids & 0xFFFFFFFF, return_inverse=True)
     names = [*topics.dictionary.to_pylist(), None]
-    lists: list[list[tuple[str | None, int | None]]] = []
+    of_queues: list[list[dict[str, object]]] = []
     for key in keys.tolist():  # the groups of each queue, with the offset that each has committed
         by_group = committed.get(names[key >> 32] or "", {})
         queue_id = key & 0xFFFFFFFF  # not that of any queue where the id is unknown
-        of_queue: list[tuple[str | None, int | None]] = []
+        of_queue: list[dict[str, object]] = []
         for group, by_queue in by_group.items():
-            of_queue.append((group, by_queue.get(queue_id)))
-        lists.append(of_queue or [_NO_GROUP])
-    lengths = np.array([len(groups) for groups in lists], np.int64)
-    firsts = np.cumsum(lengths) - lengths
-    counts = lengths[queue_of_row]
-    numbers = np.repeat(np.arange(batch.num_rows), counts)
-    within = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
-    entries = pa.array(firsts[queue_of_row][numbers] + within)
-    every = [entry for groups in lists for entry in groups]
-    groups = pa.array([group for group, _ in every], pa.string())
-    offsets = pa.array([offset for _, offset in every], pa.int64())
-    return _Rows(pa.array(numbers), groups.take(entries), offsets.take(entries))
+            of_queue.append({"group": group, "offset": by_queue.get(queue_id)})
+        of_queues.append(of_queue or [{}])
+    of_rows = pa.array(of_queues, _GROUPS_OF_QUEUE).take(pa.array(queue_of_row))
+    return pc.list_parent_indices(of_rows), *of_rows.flatten().flatten()

@@ -11,11 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import (
-    booleans_where,
-    in_calendar,
+    booleans,
+    calendar_times,
     mask_of,
+    numbers,
     numbers_of,
-    numbers_where,
     texts,
     texts_where,
 )
@@ -122,9 +122,9 @@ def _from_rows(spec: ViewSpec, source: StoreParts, rows: Sequence[Row]) -> pa.Re
             continue
         values = [row.get(name) for row in rows]
         if kind == TIMESTAMP:
-            columns[name] = _times_where(*_numbers(values, pa.int64()))
+            columns[name] = calendar_times(*_numbers(values, pa.int64()))
         elif pa.types.is_integer(kind):
-            columns[name] = numbers_where(*_numbers(values, kind))
+            columns[name] = numbers(*_numbers(values, kind))
         elif kind == pa.string():
             known: list[str | None] = []
             for value in values:
@@ -134,7 +134,7 @@ def _from_rows(spec: ViewSpec, source: StoreParts, rows: Sequence[Row]) -> pa.Re
             columns[name] = texts_where(known)
         elif pa.types.is_boolean(kind):
             valid = np.array([value is not None for value in values], np.bool_)
-            columns[name] = booleans_where(np.array(values, np.bool_), valid)
+            columns[name] = booleans(np.array(values, np.bool_), valid)
         else:
             columns[name] = pa.array(values, kind)
     return to_batch(spec, source, columns, len(rows))
@@ -143,14 +143,8 @@ def _from_rows(spec: ViewSpec, source: StoreParts, rows: Sequence[Row]) -> pa.Re
 def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
     """Return times (n,) in ms as a timestamp column; those out of the calendar become null."""
     if not isinstance(millis, pa.Array):
-        return _times_where(millis, np.ones(len(millis), np.bool_))
-    valid = mask_of(millis.is_valid())
-    return _times_where(numbers_of(millis.cast(pa.int64())), valid)
-
-
-def _times_where(millis: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
-    valid = valid & in_calendar(millis)
-    return numbers_where(np.where(valid, millis, 0) * 1000, valid).view(TIMESTAMP)
+        return calendar_times(millis)
+    return calendar_times(numbers_of(millis.cast(pa.int64())), mask_of(millis.is_valid()))
 
 
 def _numbers(
