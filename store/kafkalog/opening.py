@@ -167,7 +167,7 @@ class LogDirs(Closing):
 
     def refresh(self) -> None:
         """List the directories again, so that bounds are looked up again. Raises as the class."""
-        self._lifetime.require()
+        self._require_open()
         dirs, folders = list_log_dirs(self._storage, self._paths)
         partitions = {}
         for key, folder in folders.items():
@@ -182,9 +182,12 @@ class LogDirs(Closing):
         """Let nothing be read any more."""
         self._lifetime.end()
 
+    def _require_open(self) -> None:
+        self._lifetime.require()
+
     @property
     def _partitions(self) -> dict[TopicPartition, Partition]:
-        self._lifetime.require()
+        self._require_open()
         return self._listed
 
     @property

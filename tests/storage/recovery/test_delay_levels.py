@@ -148,7 +148,7 @@ def test_what_lacks_no_delayed_message_is_repaired_and_copied_without_the_table(
     shutil.rmtree(root / "index")
     (root / "abort").touch()
     rmqstore.copy(root, tmp_path / "copied")
-    with rmqstore.open(root, "a") as writer:
+    with rmqstore.open(root, "a", config=StoreConfig()) as writer:
         writer.append(pa.table({"topic": ["T"], "body": [b"x"]}))
     assert stored_units(root) == before
     require_valid(root)
