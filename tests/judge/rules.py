@@ -348,9 +348,7 @@ def remedies_do_what_they_promise(claims: Claims, _: Answer, __: After) -> Itera
 
 
 def what_is_refused_changes_nothing(claims: Claims, _: Answer, __: After) -> Iterator[str]:
-    """The command `rebuild` plans first, and opens no store whose plan is refused."""
-    is_planned = "value" in claims["plan to truncate"]
-    for name in ("rebuild", "append") if is_planned else ("append",):
+    for name in ("rebuild", "append"):
         if "error" in claims[name] and claims[name]["changed"]:
             text = f"{claims[name]['text']}: {claims[name]['changed'][:_SHOWN]}"
             yield f"{name} is refused and changes files: {text}"
