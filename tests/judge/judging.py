@@ -18,7 +18,7 @@ from judge.claims import Claims, claims
 from judge.original import Answer, Asked, Original
 from judge.rules import RULES
 
-CORPUS, PROGRAMS = goldens.FOLDER / "judge.json.xz", goldens.FOLDER / "judge-programs.tar.xz"
+CORPUS, PROGRAMS = goldens.FOLDER / "judge.json.xz", goldens.FOLDER / "judge-programs.txz"
 _KEYS = 12  # that are looked up in a store
 
 

@@ -46,7 +46,7 @@ def messages(prefix: str, n_rows: int, topic: str = "T") -> pa.RecordBatch:
 
 
 def append(root: Path, batch: pa.RecordBatch, *, check_log: bool = False) -> None:
-    with rmqstore.open(root, "a", check_log=check_log) as store:
+    with rmqstore.open(root, "a", config=SIZES, check_log=check_log) as store:
         store.append(batch)
 
 
@@ -306,8 +306,7 @@ def test_a_long_log_without_an_index_is_not_indexed_on_opening(
 ) -> None:
     shutil.rmtree(closed / "index")
     monkeypatch.setattr(repairer, "_SHORT_LOG", 1000)
-    with rmqstore.open(closed, "a", config=StoreConfig(), check_log=True) as writer:
-        writer.append(messages("after", 3))
+    append(closed, messages("after", 3), check_log=True)
     assert "there is no index; keys are added from here on" in caplog.text
     with rmqstore.open(closed) as store:
         assert len(list(store.query("T", "after1"))) == 1

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import goldens
 import rmqstore
 from goldens import Golden
 from rmqstore.format.columns.dispatch_requests import key_hashes
@@ -44,12 +43,12 @@ def n_tag_items(root: Path) -> int:
 
 
 def append(root: Path) -> None:
-    with rmqstore.open(root, "a") as writer:
+    with rmqstore.open(root, "a", config=StoreConfig()) as writer:
         writer.append(ROWS)
 
 
 def append_staged(root: Path) -> None:
-    with rmqstore.open(root, "a") as writer:
+    with rmqstore.open(root, "a", config=StoreConfig()) as writer:
         writer.append_staged(stage(root, ROWS, rules=writer.config.rules))
 
 
@@ -91,9 +90,7 @@ def test_a_rebuild_makes_the_same_items(copied: Golden, name: str) -> None:
 
 def test_a_repair_after_a_crash_adds_them(copied: Golden) -> None:
     root = copied("v55-crash4")
-    sizes = StoreConfig().updated(goldens.summary("v55-crash4")["conf"])
-    with rmqstore.open(root, "a", config=sizes) as writer:
-        writer.append(ROWS)
+    append(root)
     assert n_tag_items(root) == N_TAGGED
     require_valid(root)
 
