@@ -25,7 +25,8 @@ def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once(
         node.other = node
         gone = weakref.ref(node)
         tune_worker()  # by the next task
-        assert gc.get_freeze_count() == frozen > len(gc.get_objects())
+        # Objects that were frozen can be freed meanwhile; none was added.
+        assert len(gc.get_objects()) < gc.get_freeze_count() <= frozen
         del node
         gc.collect()
         assert gone() is None
