@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -105,13 +105,14 @@ def foresee(
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     """Yield files with a wrong length or name; because of most of them a broker does not start."""
-    yield from _refused("log", paths, paths.commitlogs, "mapped_file_size_commit_log")
+    of_log = _files_in(paths.storage, paths.commitlogs)
+    yield from _refused("log", paths, of_log, "mapped_file_size_commit_log")
     for folders, size in (
         (paths.queue_folders, "mapped_file_size_consume_queue"),
         (paths.batch_folders, "mapper_file_size_batch_consume_queue"),
         (ext_folders(paths), ""),
     ):
-        of_queues = [folders.queue(*key) for key in folders.queues()]
+        of_queues = _files_in(paths.storage, (folders.queue(*key) for key in folders.queues()))
         refused = [*_refused("queue", paths, of_queues, size)]
         if not size:  # units that lead to no unit of an extension show whether one was lost there
             refused = [finding for finding in refused if finding.kind != "name"]
@@ -123,7 +124,7 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
         else:
             yield from refused
         if size:
-            yield from _emptied(paths.storage, of_queues)
+            yield from _emptied(of_queues)
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
     yield from _twins(paths)
@@ -142,36 +143,40 @@ def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
 
     Source: TimerLog.java#load; BrokerController.java#recoverAndInitService.
     """
-    for finding in _refused("timer", paths, [paths.timer_log]):
+    for finding in _refused("timer", paths, _files_in(paths.storage, [paths.timer_log])):
         yield finding if finding.kind == "foreign" else finding._replace(kind="timer")
 
 
 class _File(NamedTuple):
-    """A file that a starting broker loads."""
+    """A file where a starting broker looks for those that it loads."""
 
     path: Path
     start: int | None  # its name; None if that is not an offset
     length: int
     last: str  # the name of the last entry of its folder
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is empty and at the end; a broker deletes it then, whatever its name is."""
+        return not self.length and self.path.name == self.last
 
-def _loaded_files(storage: Storage, folders: Iterable[Path]) -> Iterator[_File]:
-    """Yield the files of folders; an empty one at the end is deleted, whatever its name is."""
+
+def _files_in(storage: Storage, folders: Iterable[Path]) -> list[_File]:
+    """Return the files of folders, folder by folder."""
+    files = []
     for folder in folders:
         entries = sorted(storage.list_folder(folder), key=attrgetter("name"))
         for entry in entries:
-            if entry.is_folder:
-                continue
-            path = folder / entry.name
-            length = storage.size(path)
-            if length or entry is not entries[-1]:
-                yield _File(path, name_to_offset(entry.name), length, entries[-1].name)
+            if not entry.is_folder:
+                path, start = folder / entry.name, name_to_offset(entry.name)
+                files.append(_File(path, start, storage.size(path), entries[-1].name))
+    return files
 
 
 def _refused(
-    part: str, paths: StorePaths, folders: Iterable[Path], setting: str = ""
+    part: str, paths: StorePaths, files: Iterable[_File], setting: str = ""
 ) -> Iterator[Finding]:
-    """Yield files of some folders that have another name or another length than a broker's.
+    """Yield files that have another name or another length than those that a broker loads.
 
     All files of a kind have one length, which the broker's settings name. Without them it is the
     one that most files have, and that their names are multiples of.
@@ -179,10 +184,10 @@ def _refused(
     Args:
         part: of the findings.
         paths: the files of the store.
-        folders: those of one kind of files.
+        files: those of one kind.
         setting: the length of these files, an attribute of :class:`StoreConfig`; "" without one.
     """
-    files = list(_loaded_files(paths.storage, folders))
+    files = [file for file in files if not file.is_deleted]
     lengths = [(file.start, file.length) for file in files if file.start is not None]
     named = named_size(paths.settings, setting) if setting else None
     expected = named or usual_size(lengths)
@@ -214,16 +219,16 @@ def _refused(
             yield Finding(part, str(path), text, "start", stops_broker=True)
 
 
-def _emptied(storage: Storage, folders: Iterable[Path]) -> Iterator[Finding]:
+def _emptied(files: Iterable[_File]) -> Iterator[Finding]:
     """Yield empty files that alone say that their queues had messages."""
-    for folder in folders:
-        files = [entry.name for entry in storage.list_folder(folder) if not entry.is_folder]
-        if len(files) == 1 and name_to_offset(files[0]) and not storage.size(folder / files[0]):
+    for _, of_queue in groupby(files, lambda file: file.path.parent):
+        first, *others = of_queue
+        if first.start and not first.length and not others:
             text = (
                 "the file is empty, and the only one of its queue: a broker that starts deletes "
                 "it, and gives out queue offsets from 0 on again unless the log has messages of it"
             )
-            yield Finding("queue", str(folder / files[0]), text, "emptied")
+            yield Finding("queue", str(first.path), text, "emptied")
 
 
 def _warn_if_unknown(files: Sequence[_File], setting: str, expected: int) -> None:
