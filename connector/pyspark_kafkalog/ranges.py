@@ -144,9 +144,9 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
     packs: list[Pack[OffsetRange]] = []
     for offset_range in ranges:
         part = offset_range, offset_range.n_bytes, offset_range.size, offset_range
-        if not packs or not packs[-1].takes(*part):
+        if not packs or not packs[-1].add(*part):
             packs.append(Pack(max_bytes, limits.max_records))
-            packs[-1].takes(*part)
+            packs[-1].add(*part)
     return [tuple(pack.values) for pack in packs]
 
 

@@ -56,7 +56,7 @@ class Pack(Generic[T]):
         self._n_records = 0
         self._source: Hashable = None  # that of the last one
 
-    def takes(self, value: T, n_bytes: float, n_records: int, source: Hashable) -> bool:
+    def add(self, value: T, n_bytes: float, n_records: int, source: Hashable) -> bool:
         """Add a part if it fits, and return whether it does; an empty pack takes any.
 
         Args:
@@ -127,10 +127,10 @@ def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition
             tasks += [[split] for split in splits]
             continue
         part = splits[0], read.n_bytes, read.n_records or 0, read.source
-        if not pack.takes(*part):
+        if not pack.add(*part):
             tasks.append(pack.values)
             pack = Pack(goal, limits.max_records)
-            pack.takes(*part)
+            pack.add(*part)
     if pack.values:
         tasks.append(pack.values)
     while len(tasks) < least:
