@@ -31,7 +31,7 @@ from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
+from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lifetime import OpenedInTurns, Turns, in_turn
@@ -206,25 +206,31 @@ class StoreWriter(OpenedInTurns):
         again = "open the store again with mode='a' to write to it"
         self.turns = Turns(f"the writer of {paths.root}", again)
         self.paths = paths
-        self.config = config or sizes_of(paths.settings)
-        self._spec = spec or WriteSpec(max_message_size=self.config.max_message_size)
         self._disk = disk or Disk()
         changed = (paths.consumequeue, paths.index, paths.config, paths.own.folder)
         self._disk.keep_within(*paths.given_folders(), checked=(*paths.commitlogs, *changed))
         self._lock = StoreLock(paths.lock)
         try:
             with named_os_errors(self.paths.root, "the store could not be opened"):
-                self._open(config, truncate=truncate, check_log=check_log)
+                self._open(config, spec, truncate=truncate, check_log=check_log)
         except BaseException:
             with suppress(OSError):
                 self._disk.close()
             self._lock.release()
             raise
 
-    def _open(self, config: StoreConfig | None, *, truncate: bool, check_log: bool) -> None:
+    def _open(
+        self,
+        config: StoreConfig | None,
+        spec: WriteSpec | None,
+        *,
+        truncate: bool,
+        check_log: bool,
+    ) -> None:
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
         self.config = writable_config(self.paths, self._log, config)
+        self._spec = spec or WriteSpec(max_message_size=self.config.max_message_size)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(
