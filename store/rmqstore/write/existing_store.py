@@ -348,8 +348,7 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
     size = config.mapped_file_size_commit_log
     if paths.settings is not None or size == usual.mapped_file_size_commit_log:
         return
-    first = log.segments[:1]
-    if not any(log.file_of(segment).written_end(segment.size) for segment in first):
+    if not any(log.written_end(segment) > segment.start for segment in log.segments[:1]):
         return
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:

@@ -407,16 +407,21 @@ def read_frame(log: CommitLog, located: SegmentPosition) -> tuple[int, int]:
 
 
 def stored_start(storage: Storage, path: Path) -> int | None:
-    """Return where a file of the log begins by its first two records; None if they do not say."""
+    """Return where a file of the log begins by its first two records; None if they do not say.
+
+    Of most files the first record says what the name does, and nothing more is read.
+    """
     n_bytes = FIXED_PART_V4.itemsize
     with storage.open(path) as file:
         head = file.read(0, n_bytes)
         if len(head) < n_bytes:
             return None
         size, magic, start = head.view(FIXED_PART_V4)[_PLACE][0].tolist()
+        if magic not in TOPIC_LENGTH_BYTES or start < 0 or name_to_offset(str(start)) is None:
+            return None
+        if start == name_to_offset(path.name):
+            return int(start)
         following = file.read(size, n_bytes) if n_bytes <= size <= file.size - n_bytes else head[:0]
-    if magic not in TOPIC_LENGTH_BYTES or start < 0 or name_to_offset(str(start)) is None:
-        return None
     if len(following):
         _, magic, second = following.view(FIXED_PART_V4)[_PLACE][0].tolist()
         if magic in TOPIC_LENGTH_BYTES and second != start + size:
