@@ -12,8 +12,6 @@ from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileErr
 from rmqstore.storage.files.disk import named_os_errors
 from rmqstore.storage.files.regular import open_regular, open_to_change
 
-_CONTENT = b"rmqstore"  # in a file that no broker has made; a broker writes "lock" over it
-
 # A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and
 # closing any descriptor of the file would release it. So the process keeps its own list of held
 # files, by process, device and inode: a child holds none of those that it inherits.
@@ -24,6 +22,8 @@ platforms.keep_over_forks(_guard)
 
 class StoreLock:
     """The lock of a store, held from construction until :meth:`release`.
+
+    A file that is missing is made, and stays; only a broker writes into it.
 
     Raises:
         StoreLockedError: a broker or another writer holds the store, perhaps in this process.
@@ -56,8 +56,6 @@ class StoreLock:
                 ) from err
             try:
                 with named_os_errors(path, "the store could not be opened"):
-                    if not os.fstat(self._descriptor).st_size:
-                        os.pwrite(self._descriptor, _CONTENT, 0)
                     self._key = self.identity(os.fstat(self._descriptor))
             except StoreStateError:
                 self._close()
