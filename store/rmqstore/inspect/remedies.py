@@ -11,7 +11,14 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
 
-from rmqstore.errors import Finding, OptionError, RmqStoreError, StoreLockedError, StoreStateError
+from rmqstore.errors import (
+    CorruptRecordError,
+    Finding,
+    OptionError,
+    RmqStoreError,
+    StoreLockedError,
+    StoreStateError,
+)
 from rmqstore.inspect.changes import plan_of
 from rmqstore.storage.broker.folders import find_dledger_logs
 from rmqstore.storage.files.local import LOCAL
@@ -30,6 +37,7 @@ class CheckedStore(NamedTuple):
         why_not_rebuilt: why its queues and index cannot be built again, "" if they can.
         before_rebuild: what to see to before they are built again, "" for nothing.
         rebuild_options: the options that the command for it needs, each after a space.
+        is_cut_first: whether good records follow damage of the log, which is cut there before that.
     """
 
     path: str
@@ -37,6 +45,7 @@ class CheckedStore(NamedTuple):
     why_not_rebuilt: str = ""
     before_rebuild: str = ""
     rebuild_options: str = ""
+    is_cut_first: bool = False
 
     @classmethod
     def of(cls, paths: StorePaths, path: str, tiered: str | None = None) -> CheckedStore:
@@ -56,18 +65,23 @@ class CheckedStore(NamedTuple):
                 words += [option, str(paths.storage.full_path(folder))]
         named = join(words)
         source = named if tiered is None else f"{named} --tiered {quote(tiered)}"
+        is_cut_first = False
         try:
-            # Where a log has to be cut first, the remedies say so.
-            plan_of(paths, truncate=True, broker_stopped=True)
+            try:
+                plan_of(paths, truncate=False, broker_stopped=True)
+            except CorruptRecordError:
+                plan_of(paths, truncate=True, broker_stopped=True)
+                is_cut_first = True
         except StoreLockedError:
             return cls(named, source, before_rebuild=_STOP)
         except RmqStoreError as err:
             return cls(named, source, str(err))
+        found = cls(named, source, is_cut_first=is_cut_first)
         try:
             require_no_old_broker(paths)
         except StoreStateError:
-            return cls(named, source, "", _NO_LOCK, " --broker-stopped")
-        return cls(named, source)
+            return found._replace(before_rebuild=_NO_LOCK, rebuild_options=" --broker-stopped")
+        return found
 
 
 def _found_dledger_logs(paths: StorePaths) -> tuple[Path, ...]:
@@ -99,6 +113,8 @@ class Remedy(NamedTuple):
             is_rebuild = command.startswith("rmqstore rebuild")
             if is_rebuild and checked.why_not_rebuilt:
                 steps.append((_NOT_REBUILT.format(checked.why_not_rebuilt), ""))
+            elif command == _REBUILD and checked.is_cut_first:
+                steps += _CUT_FIRST.steps(checked)
             elif is_rebuild:
                 said = f"{checked.before_rebuild} {text}".strip()
                 steps.append((said, typed + checked.rebuild_options))
@@ -126,6 +142,18 @@ _NO_LOCK = (
 _IS_BUILT = (
     "Nothing brings their bytes back but a replica or a backup. Building queues and index again "
     "would change nothing."
+)
+
+_CUT_FIRST = Remedy(
+    "high",
+    "",
+    "Nothing is built from a log in which good records follow damage. If there is no other copy, "
+    "copy all messages out, these included:",
+    "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
+    "--mode DROPMALFORMED --ignore-data-loss",
+    "Then this cuts the log at the damage, keeps a copy of what it cuts, and builds queues and "
+    "index from what is left:",
+    "rmqstore rebuild PATH --truncate",
 )
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
@@ -238,10 +266,9 @@ _REMEDIES = {
         "high",
         "A broker that starts on this store ends the log there and loses these records.",
         "Before it starts, copy all messages out, these included:",
-        "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
-        "--mode DROPMALFORMED --ignore-data-loss",
+        _CUT_FIRST.command,
         "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
-        "rmqstore rebuild PATH --truncate",
+        _CUT_FIRST.last_command,
     ),
     "log": Remedy(
         "high",
@@ -445,14 +472,10 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding]]]:
-    """Return the findings about one store with their remedies, kind by kind, in that order.
-
-    A log that good records follow cannot be built from before it is cut.
-    """
+    """Return the findings about one store with their remedies, kind by kind, in that order."""
     kinds: dict[str, list[Finding]] = {}
     for finding in in_order(findings):
         kinds.setdefault(kind_of(finding), []).append(finding)
-    end = _REMEDIES["end"] if "end" in kinds else None
     is_built = not any(_builds_again(_REMEDIES[kind]) for kind in kinds if kind != "log")
     found = []
     for kind, of_kind in kinds.items():
@@ -463,15 +486,5 @@ def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding
             remedy = remedy._replace(advice=_WOULD_LEAVE_OUT, command="")
         elif "fewer" in kinds and remedy.last_command == _REBUILD:
             remedy = remedy._replace(then=_WOULD_LEAVE_OUT, last_command="")
-        if end is not None and kind != "end" and remedy.command == _REBUILD:
-            remedy = remedy._replace(
-                advice="Once the records after the end of the log were copied out, this cuts the "
-                "log and builds queues and index from what is left:",
-                command=end.last_command,
-            )
-        elif end is not None and remedy.last_command == _REBUILD:
-            remedy = remedy._replace(
-                then="If there is no other copy, continue below.", last_command=""
-            )
         found.append((kind, remedy, of_kind))
     return found
