@@ -21,6 +21,7 @@ from rmqstore.storage.files.paths import (
     StorePaths,
     can_name_queues,
     is_queue_id,
+    name_to_offset,
 )
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.log.commitlog import CommitLog
@@ -244,6 +245,9 @@ class QueueFiles:
     def _why_not_kept(self, queue: QueueInFiles, end: int) -> str:
         """Return why a broker refuses the files of a queue, or ends it before ``end``; or ""."""
         size = self._file_size(queue)
+        for entry in LOCAL.list_folder(queue.folder):
+            if (name_to_offset(entry.name) or 0) % size:
+                return f"the name of {entry.name} is not a multiple of {size}, the length of files"
         for segment in queue.segments:
             if (length := LOCAL.size(segment.path)) != size:
                 return f"{segment.path.name} has {length} bytes and should have {size}"
