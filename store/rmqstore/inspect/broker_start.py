@@ -23,15 +23,18 @@ import numpy as np
 from rmqstore.errors import (
     CorruptConfigError,
     CorruptDatabaseError,
+    CorruptRecordError,
     Finding,
+    OffsetOutOfRangeError,
     UnsupportedFeatureError,
     rendered,
 )
+from rmqstore.format.text import decode_text
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
-from rmqstore.storage.files.mapped_file_queue import usual_size
+from rmqstore.storage.files.mapped_file_queue import OpenFiles, usual_size
 from rmqstore.storage.files.paths import (
     StorePaths,
     ext_folders,
@@ -42,6 +45,7 @@ from rmqstore.storage.files.paths import (
 from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog, stored_start
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue_set import built_end, open_files
 from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -62,6 +66,7 @@ class BrokerStart(NamedTuple):
     built_from: int  # physical offset
     keys_until: int  # store time, ms; it deletes index files with later records
     cuts_queues: bool = False  # whether it looks for units that lead behind the end of the log
+    builds_first: bool = False  # whether it does so when it has built, as after a crash
     by_chance: frozenset[Path] = frozenset()  # folders of queues of which it may keep anything
 
     def of_queue(self, paths: StorePaths, key: QueueKey) -> BrokerStart | None:
@@ -85,22 +90,30 @@ def foresee(
     end = ends.log_end
     if not any(segment.size for segment in log.segments):  # it deletes all queues
         end = LogEnd(0, "", "", 0)
-    if end is not None:
-        keys_until = read_checkpoint(paths).index_msg_timestamp
-        log_end = end_of_broker(log, end)
-        return BrokerStart(log_end, end.scanned_from, keys_until, by_chance=by_chance)
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
     for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
         with closing(open_files(paths, *key, log=log)) as queue:
             units_end = max(units_end, built_end(queue))
+    if end is not None:
+        keys_until = read_checkpoint(paths).index_msg_timestamp
+        log_end = end_of_broker(log, end)
+        cuts_queues = units_end >= log_end.physical_offset
+        return BrokerStart(
+            log_end,
+            end.scanned_from,
+            keys_until,
+            cuts_queues,
+            builds_first=True,
+            by_chance=by_chance,
+        )
     start = log.min_offset
     for segment in log.segments:
         if segment.size and segment.start <= max(units_end, 0):
             start = segment.start
     log_end = end_of_broker(log, find_end_from(log, start))
     cuts_queues = units_end >= log_end.physical_offset
-    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance)
+    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance=by_chance)
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
@@ -127,6 +140,8 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
             yield from _emptied(of_queues)
     yield from _of_another_type(paths)
     yield from _misnamed(paths)
+    if paths.rocksdb_queues is None:
+        yield from _misnamed_queues(paths)
     yield from _twins(paths)
     entries = paths.storage.list_folder(paths.index)
     names = [entry.name for entry in entries if entry.is_folder and is_name(entry.name)]
@@ -292,6 +307,42 @@ def _misnamed(paths: StorePaths) -> Iterator[Finding]:
                 "messages"
             )
             yield Finding("log", str(path), text, "name")
+
+
+def _misnamed_queues(paths: StorePaths) -> Iterator[Finding]:
+    """Yield files of queues whose first unit has its place in a file that is missing.
+
+    Those that follow on another file are left out: a crash shifts units within a queue.
+    """
+    with closing(CommitLog(paths.commitlogs, paths.storage)) as log:
+        for key in paths.queue_folders.queues():
+            folder = paths.queue_folders.queue(*key)
+            with closing(ConsumeQueue(folder, OpenFiles(paths.storage))) as queue:
+                unit_size, before = queue.position(1), 0
+                starts = {segment.start for segment in queue.segments}
+                for segment in queue.segments:
+                    follows, before = segment.start == before, segment.end
+                    if follows or not segment.size:
+                        continue
+                    named = _named_offset(log, key, queue.unit(segment.start // unit_size))
+                    start = segment.start if named is None else named * unit_size
+                    if start not in starts and (segment.start - start) % segment.size == 0:
+                        text = (
+                            f"the first unit of the file is that of queue offset {named}, so the "
+                            f"name of the file should be {offset_to_name(start)}"
+                        )
+                        yield Finding("queue", str(segment.path), text, "name")
+
+
+def _named_offset(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]) -> int | None:
+    """Return the queue offset in the record that a unit leads to; None without one of the queue."""
+    try:
+        record = log.parts(unit[0])
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return None
+    if (decode_text(record.topic), int(record.fixed["queue_id"])) != key:
+        return None
+    return int(record.fixed["queue_offset"])
 
 
 def _twins(paths: StorePaths) -> Iterator[Finding]:

@@ -378,10 +378,15 @@ class _Tally:
         # others after that
         self._kept = self._end
         built_from = built_until = FOREVER
+        finds_again = False
         if start is not None:
             built_from, built_until = start.built_from, start.log_end.physical_offset
-            self._kept = kept_end(queue, built_until, is_cut=start.cuts_queues)
-        self._built = BuiltUnits(queue, self._kept, Span(built_from, built_until))
+            finds_again = start.cuts_queues and start.builds_first
+            is_cut = start.cuts_queues and not start.builds_first
+            self._kept = kept_end(queue, built_until, is_cut=is_cut)
+        self._built = BuiltUnits(
+            queue, self._kept, Span(built_from, built_until), finds_again=finds_again
+        )
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
@@ -505,7 +510,9 @@ class _Tally:
         unbuilt, cut = (
             np.unique(np.concatenate([_NONE, *parts])) for parts in (self._unbuilt, self._cut)
         )
-        return self._built.end, unbuilt, cut
+        again = self._built.found_again()
+        is_served = (unbuilt >= again.start) & (unbuilt < again.stop)
+        return again.stop, unbuilt[~is_served], cut
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare the expected units of the queue with its own.

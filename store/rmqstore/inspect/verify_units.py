@@ -15,9 +15,9 @@ from rmqstore.format.layout import MAX_EXT_ADDRESS
 from rmqstore.format.text import decode_text
 from rmqstore.spans import Span
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.placing import MAX_QUEUE_OFFSET, place_records
-from rmqstore.storage.queue.queue import Queue, places_of, records_end
+from rmqstore.storage.queue.queue import Queue, places_of, records_end, whole_end
 from rmqstore.store.message_store import MessageStore
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
@@ -178,15 +178,17 @@ class BuiltUnits:
         queue: the queue.
         kept: queue offset after the last unit that the broker keeps.
         span: the part of the log that it reads for that.
+        finds_again: whether it looks through the last file for units when it has built.
 
     Attributes:
         end: queue offset after the last unit that is kept or built.
 
-    Source: ConsumeQueue.java#putMessagePositionInfo.
+    Source: ConsumeQueue.java#putMessagePositionInfo, #truncateDirtyLogicFiles.
     """
 
-    def __init__(self, queue: Queue, kept: int, span: Span) -> None:
+    def __init__(self, queue: Queue, kept: int, span: Span, *, finds_again: bool) -> None:
         self._queue, self._kept, self._span = queue, kept, span
+        self._finds_again = finds_again
         if queue.is_present:
             self._span = Span(max(span.start, records_end(queue, kept)), span.end)
         self._is_new = not queue.is_present
@@ -215,6 +217,17 @@ class BuiltUnits:
                 self._is_new, self.end = False, run.place + len(taken)
                 built[taken] = np.arange(run.place, self.end)
         return built
+
+    def found_again(self) -> range:
+        """Return the queue offsets of old units that follow on those built, and so count again."""
+        stop = self.end
+        if self._finds_again and isinstance(self._queue, ConsumeQueue) and stop > self._kept:
+            size = self._queue.position(1)
+            for segment in self._queue.segments:
+                if segment.start <= self._kept * size and stop * size < segment.end:
+                    stop = whole_end(self._queue, stop, segment.end // size, self._span.end)
+                    break
+        return range(self.end, stop)
 
 
 def led_astray(
