@@ -80,7 +80,7 @@ _GOLDEN = {
     "rdbm v55-basic v55-crash2 v55-expired v55-live-lite v55-lmq",
     1: "3.2.6-clean 4.5.2-killed default-sizes dledger dledger-crash dledger-expired dledger-mixed "
     "v55-edges v55-index-rocksdb v55-rocksdb-cq v55-combine-cq v55-crash4 v55-live-rocksdb "
-    "v55-tiered v55-cq-separate",
+    "v55-cq-separate",
 }
 GOLDEN = {name: weight for weight, names in _GOLDEN.items() for name in names.split()}
 SPREAD = {"live": 3, "crash": 3, "expired": 2}  # whose log is spread over the folders of two disks
@@ -89,7 +89,6 @@ _SECOND_LOG = "commitlog-2"
 _ATTRIBUTES = {
     "batch-cq": {topic: {"queue.type": "BatchCQ"} for topic in ("BatchA", "BatchB")}
     | {"Plain": {}},
-    "compacted": {"D": {}, "Prices": {"cleanup.policy": "COMPACTION"}},
 }
 _SETTINGS: dict[str, dict[str, Any]] = {  # where no summary has them
     "compacted": {
@@ -403,7 +402,8 @@ def draw(seed: int, origins: Origins) -> Case:
     name = _draw_origin(dice)
     origin = origins[name]
     states = dict(STATES)
-    if "dledger" in name or "prop-crc" in name:  # an entry or a checksum is around their times
+    # An entry or a checksum is around their times, or a tier has them too.
+    if any(kind in name for kind in ("dledger", "prop-crc", "tiered")):
         del states["ahead"]
     if (origin.root / "abort").exists():
         states["closed"] = 5

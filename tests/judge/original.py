@@ -282,6 +282,16 @@ class _Opened:
             }
         return dict(sorted(found.items()))
 
+    def _pages(self, queue: Queue, count: int) -> Callable[[int], int]:
+        """Return how many messages a consumer asks for at an offset.
+
+        It stops where the local queue begins, as a tier has some of that too, at other places.
+        """
+        if "tieredStoreFilePath" not in self._settings:
+            return lambda _: count
+        local = field_of(self._store, "next").getMinOffsetInQueue(*queue)
+        return lambda at: min(count, local - at) if at < local else count
+
     def state(self) -> Told:
         """Return what it has and serves now."""
         ranges = self._ranges()
@@ -329,10 +339,10 @@ class _Opened:
         pages: list[Queue] = []
         stuck: dict[Queue, list[Any]] = {}
         for queue, (_, end) in ranges.items():
-            at = 0
+            at, pages_of = 0, self._pages(queue, count)
             while at < end and queue not in stuck:
                 try:
-                    page = self._store.getMessage("judge", *queue, at, count, None)
+                    page = self._store.getMessage("judge", *queue, at, pages_of(at), None)
                 except Py4JJavaError as err:
                     stuck[queue] = [at, _exception(err)]
                     break

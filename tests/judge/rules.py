@@ -95,9 +95,17 @@ def without_others(claims: Claims, rows: Rows) -> Rows:
     }
 
 
+def without_the_lock(changed: Collection[str]) -> list[str]:
+    """A writer that refuses a store without a lock leaves an empty one.
+
+    Others may wait for it, and would hold nothing if it were removed (docs/writing.md).
+    """
+    return [path for path in changed if path != "lock"]
+
+
 DIFFERENCES = (
     is_taken_from_the_log, is_passed_over_with_a_hole, is_known_to_nobody, is_another_store,
-    without_earlier_topics, without_others,
+    without_earlier_topics, without_others, without_the_lock,
 )  # fmt: skip
 
 
@@ -349,8 +357,9 @@ def remedies_do_what_they_promise(claims: Claims, _: Answer, __: After) -> Itera
 
 def what_is_refused_changes_nothing(claims: Claims, _: Answer, __: After) -> Iterator[str]:
     for name in ("rebuild", "append"):
-        if "error" in claims[name] and claims[name]["changed"]:
-            text = f"{claims[name]['text']}: {claims[name]['changed'][:_SHOWN]}"
+        changed = without_the_lock(claims[name]["changed"])
+        if "error" in claims[name] and changed:
+            text = f"{claims[name]['text']}: {changed[:_SHOWN]}"
             yield f"{name} is refused and changes files: {text}"
 
 
