@@ -419,6 +419,12 @@ class _Tally:
             if not (len(lost) or len(cut) or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "lost", next_offset=following)
+        elif following > self._last + 1 and self._begin == self._end and is_foretold:
+            text = (
+                f"a broker that starts takes the zeros at queue offset {following - 1} for a unit; "
+                "consumers come upon them"
+            )
+            yield Finding("queue", queue_name, text, "unit", next_offset=following)
         finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
@@ -540,7 +546,9 @@ class _Tally:
         exists, same, codes = self._compare_at(places, expected)
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            self._foresee(self._broker, places, exists, expected, built)
+            # Without a unit, a message was where its record says.
+            known = np.where(exists, places, offsets)
+            self._foresee(self._broker, places, exists, expected, built, known)
         self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
         self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
@@ -561,13 +569,14 @@ class _Tally:
         exists: Mask,
         expected: NDArray[np.void],
         built: NDArray[np.int64],
+        known: NDArray[np.int64],
     ) -> None:
-        """Note what a starting broker does with records whose units it drops."""
+        """Note what a starting broker does with records whose units it drops, by ``known``."""
         self._last = max(self._last, int(places.max()))
         is_dropped = ~exists | (places >= self._kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
-        self._cut.append(places[is_cut])
-        self._unbuilt.append(places[is_dropped & ~is_cut & (built != places)])
+        self._cut.append(known[is_cut])
+        self._unbuilt.append(known[is_dropped & ~is_cut & (built != places)])
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]

@@ -219,13 +219,19 @@ class BuiltUnits:
         return built
 
     def found_again(self) -> range:
-        """Return the queue offsets of old units that follow on those built, and so count again."""
+        """Return the queue offsets of old units that follow on those built, and so count again.
+
+        The first unit of the last file counts whatever it holds.
+        """
         stop = self.end
-        if self._finds_again and isinstance(self._queue, ConsumeQueue) and stop > self._kept:
+        if self._finds_again and isinstance(self._queue, ConsumeQueue):
             size = self._queue.position(1)
             for segment in self._queue.segments:
                 if segment.start <= self._kept * size and stop * size < segment.end:
-                    stop = whole_end(self._queue, stop, segment.end // size, self._span.end)
+                    first, file_end = segment.start // size, segment.end // size
+                    if self._queue.unit(first)[0] < self._span.end:
+                        start = max(stop, first + 1)
+                        stop = whole_end(self._queue, start, file_end, self._span.end)
                     break
         return range(self.end, stop)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,12 @@ from rmqstore.storage.broker.store_config import StoreConfig, named_size, sizes_
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import usual_size
-from rmqstore.storage.files.paths import QueueFolders, StorePaths, offset_to_name
+from rmqstore.storage.files.paths import (
+    QueueFolders,
+    StorePaths,
+    offset_to_name,
+    segment_files,
+)
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index_files import (
     IndexFile,
@@ -178,11 +183,12 @@ def _require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None
 
     Source: CommitLog.java#recoverNormally.
     """
-    for segment in log.segments:
-        start = stored_start(LOCAL, segment.path)
-        if start not in (None, segment.start):
+    files = (segment_files(LOCAL, folder) for folder in paths.commitlogs)
+    for path in chain.from_iterable(files):
+        start = stored_start(LOCAL, path)
+        if start not in (None, int(path.name)):
             raise StoreStateError(
-                f"{segment.path}: the first record of the file says physical offset {start}: give "
+                f"{path}: the first record of the file says physical offset {start}: give "
                 f"the file the name {offset_to_name(start)}, or move it out of the store"
             )
     size = config.mapped_file_size_commit_log

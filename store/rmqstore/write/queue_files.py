@@ -72,7 +72,9 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
                 continue
             for queue in LOCAL.list_folder(aside / topic.name):
                 target = folders.root / topic.name / queue.name
-                if not LOCAL.exists(target):
+                with closing(kind(aside / topic.name / queue.name)) as old:
+                    is_needed = old.end() > 0 or not old.is_present
+                if is_needed and not LOCAL.exists(target):
                     disk.make_folder(target.parent)
                     disk.rename(aside / topic.name / queue.name, target)
                     disk.flush_folder(target.parent)
