@@ -162,11 +162,15 @@ def end_on_signals() -> None:
 
 @contextmanager
 def errors_of_java() -> Iterator[None]:
-    """Raise an error of Java as one that can be shown when its JVM is gone."""
+    """Raise an error of Java as one that can be shown when its JVM is gone, and Ctrl-C as such."""
     try:
         yield
     except Py4JJavaError as err:
         raise OSError(err.java_exception.toString()) from None
+    except AttributeError as err:  # py4j's own, when a call is interrupted
+        if isinstance(err.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
