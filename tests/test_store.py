@@ -80,12 +80,19 @@ def test_folders_may_lie_apart(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     for at, path in enumerate(sorted((root / "commitlog").iterdir())):
-        path.rename(tmp_path / ("one", "two")[at % 2] / path.name)
+        path.rename(tmp_path / ("two", "one")[at % 2] / path.name)  # a broker begins with the other
     (root / "consumequeue").rename(tmp_path / "queues")
-    folders = {"commitlogs": [str(tmp_path / "two"), str(tmp_path / "one")]}
-    with rmqstore.open(root, consumequeue=str(tmp_path / "queues"), **folders) as opened:
+    folders = {
+        "commitlogs": [str(tmp_path / "two"), str(tmp_path / "one")],
+        "consumequeue": str(tmp_path / "queues"),
+    }
+    with rmqstore.open(root, **folders) as opened:
         expected = store.places
         assert offsets(read(opened)) == offsets(read(opened, scan="commitlog")) == expected
+    with rmqstore.open(root, "a", **folders) as writer:
+        writer.append(pa.table({"topic": ["T"], "body": ["next"]}))
+    with rmqstore.open(root, **folders) as opened:
+        assert len(read(opened)) == len(read(opened, scan="commitlog")) == len(expected) + 1
 
 
 def test_tags_with_equal_hashes_are_distinguished(tmp_path: Path) -> None:

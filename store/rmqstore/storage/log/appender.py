@@ -65,11 +65,15 @@ class LogFiles(NamedTuple):
         return physical_offset // self.file_size * self.file_size
 
     def path(self, physical_offset: int) -> Path:
-        """Return the segment of a physical offset."""
+        """Return the segment of a physical offset, in whichever folder it is."""
         file_offset = self.first_of(physical_offset)
-        # Source: MultiPathMappedFileQueue.java, which fills its folders in turn, file by file.
+        name = offset_to_name(file_offset)
+        # Source: MultiPathMappedFileQueue.java, which fills its folders in turn, file by file, but
+        # for those whose disk is full.
         folder = self.folders[file_offset // self.file_size % len(self.folders)]
-        return folder / offset_to_name(file_offset)
+        if len(self.folders) > 1 and not LOCAL.exists(folder / name):
+            folder = next((one for one in self.folders if LOCAL.exists(one / name)), folder)
+        return folder / name
 
 
 class _GuardedCommit:
