@@ -19,10 +19,10 @@ Places = dict[int, int]  # of a queue, the physical offset at each queue offset
 MEGABYTES = 300
 _SHOWN = 4  # offsets that a text names
 # Kinds of findings after which a queue, or the whole store, gives consumers something else.
-_OF_QUEUE = ("unit", "named", "fewer", "gone", "lost", "kept", "unbuilt", "nowhere")
+_OF_QUEUE = ("unit", "zeros", "named", "fewer", "gone", "lost", "kept", "unbuilt", "nowhere")
 _OF_STORE = ("name", "twins", "foreign", "start", "database", "check", "type", "emptied")
 # Kinds that a rebuild is advised for, and so mends.
-_REBUILT = {"lost", "end", "unbuilt", "unit", "tags", "queue", "keys", "index"}
+_REBUILT = {"lost", "end", "unbuilt", "unit", "zeros", "tags", "queue", "keys", "index"}
 # Errors that say of a store, or of a part of it, that it cannot be read in any mode.
 _UNREADABLE = (
     "NotAStoreError", "NotPermittedError", "UnreadableFileError", "UnsupportedFeatureError",

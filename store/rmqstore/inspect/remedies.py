@@ -302,6 +302,12 @@ _REMEDIES = {
         "put it in its place, and check again:",
         "rmqstore verify PATH",
     ),
+    "zeros": Remedy(
+        "high",
+        "The last file of a queue holds nothing but zeros, as a loss of power leaves it.",
+        "Do not start the broker yet. This builds the queues from the log:",
+        _REBUILD,
+    ),
     "fewer": Remedy(
         "medium",
         "The queue serves messages whose records name queue offsets of others, as old brokers and "

@@ -77,7 +77,7 @@ from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
-from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, chunks
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
@@ -419,12 +419,14 @@ class _Tally:
             if not (len(lost) or len(cut) or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "lost", next_offset=following)
-        elif following > self._last + 1 and self._begin == self._end and is_foretold:
-            text = (
-                f"a broker that starts takes the zeros at queue offset {following - 1} for a unit; "
-                "consumers come upon them"
-            )
-            yield Finding("queue", queue_name, text, "unit", next_offset=following)
+        if text := self._of_zeros(following):
+            stops = following <= self._last + 1
+            zeros = partial(Finding, stops_broker=stops, next_offset=None if stops else following)
+            if self._begin == self._end > 0:  # its name shows that there were messages
+                path, _ = self.queue.location(self._begin)
+                yield zeros("queue", path, text, "emptied")
+            else:
+                yield zeros("queue", queue_name, text, "zeros")
         finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
@@ -444,6 +446,24 @@ class _Tally:
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, "unit")
         yield from self._codes.findings(queue_name)
+
+    def _of_zeros(self, following: int) -> str:
+        """Return what a starting broker makes of a last file without a unit; "" without one.
+
+        Source: ConsumeQueue.java#correctMinOffset, which looks for the last unit in that file.
+        """
+        if self._broker is None or self.queue.is_batch:
+            return ""
+        if following > self._last + 1:
+            return (
+                f"the last file holds no unit: a broker takes the zeros at queue offset "
+                f"{following - 1} for one, and serves them"
+            )
+        end = following if self._broker.builds_first else self._kept
+        is_read = isinstance(self.queue, ConsumeQueue) and not self._broker.cuts_queues
+        if is_read and self.queue.begins_file(end):
+            return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
+        return ""
 
     def _without_unit(self, unserved: NDArray[np.int64]) -> str:
         """Return what is said of records that lack units, and of those that are not served."""

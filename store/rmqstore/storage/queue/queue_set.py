@@ -270,10 +270,15 @@ def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
 def built_end(queue: Queue) -> int:
     """Return the physical offset up to which a starting broker takes the log for built by a queue.
 
-    -1 if the queue does not show it. A BatchConsumeQueue shows where its last record begins.
+    -1 if the queue does not show it, as where the files that are looked at begin with zeros. A
+    BatchConsumeQueue shows where its last record begins.
 
     Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
     """
     end = kept_end(queue, FOREVER)
+    if isinstance(queue, ConsumeQueue) and queue.begins_file(end):
+        segments = [segment for segment in queue.segments if segment.size]
+        if segments[-consumequeue.RECOVERED_FILES :][0].start == queue.position(end):
+            return -1
     physical_offset, size, _ = queue.unit(end - 1)
     return physical_offset if queue.is_batch and size > 0 else records_end(queue, end)
