@@ -129,7 +129,7 @@ def _golden(name: str, folder: Path) -> Origin:
             copy(goldens.unpack(name, new), new / "sparse")
             if name in _ATTRIBUTES:
                 programs.write_topics(new / "sparse", _ATTRIBUTES[name])
-            (new / "sparse").rename(root)
+            programs.settle(new / "sparse", root)
     version = "5.5.1" if name.startswith("v55-") else "4.9.8" if name == "v49" else "5.3.3"
     options = {"tiered": "tieredstore"} if name in goldens.IN_TIER else {}
     return Origin(f"golden/{name}", root, _settings(name), version, options)
@@ -162,7 +162,7 @@ def _spread(whole: Origin, folder: Path) -> Origin:
             second.mkdir()
             for file in sorted((new / "s/commitlog").iterdir())[1::2]:
                 file.rename(second / file.name)
-            (new / "s").rename(root)
+            programs.settle(new / "s", root)
     folders = ["commitlog", _SECOND_LOG]
     settings = whole.settings | {"storePathCommitLog": ",".join(folders)}
     return Origin(f"spread/{name}", root, settings, whole.version, {"commitlogs": folders})

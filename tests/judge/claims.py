@@ -10,6 +10,7 @@ import contextlib
 import filecmp
 import logging
 import os
+import re
 import shlex
 import shutil
 import traceback
@@ -62,6 +63,7 @@ _TRANSACTION, _WITHOUT_UNIT = 0xC, (4, 12)  # of sysFlag
 _OF_STREAMS = {"commitlogs": "storePathCommitLog"}  # other names of arguments
 _LOGGERS = [logging.getLogger(name) for name in ("rmqstore", "pyspark_rmqstore")]
 _LMQ = "%LMQ%"
+_TOPIC = rf"[%|\w-]{{1,{MAX_V1_TOPIC_BYTES}}}"  # that messages can be put to
 _STRICTNESS = (("strict", True), ("lenient", False))  # whether data loss is an error
 _AT_REST = 0.01  # seconds: it is not waited for as a store that a broker may be recovering
 
@@ -320,7 +322,7 @@ class _Asking:
             {"topic": row["topic"], "queueId": row["queueId"], "body": b"appended"}
             for row in queues
             if not is_system_topic(row["topic"]) and not row["topic"].startswith(_LMQ)
-            if len(row["topic"]) <= MAX_V1_TOPIC_BYTES and row["queueId"] >= 0
+            if re.fullmatch(_TOPIC, row["topic"]) and row["queueId"] >= 0
         ]
         found = self._done("appended", partial(self._append, rows=ordinary))
         if "error" in found:

@@ -132,7 +132,7 @@ def written(program: str, folder: Path, writer: Writer | None) -> Path:
             raise FileNotFoundError(f"the store of {program} is not written yet")
         with new_folder(folder) as new, writer.lock, ThreadPoolExecutor(1) as undertaker:
             _Run(program, new, writer, undertaker).run()
-            (new / "done").rename(root)
+            settle(new / "done", root)
     return root / "store"
 
 
@@ -145,6 +145,15 @@ def new_folder(parent: Path) -> Iterator[Path]:
         yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def settle(made: Path, root: Path) -> None:
+    """Give what was made its place, unless another process was faster."""
+    try:
+        made.rename(root)
+    except OSError:
+        if not root.exists():
+            raise
 
 
 def write_topics(root: Path, topics: Mapping[str, Mapping[str, str]], n_queues: int = 4) -> None:

@@ -83,14 +83,17 @@ def without_earlier_topics(rows: Rows) -> Rows:
 
 
 def without_others(claims: Claims, rows: Rows) -> Rows:
-    """A broker serves what a unit leads to, which may be no record that the queue ever had.
+    """A broker serves what a unit leads to: another queue's record, or another one of the queue.
 
-    Reads give or name the queue's own messages (docs/crashed.md).
+    Reads give or name the queue's own messages, each at its queue offset (docs/crashed.md).
     """
-    ever = _followed(claims["follow"]["stream whole lenient"]["before"])
-    own = {queue: {row[1] for row in of_queue} for queue, of_queue in ever.items()}
+    own = _followed(claims["follow"]["stream whole lenient"]["before"])
+    in_log = claims["commitlog PERMISSIVE"].get("value", {}).get("rows", {})
+    for queue in in_log.keys() - own.keys():  # a stream may not have read it
+        own[queue] = {tuple(row) for row in in_log[queue]}
+    places = {queue: {row[:2] for row in of_queue} for queue, of_queue in own.items()}
     return {
-        queue: [row for row in of_queue if row[1] in own.get(queue, {row[1]})]
+        queue: [row for row in of_queue if queue not in places or (row[0], row[1]) in places[queue]]
         for queue, of_queue in rows.items()
     }
 
@@ -426,10 +429,16 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
 
 
 def a_copy_has_what_is_read(claims: Claims, _: Answer, __: After) -> Iterator[str]:
+    """A queue of which something is found is perhaps built again in a copy, from the log."""
     if "value" in claims["copy"]:
-        copied = _rows(claims, "copy")
+        copied, in_log = _rows(claims, "copy"), _rows(claims, "commitlog PERMISSIVE")
+        named = {_place(one) for one in _findings(claims)}
         for queue, places in _rows(claims, "queue PERMISSIVE").items():
             if lost := dict(places.items() - copied.get(queue, {}).items()):
+                if queue in named:
+                    gone = {*in_log.get(queue, {}).values()} - {*copied.get(queue, {}).values()}
+                    lost = {at: place for at, place in lost.items() if place in gone}
+            if lost:
                 yield f"{queue}: {_text(lost)} are not in a copy"
 
 

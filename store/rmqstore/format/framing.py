@@ -320,9 +320,13 @@ class EntryFraming:
         kind = StopKind.DAMAGE if is_damaged else StopKind.STALE
         return Stop(kind, _refuse(entry, offset, left, after))
 
-    def is_blank(self, magic: int, _size: int, left: int) -> bool:
-        """Return whether a blank has this magic: DLedger looks at nothing else."""
-        return magic == ENTRY_BLANK_MAGIC and left >= MIN_BLANK_BYTES
+    def is_blank(self, magic: int, size: int, left: int) -> bool:
+        """Return whether a blank has this magic and this size.
+
+        DLedger looks at the magic alone. Entries may stand behind one that is not as long as what
+        is left.
+        """
+        return magic == ENTRY_BLANK_MAGIC and size == left >= MIN_BLANK_BYTES
 
 
 def _entry_at(buf: Bytes, position: int) -> _Entry | None:

@@ -206,7 +206,8 @@ def _refused(
     lengths = [(file.start, file.length) for file in files if file.start is not None]
     named = named_size(paths.settings, setting) if setting else None
     expected = named or usual_size(lengths)
-    if setting and named is None and not any(start for start, _ in lengths):
+    is_shown = len(lengths) > 1 and any(start for start, _ in lengths)
+    if setting and named is None and not is_shown:
         _warn_if_unknown(files, setting, expected)
     for path, start, length, last in files:
         if start is None:
@@ -247,11 +248,12 @@ def _emptied(files: Iterable[_File]) -> Iterator[Finding]:
 
 
 def _warn_if_unknown(files: Sequence[_File], setting: str, expected: int) -> None:
-    """Log that nothing shows the right length of files that begin their folders."""
+    """Log that nothing shows the right length of files that begin their folders, or are alone."""
     usual: int = getattr(StoreConfig(), setting)
     if files and expected != usual:
         logger.warning(
-            "%s has %d bytes, and RocketMQ's default is %d: %s shows whether that is right",
+            "%s has %d bytes, and RocketMQ's default is %d: a broker with another length in its "
+            "settings does not start, and %s shows it",
             files[0].path, files[0].length, usual, rendered("only the broker's file (`conf=`)"),
         )  # fmt: skip
 

@@ -433,9 +433,10 @@ class _Tally:
             text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             kind = "lost" if self.n_given_again else "gone" if self._n_records else "kept"
             yield finding(text + again, kind, unserved=ranges_of(lost) if is_foretold else ())
+        of_units = "unit" if self._n_records else "kept"
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
-            yield Finding("queue", queue_name, f"{count} to a record of the queue", "unit")
+            yield Finding("queue", queue_name, f"{count} to a record of the queue", of_units)
         if len(cut) and is_foretold:
             text = f"a broker that starts cuts off {named_offsets(cut)}"
             yield finding(text + again, "end", unserved=ranges_of(cut))
@@ -444,7 +445,7 @@ class _Tally:
             yield finding(text + (again if kind else ""), kind, unserved=ranges_of(unserved))
         yield from self._places.findings(queue_name)
         for text in self._wrong_units(key, log):
-            yield Finding("queue", queue_name, text, "unit")
+            yield Finding("queue", queue_name, text, of_units)
         yield from self._codes.findings(queue_name)
 
     def _of_zeros(self, following: int) -> str:

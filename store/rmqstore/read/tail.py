@@ -399,8 +399,10 @@ class StoreTail:
             cursor = LogCursor(max(end.scanned_from, store.log.min_offset))
             for _ in cursor.step(store.log, self._run.started_ms):
                 pass
+            # It may have met damage that a recovery passes over, or a file that is lost.
+            is_stale = LastRecord.at(store.log, cursor.position) is not None
             spans = store.log.segment_spans(cursor.position, end.physical_offset)
-            if all(span.segment is not None for span in spans):  # a file may be lost
+            if is_stale and all(span.segment is not None for span in spans):
                 end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
                 store.ends.replace_log_end(end)
         store.ranges.require_queues(self._selection)
