@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -113,6 +114,17 @@ class FollowedStores:
         """List the files of all stores again."""
         for followed in self._opened.values():
             followed.store.refresh()
+
+    def expect(self, brokers: Collection[str]) -> None:
+        """Take an only store whose files give no name for that of the only broker of an offset."""
+        if len(brokers) != 1 or len(self._refs) != 1 or brokers <= self._opened.keys():
+            return
+        (name,), (ref,) = brokers, self._refs
+        with open_ref(ref) as store:
+            is_named = store.is_named
+        if not is_named:
+            self.close()
+            self._refs = (replace(ref, broker_name=name),)
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
         """Poll, and return the answer to a question about what was found.

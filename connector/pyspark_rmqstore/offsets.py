@@ -182,6 +182,11 @@ class StreamOffset:
             found.setdefault(broker, {})[topic, queue_id] = offset
         return found
 
+    @property
+    def brokers(self) -> set[str]:
+        """The brokers that the offset knows messages of."""
+        return {*self.by_broker, *self.last_records}
+
     def json(self) -> dict[str, Any]:
         """Return the offset as Spark stores it; equal offsets give equal text."""
         queues = nested(

@@ -69,6 +69,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     @option_names()
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         """Return where the next micro-batch ends, within the limits of the options or not."""
+        self._stores.expect(StreamOffset.of_json(start).brokers)
         return self._stores.answer(
             lambda snapshot: self._next_offset(snapshot, start, is_limited=is_limited)
         )
@@ -123,7 +124,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         Raises:
             OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
         """
-        missing = {*offset.by_broker, *offset.last_records} - snapshot.brokers - self._reported
+        missing = offset.brokers - snapshot.brokers - self._reported
         if missing:
             self._stores.report_missing(missing)
             self._reported |= missing
@@ -154,6 +155,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
         since = StreamOffset.of_json(start)
         until = StreamOffset.of_json(end)
+        self._stores.expect(since.brokers)
         return self._stores.answer(lambda snapshot: self._plan(snapshot, since, until))
 
     def _plan(

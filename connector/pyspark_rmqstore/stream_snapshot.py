@@ -131,6 +131,10 @@ class FollowedSource(Protocol):
     @property
     def followed(self) -> Mapping[str, Followed]: ...
 
+    def expect(self, brokers: Collection[str]) -> None:
+        """Take an only store whose files give no name for that of the only broker of an offset."""
+        ...
+
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
         """Poll, and return the answer to a question about what was found.
 

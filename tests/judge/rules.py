@@ -185,7 +185,8 @@ def what_is_valid_is_served_whole(claims: Claims, answer: Answer, _: After) -> I
     served = _places(answer["served"])
     for queue, places in _rows(claims, "queue PERMISSIVE").items():
         gone = dict(places.items() - served.get(queue, {}).items())
-        if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, answer, queue, at)}:
+        gone = {at for at in gone if not is_passed_over_with_a_hole(claims, answer, queue, at)}
+        if gone and not _is_named(claims, queue):
             yield f"{queue}: verify finds nothing, and {_text(gone)} are not served"
 
 
@@ -434,10 +435,10 @@ def a_copy_has_what_is_read(claims: Claims, _: Answer, __: After) -> Iterator[st
         copied, in_log = _rows(claims, "copy"), _rows(claims, "commitlog PERMISSIVE")
         named = {_place(one) for one in _findings(claims)}
         for queue, places in _rows(claims, "queue PERMISSIVE").items():
-            if lost := dict(places.items() - copied.get(queue, {}).items()):
-                if queue in named:
-                    gone = {*in_log.get(queue, {}).values()} - {*copied.get(queue, {}).values()}
-                    lost = {at: place for at, place in lost.items() if place in gone}
+            lost = dict(places.items() - copied.get(queue, {}).items())
+            if queue in named:
+                gone = {*in_log.get(queue, {}).values()} - {*copied.get(queue, {}).values()}
+                lost = {at: place for at, place in lost.items() if place in gone}
             if lost:
                 yield f"{queue}: {_text(lost)} are not in a copy"
 

@@ -335,6 +335,9 @@ class FollowedBrokers:
             return self._patiently(self.poll)
         return StreamSnapshot.of(self.followed)
 
+    def expect(self, brokers: Collection[str]) -> None:
+        """Do nothing: a running broker always has its name."""
+
     @property
     def followed(self) -> Mapping[str, FollowedBroker]:
         """The brokers that were found until now."""

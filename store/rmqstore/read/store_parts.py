@@ -295,6 +295,11 @@ class StoreParts(Closing):
         """The broker's name, as given or as the store has it."""
         return self.given_name or self.config.broker_name()
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the broker's name was given, or a file of the store has it."""
+        return self.given_name is not None or self.config.has_broker_name()
+
     @cached_property
     def view_broker_name(self) -> str:
         """The broker's name, or that of the folder if the file with the name is damaged."""
