@@ -197,7 +197,10 @@ def cut_queue(
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
             new_end -= 1
-    new_end = valid_end(queue, start, new_end)
+    before = -1
+    while new_end != before:  # zeros, which lead to the begin of the log, may follow other units
+        before = new_end
+        new_end = queue.cut(start, valid_end(queue, start, new_end), log_end)
     if new_end == end:
         return end, 0
     n_removed = end - new_end

@@ -304,10 +304,13 @@ def has_queue_folder(paths: StorePaths, topic: str) -> bool:
 
 
 def segment_files(storage: Storage, folder: Path) -> list[Path]:
-    """Return the files of a folder that are named by an offset, sorted; [] without the folder."""
+    """Return the files of a folder that are named by an offset, sorted; [] without the folder.
+
+    A broker passes over folders among them.
+    """
     if not is_folder(storage, folder):
         return []
-    names = (entry.name for entry in storage.list_folder(folder))
+    names = (entry.name for entry in storage.list_folder(folder) if not entry.is_folder)
     return sorted(folder / name for name in names if name_to_offset(name) is not None)
 
 
