@@ -160,6 +160,20 @@ def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int
     return bool(unit["compacted"][0] != NOT_COMPACTED)
 
 
+def _without_zeros(
+    queue: ConsumeQueue | BatchConsumeQueue, start: int, end: int, log_end: int
+) -> int:
+    """Return the end of a queue without the zeros behind its last unit that leads into the log.
+
+    Zeros seem to lead to the begin of the log, and may follow units that lead behind its end.
+    """
+    before = -1
+    while end != before:
+        before = end
+        end = queue.cut(start, valid_end(queue, start, end), log_end)
+    return end
+
+
 def cut_queue(
     disk: Disk,
     queue: ConsumeQueue | BatchConsumeQueue,
@@ -197,10 +211,7 @@ def cut_queue(
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
             new_end -= 1
-    before = -1
-    while new_end != before:  # zeros, which lead to the begin of the log, may follow other units
-        before = new_end
-        new_end = queue.cut(start, valid_end(queue, start, new_end), log_end)
+    new_end = _without_zeros(queue, start, new_end, log_end)
     if new_end == end:
         return end, 0
     n_removed = end - new_end
