@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set as AbstractSet,
+)
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -115,7 +122,7 @@ class FollowedStores:
         for followed in self._opened.values():
             followed.store.refresh()
 
-    def expect(self, brokers: Collection[str]) -> None:
+    def expect(self, brokers: AbstractSet[str]) -> None:
         """Take an only store whose files give no name for that of the only broker of an offset."""
         if len(brokers) != 1 or len(self._refs) != 1 or brokers <= self._opened.keys():
             return

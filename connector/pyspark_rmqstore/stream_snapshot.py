@@ -131,7 +131,7 @@ class FollowedSource(Protocol):
     @property
     def followed(self) -> Mapping[str, Followed]: ...
 
-    def expect(self, brokers: Collection[str]) -> None:
+    def expect(self, brokers: AbstractSet[str]) -> None:
         """Take an only store whose files give no name for that of the only broker of an offset."""
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
 from typing import NamedTuple, TypeVar
 
 from pyspark_rmqstore.live.tasks import BrokerTask
@@ -335,7 +335,7 @@ class FollowedBrokers:
             return self._patiently(self.poll)
         return StreamSnapshot.of(self.followed)
 
-    def expect(self, brokers: Collection[str]) -> None:
+    def expect(self, brokers: AbstractSet[str]) -> None:
         """Do nothing: a running broker always has its name."""
 
     @property

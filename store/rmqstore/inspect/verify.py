@@ -453,16 +453,17 @@ class _Tally:
 
         Source: ConsumeQueue.java#correctMinOffset, which looks for the last unit in that file.
         """
-        if self._broker is None or self.queue.is_batch:
+        queue, broker = self.queue, self._broker
+        if broker is None or queue.is_batch:
             return ""
         if following > self._last + 1:
             return (
                 f"the last file holds no unit: a broker takes the zeros at queue offset "
                 f"{following - 1} for one, and serves them"
             )
-        end = following if self._broker.builds_first else self._kept
-        is_read = isinstance(self.queue, ConsumeQueue) and not self._broker.cuts_queues
-        if is_read and self.queue.begins_file(end):
+        end = following if broker.builds_first else self._kept
+        is_read = isinstance(queue, ConsumeQueue) and queue.begins_file(end)
+        if is_read and not broker.cuts_queues:
             return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
         return ""
 
