@@ -223,7 +223,7 @@ class BuiltUnits:
 
         The first unit of the last file counts whatever it holds.
         """
-        stop = self.end
+        start = stop = self.end
         if self._finds_again and isinstance(self._queue, ConsumeQueue):
             size = self._queue.position(1)
             for segment in self._queue.segments:
@@ -233,7 +233,7 @@ class BuiltUnits:
                         start = max(stop, first + 1)
                         stop = whole_end(self._queue, start, file_end, self._span.end)
                     break
-        return range(self.end, stop)
+        return range(start, stop)
 
 
 def led_astray(

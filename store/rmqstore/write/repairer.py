@@ -27,7 +27,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue, our_abort
 from rmqstore.storage.files.storage import is_folder
-from rmqstore.storage.index_files import index_files, read_header
+from rmqstore.storage.index_files import IndexSizes, index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
@@ -227,11 +227,13 @@ class Repairer:
         outdated: list[Path] = []
         index_end = -1
         files = index_files(self._paths.index)
+        size = IndexSizes.of(self._config).file_size
         for path in files:
             header = read_header(path)
             stored_until = header["end_timestamp"]
             record_end = header["end_phy_offset"]
             is_late = not was_closed and stored_until > checkpoint.index_msg_timestamp
+            is_late |= LOCAL.size(path) != size
             if outdated or is_late or record_end >= max(log_end, 1) or stored_until == 0:
                 outdated.append(path)
             else:
@@ -253,8 +255,8 @@ class Repairer:
                 self._ask_for_recovery(start, checkpoint, end)
         for path in outdated:
             logger.info(
-                "%s is newer than the checkpoint or the log, or a file before it is; "
-                "it is built again",
+                "%s is newer than the checkpoint or the log, or has a wrong length, or a file before "
+                "it is or has; it is built again",
                 path,
             )
             self._disk.delete(path)
