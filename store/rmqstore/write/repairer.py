@@ -255,8 +255,8 @@ class Repairer:
                 self._ask_for_recovery(start, checkpoint, end)
         for path in outdated:
             logger.info(
-                "%s is newer than the checkpoint or the log, or has a wrong length, or a file before "
-                "it is or has; it is built again",
+                "%s or a file before it is newer than the checkpoint or the log, or has a wrong "
+                "length; it is built again",
                 path,
             )
             self._disk.delete(path)
