@@ -569,8 +569,7 @@ class _Tally:
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
             # Without a unit, a message was where its record says.
-            known = np.where(exists, places, offsets)
-            self._foresee(self._broker, places, exists, expected, built, known)
+            self._foresee(self._broker, np.where(exists, places, offsets), exists, expected, built)
         self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
         self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
@@ -591,14 +590,13 @@ class _Tally:
         exists: Mask,
         expected: NDArray[np.void],
         built: NDArray[np.int64],
-        known: NDArray[np.int64],
     ) -> None:
-        """Note what a starting broker does with records whose units it drops, by ``known``."""
+        """Note what a starting broker does with records whose units it drops."""
         self._last = max(self._last, int(places.max()))
         is_dropped = ~exists | (places >= self._kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
-        self._cut.append(known[is_cut])
-        self._unbuilt.append(known[is_dropped & ~is_cut & (built != places)])
+        self._cut.append(places[is_cut])
+        self._unbuilt.append(places[is_dropped & ~is_cut & (built != places)])
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
