@@ -23,13 +23,10 @@ import numpy as np
 from rmqstore.errors import (
     CorruptConfigError,
     CorruptDatabaseError,
-    CorruptRecordError,
     Finding,
-    OffsetOutOfRangeError,
     UnsupportedFeatureError,
     rendered,
 )
-from rmqstore.format.text import decode_text
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
@@ -49,6 +46,7 @@ from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue_set import built_end, open_files
 from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
+from rmqstore.storage.recovery.unit_checks import misnamed_files
 
 logger = logging.getLogger(__name__)
 
@@ -312,39 +310,17 @@ def _misnamed(paths: StorePaths) -> Iterator[Finding]:
 
 
 def _misnamed_queues(paths: StorePaths) -> Iterator[Finding]:
-    """Yield files of queues whose first unit has its place in a file that is missing.
-
-    Those that follow on another file are left out: a crash shifts units within a queue.
-    """
+    """Yield files of queues whose first unit has its place in a file that is missing."""
     with closing(CommitLog(paths.commitlogs, paths.storage)) as log:
         for key in paths.queue_folders.queues():
             folder = paths.queue_folders.queue(*key)
             with closing(ConsumeQueue(folder, OpenFiles(paths.storage))) as queue:
-                unit_size, before = queue.position(1), 0
-                starts = {segment.start for segment in queue.segments}
-                for segment in queue.segments:
-                    follows, before = segment.start == before, segment.end
-                    if follows or not segment.size:
-                        continue
-                    named = _named_offset(log, key, queue.unit(segment.start // unit_size))
-                    start = segment.start if named is None else named * unit_size
-                    if start not in starts and (segment.start - start) % segment.size == 0:
-                        text = (
-                            f"the first unit of the file is that of queue offset {named}, so the "
-                            f"name of the file should be {offset_to_name(start)}"
-                        )
-                        yield Finding("queue", str(segment.path), text, "name")
-
-
-def _named_offset(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]) -> int | None:
-    """Return the queue offset in the record that a unit leads to; None without one of the queue."""
-    try:
-        record = log.parts(unit[0])
-    except (CorruptRecordError, OffsetOutOfRangeError):
-        return None
-    if (decode_text(record.topic), int(record.fixed["queue_id"])) != key:
-        return None
-    return int(record.fixed["queue_offset"])
+                for path, start in misnamed_files(log, queue, key):
+                    text = (
+                        "the first unit of the file belongs to another one, so the name of the "
+                        f"file should be {offset_to_name(start)}"
+                    )
+                    yield Finding("queue", str(path), text, "name")
 
 
 def _twins(paths: StorePaths) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from rmqstore.storage.files.paths import (
     can_name_queues,
     is_queue_id,
     name_to_offset,
+    offset_to_name,
 )
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.log.commitlog import CommitLog
@@ -30,6 +31,7 @@ from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
 from rmqstore.storage.queue.queue_set import kept_end
+from rmqstore.storage.recovery.unit_checks import misnamed_files
 from rmqstore.write.truncation import LeftOpen, cut_queue
 
 logger = logging.getLogger(__name__)
@@ -225,7 +227,7 @@ class QueueFiles:
             with closing(files) as queue:
                 is_whole &= all(segment.size for segment in queue.segments)
                 end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
-                if reason := self._why_not_kept(queue, end):
+                if reason := self._why_not_kept(queue, key, end):
                     self._unfit[queue.folder] = reason
                     if key[0] == SCHEDULE_TOPIC:
                         self._config.require_delay_levels()
@@ -244,7 +246,7 @@ class QueueFiles:
             return self._config.mapper_file_size_batch_consume_queue
         return self._config.mapped_file_size_consume_queue
 
-    def _why_not_kept(self, queue: QueueInFiles, end: int) -> str:
+    def _why_not_kept(self, queue: QueueInFiles, key: QueueKey, end: int) -> str:
         """Return why a broker refuses the files of a queue, or ends it before ``end``; or ""."""
         size = self._file_size(queue)
         for entry in LOCAL.list_folder(queue.folder):
@@ -253,6 +255,9 @@ class QueueFiles:
         for segment in queue.segments:
             if (length := LOCAL.size(segment.path)) != size:
                 return f"{segment.path.name} has {length} bytes and should have {size}"
+        if isinstance(queue, ConsumeQueue):
+            for path, start in misnamed_files(self._log, queue, key):
+                return f"the name of {path.name} should be {offset_to_name(start)}"
         kept = kept_end(queue, FOREVER)
         return f"a broker that starts ends the queue at {kept} of {end}" if kept < end else ""
 
