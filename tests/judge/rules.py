@@ -89,11 +89,13 @@ def without_others(claims: Claims, rows: Rows) -> Rows:
     """
     own = _followed(claims["follow"]["stream whole lenient"]["before"])
     in_log = claims["commitlog PERMISSIVE"].get("value", {}).get("rows", {})
+    if not (own or in_log):
+        return rows
     for queue in in_log.keys() - own.keys():  # a stream may not have read it
         own[queue] = {tuple(row) for row in in_log[queue]}
     places = {queue: {row[:2] for row in of_queue} for queue, of_queue in own.items()}
     return {
-        queue: [row for row in of_queue if queue not in places or (row[0], row[1]) in places[queue]]
+        queue: [row for row in of_queue if (row[0], row[1]) in places.get(queue, ())]
         for queue, of_queue in rows.items()
     }
 
