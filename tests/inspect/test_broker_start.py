@@ -124,7 +124,7 @@ def test_what_keeps_a_broker_from_starting(
     [
         pytest.param(
             "default-sizes", cut("commitlog", 100_000),
-            "has 100000 bytes, and RocketMQ's default is 1073741824: only the broker's file",
+            "has 100000 bytes, and RocketMQ's default is 1073741824: a broker with another length",
             id="log",
         ),
         pytest.param(

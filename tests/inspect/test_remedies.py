@@ -136,8 +136,7 @@ def test_commands_name_the_parts_that_lie_elsewhere(copied: Golden, tmp_path: Pa
 
 def test_nothing_is_built_from_a_log_before_it_is_cut() -> None:
     found = [*FOUND, Finding("end", "place", "text", "end")]
-    lines = [
-        line for _, remedy, _ in by_kind(found) for line in remedy.lines(CheckedStore("/s", ""))
-    ]
+    checked = CheckedStore("/s", "", is_cut_first=True)
+    lines = [line for _, remedy, _ in by_kind(found) for line in remedy.lines(checked)]
     builds = {line.partition("rmqstore rebuild ")[2] for line in lines} - {""}
     assert builds == {"/s --truncate", "/s --dry-run"}

@@ -462,7 +462,7 @@ class _Tally:
                 f"{following - 1} for one, and serves them"
             )
         end = following if broker.builds_first else self._kept
-        is_read = isinstance(queue, ConsumeQueue) and queue.begins_file(end)
+        is_read = end > 0 and isinstance(queue, ConsumeQueue) and queue.begins_file(end)
         if is_read and not broker.cuts_queues:
             return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
         return ""
