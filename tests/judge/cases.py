@@ -487,7 +487,10 @@ def _draw_how(
     """Return what a damage needs to know; None if it cannot befall the file."""
     file, size = origin.root / path, _size(origin.root / path)
     if damage in ("content", "swapped"):
-        others = [other for other in of_part if not _is_near(other, path)]
+        others = [
+            other for other in of_part
+            if not _is_near(other, path) and (origin.root / other).exists()
+        ]  # fmt: skip
         same = [other for other in others if _size(origin.root / other) == size]
         return dice.choice(same or others) if others else None
     if damage == "old":

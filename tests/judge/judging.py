@@ -126,9 +126,12 @@ def recorded() -> dict[str, Answer]:
 
 
 def record(judge: Judge, texts: Sequence[str]) -> None:
-    """Keep the answers about cases, beside those that are recorded, and the stores of programs."""
-    answers = recorded() if CORPUS.exists() else {}
-    answers |= {text: judge.answer(Case.parse(text)) for text in texts}
+    """Keep the answers about cases, beside those that are recorded, and the stores of programs.
+
+    All are asked about again: a program that is run again may leave other bytes.
+    """
+    known = recorded() if CORPUS.exists() else {}
+    answers = {text: judge.answer(Case.parse(text)) for text in [*known, *texts]}
     with lzma.open(CORPUS, "wt", encoding="utf-8") as file:
         json.dump(answers, file, separators=(",", ":"), sort_keys=True)
     names = {Case.parse(text).origin for text in answers}

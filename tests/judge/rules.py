@@ -432,8 +432,12 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
 
 
 def a_copy_has_what_is_read(claims: Claims, _: Answer, __: After) -> Iterator[str]:
-    """A queue of which something is found is perhaps built again in a copy, from the log."""
-    if "value" in claims["copy"]:
+    """A queue of which something is found is perhaps built again in a copy, from the log.
+
+    It has no links, which it names.
+    """
+    copy = claims["copy"]
+    if "value" in copy and not any("not copied" in text for text in copy["warnings"]):
         copied, in_log = _rows(claims, "copy"), _rows(claims, "commitlog PERMISSIVE")
         named = {_place(one) for one in _findings(claims)}
         for queue, places in _rows(claims, "queue PERMISSIVE").items():

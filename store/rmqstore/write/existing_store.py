@@ -40,6 +40,7 @@ from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import (
     QueueFolders,
     StorePaths,
+    name_to_offset,
     offset_to_name,
     segment_files,
 )
@@ -62,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 _NEWEST_ITEMS = 64
 _CHECKED_FILES = 16  # of queues, whose lengths are compared
+_LISTED_QUEUES = 256  # of a closed store; a recovery lists all of them anyway
 
 _BROKERS_LOCK = b"lock"  # what a broker writes into the file
 _LONG_TOPICS: Release = (5, 1)  # Source: MessageVersion.java, MESSAGE_VERSION_V2
@@ -157,6 +159,12 @@ def require_writable(paths: StorePaths) -> None:
     for path in (paths.lock, paths.checkpoint, paths.abort):
         if is_folder(LOCAL, path):
             raise UnreadableFileError(str(path), "a folder", "a file")
+    kinds = (paths.queue_folders, paths.batch_folders)
+    of_queues = (kind.queue(*key) for kind in kinds for key in kind.queues())
+    for folder in islice(of_queues, None if paths.has_abort else _LISTED_QUEUES):
+        for entry in LOCAL.list_folder(folder):
+            if entry.is_folder and name_to_offset(entry.name) is not None:
+                raise UnreadableFileError(str(folder / entry.name), "a folder", "a file")
     settings = {} if paths.settings is None else paths.settings.values
     if paths.rocksdb_queues is not None or "rocksdb" in settings.get("storeType", "").lower():
         raise UnsupportedFeatureError(
