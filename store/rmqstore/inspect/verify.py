@@ -79,7 +79,7 @@ from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, chunks
-from rmqstore.storage.queue.queue_set import is_in_rocksdb, kept_end, open_files
+from rmqstore.storage.queue.queue_set import built_end, is_in_rocksdb, kept_end, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
@@ -383,6 +383,8 @@ class _Tally:
             built_from, built_until = start.built_from, start.log_end.physical_offset
             finds_again = start.cuts_queues and start.builds_first
             is_cut = start.cuts_queues and not start.builds_first
+            if start.builds_first:  # it cuts later what leads behind the log, and builds until then
+                built_from = max(built_from, built_end(queue))
             self._kept = kept_end(queue, built_until, is_cut=is_cut)
         self._built = BuiltUnits(
             queue, self._kept, Span(built_from, built_until), finds_again=finds_again

@@ -227,6 +227,7 @@ class QueueFiles:
             with closing(files) as queue:
                 is_whole &= all(segment.size for segment in queue.segments)
                 end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
+                is_whole &= end > 0 or not queue.segments  # all of its units may be lost
                 if reason := self._why_not_kept(queue, key, end):
                     self._unfit[queue.folder] = reason
                     if key[0] == SCHEDULE_TOPIC:

@@ -51,7 +51,8 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
         queue: the queue.
         log_end: physical offset where the broker ends the log.
         is_cut: whether a queue leads behind that, so that the broker looks at the last file of all
-            queues again, and keeps its first unit whatever it holds.
+            queues again, and keeps its first unit whatever it holds. It does so in any case when
+            it has deleted files behind that one.
 
     Source: ConsumeQueue.java#recover, #truncateDirtyLogicFiles.
     """
@@ -66,7 +67,7 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
         start, stop = segment.start // _UNIT, segment.end // _UNIT
         if start > end or queue.unit(start)[0] >= log_end:
             continue  # a broker deletes the file
-        if is_cut:
+        if is_cut or end > stop:
             return whole_end(queue, start + 1, stop, log_end)
         return queue.cut(start, min(end, stop), log_end)
     return 0
