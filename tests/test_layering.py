@@ -91,7 +91,6 @@ USES_WHAT_IS_LACKED = {
     "rmqstore.replica.follower.select.POLLIN": "`follow` is for Linux",
     "rmqstore.replica.follower.select.poll": "`follow` is for Linux",
     "rmqstore.storage.files.disk.os.pwrite": "Windows changes no store",
-    "rmqstore.storage.files.lock.os.pwrite": "Windows changes no store",
     "rmqstore.storage.rocksdb.os.pread": "Windows reads no RocksDB",
     "rmqstore.storage.rocksdb_trial.resource": "Windows reads no RocksDB",
     "rmqstore.storage.rocksdb_trial.sys.platform": "a program that imports nothing of ours",

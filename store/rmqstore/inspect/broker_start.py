@@ -31,7 +31,7 @@ from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
-from rmqstore.storage.files.mapped_file_queue import OpenFiles, usual_size
+from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import (
     StorePaths,
     ext_folders,
@@ -42,11 +42,9 @@ from rmqstore.storage.files.paths import (
 from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog, stored_start
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue_set import built_end, open_files
+from rmqstore.storage.queue.queue_set import built_end, misnamed_files, open_files
 from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
 from rmqstore.storage.recovery.store_ends import StoreEnds
-from rmqstore.storage.recovery.unit_checks import misnamed_files
 
 logger = logging.getLogger(__name__)
 
@@ -313,9 +311,8 @@ def _misnamed_queues(paths: StorePaths) -> Iterator[Finding]:
     """Yield files of queues whose first unit has its place in a file that is missing."""
     with closing(CommitLog(paths.commitlogs, paths.storage)) as log:
         for key in paths.queue_folders.queues():
-            folder = paths.queue_folders.queue(*key)
-            with closing(ConsumeQueue(folder, OpenFiles(paths.storage))) as queue:
-                for path, start in misnamed_files(log, queue, key):
+            with closing(open_files(paths, *key, log=log)) as queue:
+                for path, start in misnamed_files(queue, key, log):
                     text = (
                         "the first unit of the file belongs to another one, so the name of the "
                         f"file should be {offset_to_name(start)}"

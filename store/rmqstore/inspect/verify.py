@@ -77,9 +77,9 @@ from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, chunks
-from rmqstore.storage.queue.queue_set import built_end, is_in_rocksdb, kept_end, open_files
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
@@ -374,21 +374,8 @@ class _Tally:
             self._end = queue.cut(self._begin, self._end, log_end)
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
-        # queue offset after the last unit that a broker which starts keeps, and where it builds
-        # others after that
-        self._kept = self._end
-        built_from = built_until = FOREVER
-        finds_again = False
-        if start is not None:
-            built_from, built_until = start.built_from, start.log_end.physical_offset
-            finds_again = start.cuts_queues and start.builds_first
-            is_cut = start.cuts_queues and not start.builds_first
-            if start.builds_first:  # it cuts later what leads behind the log, and builds until then
-                built_from = max(built_from, built_end(queue))
-            self._kept = kept_end(queue, built_until, is_cut=is_cut)
-        self._built = BuiltUnits(
-            queue, self._kept, Span(built_from, built_until), finds_again=finds_again
-        )
+        self._built = BuiltUnits(queue, start)
+        self._kept = self._end if start is None else self._built.kept
         self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
@@ -421,7 +408,7 @@ class _Tally:
             if not (len(lost) or len(cut) or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "lost", next_offset=following)
-        if text := self._of_zeros(following):
+        if text := self._built.of_zeros(following, self._last):
             stops = following <= self._last + 1
             zeros = partial(Finding, stops_broker=stops, next_offset=None if stops else following)
             if self._begin == self._end > 0:  # its name shows that there were messages
@@ -449,25 +436,6 @@ class _Tally:
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, of_units)
         yield from self._codes.findings(queue_name)
-
-    def _of_zeros(self, following: int) -> str:
-        """Return what a starting broker makes of a last file without a unit; "" without one.
-
-        Source: ConsumeQueue.java#correctMinOffset, which looks for the last unit in that file.
-        """
-        queue, broker = self.queue, self._broker
-        if broker is None or queue.is_batch:
-            return ""
-        if following > self._last + 1:
-            return (
-                f"the last file holds no unit: a broker takes the zeros at queue offset "
-                f"{following - 1} for one, and serves them"
-            )
-        end = following if broker.builds_first else self._kept
-        is_read = end > 0 and isinstance(queue, ConsumeQueue) and queue.begins_file(end)
-        if is_read and not broker.cuts_queues:
-            return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
-        return ""
 
     def _without_unit(self, unserved: NDArray[np.int64]) -> str:
         """Return what is said of records that lack units, and of those that are not served."""

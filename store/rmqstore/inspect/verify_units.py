@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptRecordError, Finding, OffsetOutOfRangeError, number_of
 from rmqstore.format.layout import MAX_EXT_ADDRESS
 from rmqstore.format.text import decode_text
-from rmqstore.spans import Span
+from rmqstore.inspect.broker_start import BrokerStart
+from rmqstore.spans import FOREVER, Span
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.placing import MAX_QUEUE_OFFSET, place_records
-from rmqstore.storage.queue.queue import Queue, places_of, records_end, whole_end
+from rmqstore.storage.queue.queue import Queue, places_of, records_end
+from rmqstore.storage.queue.queue_set import begins_file, built_end, found_again, kept_end
 from rmqstore.store.message_store import MessageStore
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
@@ -176,23 +178,30 @@ class BuiltUnits:
 
     Args:
         queue: the queue.
-        kept: queue offset after the last unit that the broker keeps.
-        span: the part of the log that it reads for that.
-        finds_again: whether it looks through the last file for units when it has built.
+        start: what the broker does; None if that is not foretold, and so nothing is built.
 
     Attributes:
+        kept: queue offset after the last unit that it keeps.
         end: queue offset after the last unit that is kept or built.
 
     Source: ConsumeQueue.java#putMessagePositionInfo, #truncateDirtyLogicFiles.
     """
 
-    def __init__(self, queue: Queue, kept: int, span: Span, *, finds_again: bool) -> None:
-        self._queue, self._kept, self._span = queue, kept, span
-        self._finds_again = finds_again
-        if queue.is_present:
-            self._span = Span(max(span.start, records_end(queue, kept)), span.end)
+    def __init__(self, queue: Queue, start: BrokerStart | None) -> None:
+        self._queue, self._start = queue, start
         self._is_new = not queue.is_present
-        self.end = kept
+        self._span = Span(FOREVER, FOREVER)
+        self.kept = queue.end()
+        if start is not None:
+            log_end, built_from = start.log_end.physical_offset, start.built_from
+            is_cut = start.cuts_queues and not start.builds_first
+            self.kept = kept_end(queue, log_end, is_cut=is_cut)
+            if queue.is_present:
+                built_from = max(built_from, records_end(queue, self.kept))
+            if start.builds_first:  # it cuts later what leads behind the log, and builds until then
+                built_from = max(built_from, built_end(queue))
+            self._span = Span(built_from, log_end)
+        self.end = self.kept
 
     def find(
         self, named: NDArray[np.int64], physical_offsets: NDArray[np.int64]
@@ -207,7 +216,7 @@ class BuiltUnits:
         is_read = (physical_offsets >= self._span.start) & (physical_offsets < self._span.end)
         rows = np.flatnonzero(is_read)
         if self._queue.is_batch:
-            rows = rows[named[rows] >= self._kept]
+            rows = rows[named[rows] >= self.kept]
             built[rows] = named[rows]
             self.end = max(self.end, int(built.max(initial=-1)) + 1)
             return built
@@ -219,21 +228,33 @@ class BuiltUnits:
         return built
 
     def found_again(self) -> range:
-        """Return the queue offsets of old units that follow on those built, and so count again.
+        """Return the queue offsets of old units that follow on those built, and so count again."""
+        start = self._start
+        if start is not None and start.cuts_queues and start.builds_first:
+            return found_again(self._queue, self.kept, self.end, self._span.end)
+        return range(self.end, self.end)
 
-        The first unit of the last file counts whatever it holds.
+    def of_zeros(self, following: int, last: int) -> str:
+        """Return what the broker makes of a last file without a unit; "" without one.
+
+        Args:
+            following: the queue offset that it gives out next.
+            last: the largest one of a unit or a record.
+
+        Source: ConsumeQueue.java#correctMinOffset, which looks for the last unit in that file.
         """
-        start = stop = self.end
-        if self._finds_again and isinstance(self._queue, ConsumeQueue):
-            size = self._queue.position(1)
-            for segment in self._queue.segments:
-                if segment.start <= self._kept * size and stop * size < segment.end:
-                    first, file_end = segment.start // size, segment.end // size
-                    if self._queue.unit(first)[0] < self._span.end:
-                        start = max(stop, first + 1)
-                        stop = whole_end(self._queue, start, file_end, self._span.end)
-                    break
-        return range(start, stop)
+        start = self._start
+        if start is None or self._queue.is_batch:
+            return ""
+        if following > last + 1:
+            return (
+                f"the last file holds no unit: a broker takes the zeros at queue offset "
+                f"{following - 1} for one, and serves them"
+            )
+        end = following if start.builds_first else self.kept
+        if end > 0 and not start.cuts_queues and begins_file(self._queue, end):
+            return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
+        return ""
 
 
 def led_astray(

@@ -31,6 +31,7 @@ from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sampler
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import QueueKey
+from rmqstore.storage.broker import identity
 from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import COMPACTION, are_compacted_logs, find_store, root_for
@@ -298,7 +299,11 @@ class StoreParts(Closing):
     @property
     def is_named(self) -> bool:
         """Whether the broker's name was given, or a file of the store has it."""
-        return self.given_name is not None or self.config.has_broker_name()
+        try:
+            name = self.given_name or identity.broker_name(self.paths, self.config.topics)
+        except CorruptConfigError:
+            return False
+        return name is not None
 
     @cached_property
     def view_broker_name(self) -> str:

@@ -30,8 +30,7 @@ from rmqstore.storage.queue.appender import BatchQueueAppender, FoundQueue, Queu
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
-from rmqstore.storage.queue.queue_set import kept_end
-from rmqstore.storage.recovery.unit_checks import misnamed_files
+from rmqstore.storage.queue.queue_set import kept_end, misnamed_files
 from rmqstore.write.truncation import LeftOpen, cut_queue
 
 logger = logging.getLogger(__name__)
@@ -256,9 +255,8 @@ class QueueFiles:
         for segment in queue.segments:
             if (length := LOCAL.size(segment.path)) != size:
                 return f"{segment.path.name} has {length} bytes and should have {size}"
-        if isinstance(queue, ConsumeQueue):
-            for path, start in misnamed_files(self._log, queue, key):
-                return f"the name of {path.name} should be {offset_to_name(start)}"
+        for path, start in misnamed_files(queue, key, self._log):
+            return f"the name of {path.name} should be {offset_to_name(start)}"
         kept = kept_end(queue, FOREVER)
         return f"a broker that starts ends the queue at {kept} of {end}" if kept < end else ""
 

@@ -520,13 +520,6 @@ class BrokerConfig:
         """
         return broker_name(self._paths, self.topics) or self._paths.name
 
-    def has_broker_name(self) -> bool:
-        """Return whether a file gives the broker's name, which damage may hide."""
-        try:
-            return broker_name(self._paths, self.topics) is not None
-        except CorruptConfigError:
-            return False
-
     def identity(self) -> BrokerIdentity:
         """Return what the files of the store say about its broker; see :func:`read_identity`."""
         return read_identity(self._paths, self.topics)

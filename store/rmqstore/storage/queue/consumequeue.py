@@ -126,11 +126,6 @@ class ConsumeQueue:
         """Return where a unit stands in the address space of the files."""
         return queue_offset * _UNIT
 
-    def begins_file(self, queue_offset: int) -> bool:
-        """Return whether a file that is there begins with the unit of a queue offset."""
-        position = self.position(queue_offset)
-        return any(segment.start == position and segment.size for segment in self.segments)
-
     @property
     def end_files(self) -> tuple[str, str] | None:
         """The first and the last file."""

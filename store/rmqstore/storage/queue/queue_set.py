@@ -6,12 +6,14 @@ Source: ConsumeQueueStore.java, CombineConsumeQueueStore.java.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
+from rmqstore.format.text import decode_text
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, has_queue_folder
@@ -20,7 +22,14 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue import consumequeue
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, find_first, records_end
+from rmqstore.storage.queue.queue import (
+    Queue,
+    RecoveredUnits,
+    Units,
+    find_first,
+    records_end,
+    whole_end,
+)
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 
 
@@ -276,9 +285,70 @@ def built_end(queue: Queue) -> int:
     Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
     """
     end = kept_end(queue, FOREVER)
-    if isinstance(queue, ConsumeQueue) and queue.begins_file(end):
+    if isinstance(queue, ConsumeQueue) and begins_file(queue, end):
         segments = [segment for segment in queue.segments if segment.size]
         if segments[-consumequeue.RECOVERED_FILES :][0].start == queue.position(end):
             return -1
     physical_offset, size, _ = queue.unit(end - 1)
     return physical_offset if queue.is_batch and size > 0 else records_end(queue, end)
+
+
+def begins_file(queue: Queue, queue_offset: int) -> bool:
+    """Return whether a file of a ConsumeQueue begins with the unit of a queue offset."""
+    if not isinstance(queue, ConsumeQueue):
+        return False
+    position = queue.position(queue_offset)
+    return any(segment.start == position and segment.size for segment in queue.segments)
+
+
+def found_again(queue: Queue, kept: int, end: int, log_end: int) -> range:
+    """Return the queue offsets of old units that follow on those that a broker has built.
+
+    It looks through the last file when it has built, and takes the first unit whatever it holds.
+
+    Args:
+        queue: the queue as it was.
+        kept: queue offset after the last unit that it kept before it built.
+        end: queue offset after the last unit that it built.
+        log_end: physical offset where it ends the log.
+
+    Source: ConsumeQueue.java#truncateDirtyLogicFiles.
+    """
+    if isinstance(queue, ConsumeQueue):
+        size = queue.position(1)
+        for segment in queue.segments:
+            first, file_end = segment.start // size, segment.end // size
+            if first <= kept and end < file_end and queue.unit(first)[0] < log_end:
+                start = max(end, first + 1)
+                return range(start, whole_end(queue, start, file_end, log_end))
+    return range(end, end)
+
+
+def misnamed_files(queue: Queue, key: QueueKey, log: CommitLog) -> Iterator[tuple[Path, int]]:
+    """Yield the files of a queue that hold the units of a missing file, and where that begins.
+
+    Files that follow on another one are left out: a crash shifts units within a queue.
+    """
+    if not isinstance(queue, ConsumeQueue):
+        return
+    size, before = queue.position(1), 0
+    starts = {segment.start for segment in queue.segments}
+    for segment in queue.segments:
+        follows, before = segment.start == before, segment.end
+        if follows or not segment.size:
+            continue
+        named = _named_offset(queue.unit(segment.start // size)[0], key, log)
+        start = segment.start if named is None else queue.position(named)
+        if start not in starts and (segment.start - start) % segment.size == 0:
+            yield segment.path, start
+
+
+def _named_offset(physical_offset: int, key: QueueKey, log: CommitLog) -> int | None:
+    """Return the queue offset in a record; None if there is none of the queue."""
+    try:
+        record = log.parts(physical_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return None
+    if (decode_text(record.topic), int(record.fixed["queue_id"])) != key:
+        return None
+    return int(record.fixed["queue_offset"])

@@ -12,7 +12,6 @@ file. The last unit may then lack its last bytes: its record is named, and its t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -33,10 +32,9 @@ from rmqstore.format.layout import (
     SCHEDULE_TOPIC,
     Mask,
 )
-from rmqstore.format.text import decode_text, parse_properties
+from rmqstore.format.text import parse_properties
 from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue, find_first, have_units_at, whole_end
 from rmqstore.storage.recovery.log_end import before_blank
 
@@ -277,36 +275,6 @@ def confirm(
         )
         confirmed[rows] = matches
     return Confirmed(confirmed, is_behind & confirmed)
-
-
-def misnamed_files(
-    log: CommitLog, queue: ConsumeQueue, key: QueueKey
-) -> Iterator[tuple[Path, int]]:
-    """Yield the files of a queue that hold the units of a file that is missing, and its start.
-
-    Files that follow on another one are left out: a crash shifts units within a queue.
-    """
-    unit_size, before = queue.position(1), 0
-    starts = {segment.start for segment in queue.segments}
-    for segment in queue.segments:
-        follows, before = segment.start == before, segment.end
-        if follows or not segment.size:
-            continue
-        named = _named_offset(log, key, queue.unit(segment.start // unit_size)[0])
-        start = segment.start if named is None else named * unit_size
-        if start not in starts and (segment.start - start) % segment.size == 0:
-            yield segment.path, start
-
-
-def _named_offset(log: CommitLog, key: QueueKey, physical_offset: int) -> int | None:
-    """Return the queue offset in a record; None if there is none of the queue."""
-    try:
-        record = log.parts(physical_offset)
-    except (CorruptRecordError, OffsetOutOfRangeError):
-        return None
-    if (decode_text(record.topic), int(record.fixed["queue_id"])) != key:
-        return None
-    return int(record.fixed["queue_offset"])
 
 
 def _are_lost(log: CommitLog, queue: Queue, queue_offsets: NDArray[np.int64], log_end: int) -> Mask:
