@@ -366,7 +366,9 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
         return
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
-        unknown += [] if _has_queue_files(paths) else ["queue"]
+        kinds = (paths.queue_folders, paths.batch_folders)
+        files = (file for kind in kinds for file in _queue_files(paths, kind))
+        unknown += [] if any(map(LOCAL.size, files)) else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
         has_index = any(map(was_ended, index_files(paths.index))) or may_have_index_table(paths)
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]

@@ -227,7 +227,7 @@ class QueueFiles:
                 is_whole &= all(segment.size for segment in queue.segments)
                 end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
                 is_whole &= end > 0 or not queue.segments  # all of its units may be lost
-                if reason := self._why_not_kept(queue, key, end):
+                if reason := self._why_not_kept(queue, key, end, log_end):
                     self._unfit[queue.folder] = reason
                     if key[0] == SCHEDULE_TOPIC:
                         self._config.require_delay_levels()
@@ -246,7 +246,7 @@ class QueueFiles:
             return self._config.mapper_file_size_batch_consume_queue
         return self._config.mapped_file_size_consume_queue
 
-    def _why_not_kept(self, queue: QueueInFiles, key: QueueKey, end: int) -> str:
+    def _why_not_kept(self, queue: QueueInFiles, key: QueueKey, end: int, log_end: int) -> str:
         """Return why a broker refuses the files of a queue, or ends it before ``end``; or ""."""
         size = self._file_size(queue)
         for entry in LOCAL.list_folder(queue.folder):
@@ -258,6 +258,8 @@ class QueueFiles:
         for path, start in misnamed_files(queue, key, self._log):
             return f"the name of {path.name} should be {offset_to_name(start)}"
         kept = kept_end(queue, FOREVER)
+        if not queue.is_batch:  # a unit that leads behind the log may stand before others
+            kept = min(kept, kept_end(queue, log_end, is_cut=True))
         return f"a broker that starts ends the queue at {kept} of {end}" if kept < end else ""
 
     def appender(self, topic: str, queue_id: int) -> QueueAppender:
