@@ -72,17 +72,21 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
             if kind is ConsumeQueue and paths.batch_folders.has_topic(topic.name):
                 continue
             for queue in LOCAL.list_folder(aside / topic.name):
-                target = folders.root / topic.name / queue.name
-                with closing(kind(aside / topic.name / queue.name)) as old:
-                    is_needed = old.end() > 0 or not old.is_present
-                if is_needed and not LOCAL.exists(target):
+                old, target = (root / topic.name / queue.name for root in (aside, folders.root))
+                if not LOCAL.exists(target) and not (queue.is_folder and _is_empty(kind(old))):
                     disk.make_folder(target.parent)
-                    disk.rename(aside / topic.name / queue.name, target)
+                    disk.rename(old, target)
                     disk.flush_folder(target.parent)
                     if is_queue_id(queue.name):
                         findings += _unfounded(kind(target), log, f"{topic.name}-{queue.name}")
     disk.delete_tree(paths.own.replaced_queues)
     return findings
+
+
+def _is_empty(queue: QueueInFiles) -> bool:
+    """Return whether a queue has files, and no unit was ever written to them."""
+    with closing(queue):
+        return queue.is_present and not queue.end()
 
 
 def _unfounded(queue: QueueInFiles, log: CommitLog, name: str) -> list[Finding]:

@@ -28,7 +28,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue, our_abort
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index_files import IndexSizes, index_files, read_header
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, read_frame
 from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
 from rmqstore.storage.recovery.log_end import (
@@ -38,6 +38,7 @@ from rmqstore.storage.recovery.log_end import (
     find_log_end,
     is_damaged_at,
     is_whole_between,
+    last_record_before,
     scan_start,
 )
 from rmqstore.storage.recovery.queue_tails import OpenedQueue, has_lost_queue, is_newest_built
@@ -486,6 +487,12 @@ def plan_rebuild(
         changes += [change for change in plan_sizes(paths, log) if change.path not in gone]
         min_offset = log.min_offset
         end = before_blank_of(log, cut.end)
+        of_end = log.find(end.physical_offset)
+        if of_end is not None and of_end.path in gone:  # the log ends with the file before it
+            last = last_record_before(log, of_end.start)
+            if last is not None:
+                size, _ = read_frame(log, log.locate(last))
+                end = end._replace(physical_offset=last + size)
     queue_files = files_of_queues(paths)
     return RebuildPlan(
         paths.root,
