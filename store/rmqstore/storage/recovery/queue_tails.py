@@ -432,10 +432,12 @@ def _has_unit(opened: OpenedQueue | None, head: RecordHeaders) -> bool:
         return True
     physical_offset = int(head.column("physical_offset")[0])
     with closing(opened.queue) as queue:
-        if queue.unit(int(head.column("queue_offset")[0]))[0] == physical_offset:
-            return queue.is_present
         # The queue may be behind its records by some places: see unit_checks.
-        return queue.unit(queue.end() - 1)[0] == physical_offset if queue.is_present else False
+        for queue_offset in (int(head.column("queue_offset")[0]), queue.end() - 1):
+            found, size, _ = queue.unit(queue_offset)
+            if found == physical_offset and size > 0:  # zeros seem to lead to the log's begin
+                return True
+    return False
 
 
 def _start_of(span: LostSpan) -> int:
