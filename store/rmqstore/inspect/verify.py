@@ -158,9 +158,8 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     if log.entry_segments or store.paths.rocksdb_queues is not None:
         broker = None
-        text = "what a broker that starts keeps of queues is not foretold: some are in RocksDB"
-        if log.entry_segments:
-            text = "what a broker that starts keeps of queues is not foretold for a DLedger log"
+        kind = "a DLedger log" if log.entry_segments else "queues in RocksDB"
+        text = f"whether a broker starts, and what it keeps of queues, is not foretold for {kind}"
         logger.warning("%s: %s", store.paths.root, text)
     yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
     yield from timer_findings(store)
@@ -539,7 +538,9 @@ class _Tally:
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
             # Without a unit, a message was where its record says.
-            self._foresee(self._broker, np.where(exists, places, offsets), exists, expected, built)
+            # Reads of the log have a message without a unit where its record says.
+            named = np.where(exists, places, offsets)
+            self._foresee(self._broker, places, named, exists, expected, built)
         self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
         self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
@@ -557,16 +558,18 @@ class _Tally:
         self,
         broker: BrokerStart,
         places: NDArray[np.int64],
+        named: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
         built: NDArray[np.int64],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
-        self._last = max(self._last, int(places.max()))
+        self._last = max(self._last, int(named.max()))
         is_dropped = ~exists | (places >= self._kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
-        self._cut.append(places[is_cut])
-        self._unbuilt.append(places[is_dropped & ~is_cut & (built != places)])
+        is_unbuilt = is_dropped & ~is_cut & (built != places) & (built != named)
+        self._cut.append(named[is_cut])
+        self._unbuilt += [places[is_unbuilt], named[is_unbuilt]]
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
