@@ -430,7 +430,7 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
     for queue, places in _places(without_others(claims, answer.get("served", {}))).items():
-        known_places = {*served.get(queue, {}).values()}
+        known_places = {row[1] for row in later["served"].get(queue, ())}
         if lost := {at for at, place in places.items() if place not in known_places}:
             yield f"{queue}: {_text(lost)} were served before an append and are not after it"
 
