@@ -351,8 +351,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/inspect/remedies.py",
-        'if end is not None and kind != "end" and remedy.command == _REBUILD:',
-        "if False:",
+        "elif command == _REBUILD and checked.is_cut_first:",
+        "elif False:",
         "a rebuild is advised that is refused until the log is cut",
         "inspect/test_remedies.py",
     ),
