@@ -537,7 +537,6 @@ class _Tally:
         exists, same, codes = self._compare_at(places, expected)
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            # Without a unit, a message was where its record says.
             # Reads of the log have a message without a unit where its record says.
             named = np.where(exists, places, offsets)
             self._foresee(self._broker, places, named, exists, expected, built)
