@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ SAMPLE = [
 ]
 CASES = dict.fromkeys([*SAMPLE, *TRUTH])
 PAGE = 32
-_ROUNDS, _PAUSE = 3, 0.2
 _KEYS = 2
 _PHYSICAL_OFFSET = slice(28, 36)  # of a record, which differs in tier and local store
 _OF_TIER = ("tiered", "readAhead")
@@ -91,9 +89,7 @@ class Observer:
             for topic, queue_id in goldens.queues("tiered"):
                 real.put(topic, queue_id, b"next", properties={"a": "b"})
             real.wait()
-            for _ in range(_ROUNDS):
-                real.dispatch()
-                time.sleep(_PAUSE)
+            real.settle()
             for topic, queue_id in goldens.queues("tiered"):
                 name = f"{topic}-{queue_id}"
                 served[name], stop = read(real, topic, queue_id)

@@ -11,6 +11,7 @@ from interop.rocketmq import RealStore, RocketMQ
 
 _PROVIDER = "org.apache.rocketmq.tieredstore.provider.PosixFileSegment"
 _SECONDS = 30
+_STILL_ROUNDS = 3
 
 
 class RealTieringStore(RealStore):
@@ -70,6 +71,16 @@ class RealTieringStore(RealStore):
             self.dispatch()
             time.sleep(0.05)
 
+    def settle(self) -> None:
+        """Upload what a broken tier still takes, until some rounds have changed nothing."""
+        ends, still = self._ends(), 0
+        until = time.monotonic() + _SECONDS
+        while still < _STILL_ROUNDS and time.monotonic() < until:
+            self.dispatch()
+            time.sleep(0.2)
+            before, ends = ends, self._ends()
+            still = still + 1 if ends == before else 0
+
     def dispatch(self) -> None:
         """Upload the next messages of all queues, as the store does from time to time."""
         for file in self._tiered.getFlatFileStore().deepCopyFlatFileToList():
@@ -85,6 +96,16 @@ class RealTieringStore(RealStore):
         field = kind.getDeclaredField("dispatcher")
         field.setAccessible(True)
         return field.get(self._tiered)
+
+    def _ends(self) -> dict[str, tuple[int, int]]:
+        """Return where the log and the queue of each queue end in the tier."""
+        files = self._tiered.getFlatFileStore().deepCopyFlatFileToList()
+        return {
+            str(file.getMessageQueue()): (
+                int(file.getCommitLogCommitOffset()), int(file.getConsumeQueueCommitOffset())
+            )
+            for file in files
+        }  # fmt: skip
 
     def _is_uploaded(self) -> bool:
         for file in self._tiered.getFlatFileStore().deepCopyFlatFileToList():

@@ -563,7 +563,8 @@ class _Tally:
         built: NDArray[np.int64],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
-        self._last = max(self._last, int(named.max()))
+        placed = np.where(~exists & (built >= 0), built, named)
+        self._last = max(self._last, int(placed.max()))
         is_dropped = ~exists | (places >= self._kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
         is_unbuilt = is_dropped & ~is_cut & (built != places) & (built != named)
