@@ -563,13 +563,13 @@ class _Tally:
         built: NDArray[np.int64],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
-        placed = np.where(~exists & (built >= 0), built, named)
-        self._last = max(self._last, int(placed.max()))
         is_dropped = ~exists | (places >= self._kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
         is_unbuilt = is_dropped & ~is_cut & (built != places) & (built != named)
         self._cut.append(named[is_cut])
         self._unbuilt += [places[is_unbuilt], named[is_unbuilt]]
+        of_records = np.where(is_cut | is_unbuilt, named, places)
+        self._last = max(self._last, int(of_records.max()))
 
     def _compare_at(
         self, unit_offsets: NDArray[np.int64], expected: NDArray[np.void]
