@@ -295,9 +295,9 @@ _REMEDIES = {
     ),
     "emptied": Remedy(
         "high",
-        "The only file of a queue is empty, and its name shows that there were messages. A broker "
-        "that starts gives out their queue offsets again, and consumers that were beyond them miss "
-        "what comes there.",
+        "The files of a queue no longer keep its last queue offsets, and the log does not have "
+        "those messages. A broker that starts gives out their queue offsets again, and consumers "
+        "that were beyond them miss what comes there.",
         "Do not start the broker yet. Get the file from a backup or from a replica of this broker, "
         "put it in its place, and check again:",
         "rmqstore verify PATH",

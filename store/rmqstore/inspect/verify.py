@@ -406,7 +406,7 @@ class _Tally:
             again = f"; a broker that starts gives out queue offsets from {following} on again"
             if not (len(lost) or len(cut) or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
-                yield Finding("queue", queue_name, text + again, "lost", next_offset=following)
+                yield Finding("queue", queue_name, text + again, "emptied", next_offset=following)
         if text := self._built.of_zeros(following, self._last):
             stops = following <= self._last + 1
             zeros = partial(Finding, stops_broker=stops, next_offset=None if stops else following)

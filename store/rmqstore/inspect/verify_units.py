@@ -189,19 +189,19 @@ class BuiltUnits:
 
     def __init__(self, queue: Queue, start: BrokerStart | None) -> None:
         self._queue, self._start = queue, start
-        self._is_new = not queue.is_present
         self._span = Span(FOREVER, FOREVER)
         self.kept = queue.end()
         if start is not None:
             log_end, built_from = start.log_end.physical_offset, start.built_from
             is_cut = start.cuts_queues and not start.builds_first
             self.kept = kept_end(queue, log_end, is_cut=is_cut)
-            if queue.is_present:
+            if self.kept:
                 built_from = max(built_from, records_end(queue, self.kept))
             if start.builds_first:  # it cuts later what leads behind the log, and builds until then
                 built_from = max(built_from, built_end(queue))
             self._span = Span(built_from, log_end)
         self.end = self.kept
+        self._is_new = not self.kept and not begins_file(queue, 0)  # no file is left
 
     def find(
         self, named: NDArray[np.int64], physical_offsets: NDArray[np.int64]
