@@ -148,6 +148,8 @@ class TailingScan:
             end = tail.ends.get(key, 0)
             if start < end:
                 slices += self._store.store_queues.slices(key, start, end, request.spec())
+        if not request.fail_on_data_loss and not tail.are_confirmed(slices):
+            slices = tail.confirmed(slices)
         read_until = dict(self._read_until or {})
         for key, end in tail.ends.items():
             read_until[key] = max(end, starts.get(key, 0))
