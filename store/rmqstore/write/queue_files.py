@@ -86,7 +86,7 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
 def _is_empty(queue: QueueInFiles) -> bool:
     """Return whether a queue has files, and no unit was ever written to them."""
     with closing(queue):
-        return queue.is_present and not queue.end()
+        return bool(queue.segments) and not queue.end()
 
 
 def _unfounded(queue: QueueInFiles, log: CommitLog, name: str) -> list[Finding]:
@@ -231,7 +231,10 @@ class QueueFiles:
                 is_whole &= all(segment.size for segment in queue.segments)
                 end, n_removed = cut_queue(self._disk, queue, key, log_end, left_open)
                 is_whole &= end > 0 or not queue.segments  # all of its units may be lost
-                if reason := self._why_not_kept(queue, key, end, log_end):
+                reason = self._why_not_kept(queue, key, end, log_end)
+                if reason and not end:  # it holds no unit
+                    self.empty(queue.folder)
+                elif reason:
                     self._unfit[queue.folder] = reason
                     if key[0] == SCHEDULE_TOPIC:
                         self._config.require_delay_levels()

@@ -119,8 +119,8 @@ class ConsumeQueue:
 
     @property
     def is_present(self) -> bool:
-        """Whether there is a file."""
-        return bool(self.segments)
+        """Whether there is a file with bytes: a broker that starts deletes an empty one."""
+        return any(segment.size for segment in self.segments)
 
     def position(self, queue_offset: int) -> int:
         """Return where a unit stands in the address space of the files."""

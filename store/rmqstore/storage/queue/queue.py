@@ -296,7 +296,7 @@ class Queue(Protocol):
 
     @property
     def is_present(self) -> bool:
-        """Whether the queue has a file, or a unit that was recovered. Source: #isFirstFileExist."""
+        """Whether it has a file with bytes, or a recovered unit. Source: #isFirstFileExist."""
 
     @property
     def end_files(self) -> tuple[str, str] | None:
