@@ -304,7 +304,8 @@ class Repairer:
         """
         of_first_file = checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)
         for candidate in (checkpoint, of_first_file):
-            scanned_from = scan_start(self._log, candidate)
+            by_times = candidate._replace(logics_phy_offset=0)
+            scanned_from = scan_start(self._log, by_times)
             if scanned_from > start:
                 continue
             if self._is_valid_from(scanned_from):

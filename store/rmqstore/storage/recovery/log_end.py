@@ -158,13 +158,22 @@ def before_our_blank(log: CommitLog, end: LogEnd, append_start: int | None) -> L
 
 
 def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Return the physical offset where a recovery begins to scan: the start of a file."""
+    """Return the physical offset where a recovery begins to scan: the start of a file.
+
+    Brokers from 5.5.0 on go by the last record that is in all queues, if the checkpoint names it.
+
+    Source: ConsumeQueueStore.java#isMappedFileMatchedRecover.
+    """
+    in_queues = checkpoint.logics_phy_offset
     for segment in reversed(log.segments[1:]):
         try:
             fixed = split_record(log.record(first_record(log, segment)).data, 0).fixed
         except MalformedBytesError:
             continue
-        if 0 < int(fixed["store_timestamp"]) <= checkpoint.min_timestamp:
+        stored = int(fixed["store_timestamp"])
+        if stored > 0 and (
+            segment.start <= in_queues if in_queues else stored <= checkpoint.min_timestamp
+        ):
             return segment.start
     return log.min_offset
 
