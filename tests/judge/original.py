@@ -41,8 +41,6 @@ _PLUG_IN = "org.apache.rocketmq.tieredstore.TieredMessageStore"
 _FOLDERS = ("commitlog", "consumequeue", "batchconsumequeue", "index", "dledger-", "tieredstore")
 _OF_ROCKSDB = ("MANIFEST", "OPTIONS", "CURRENT", "IDENTITY", "LOCK", "LOG")
 
-_STILL = 3  # looks at files that do not change any more
-
 Queue = tuple[str, int]
 Rows = dict[Queue, list[list[int]]]
 Told = dict[str, Any]
@@ -252,16 +250,6 @@ class _Opened:
             elif time.monotonic() - since > _PATIENCE:
                 return
             time.sleep(0.005)
-        if "tieredStoreFilePath" in self._settings:
-            self._wait_for_upload()
-
-    def _wait_for_upload(self) -> None:
-        """Wait until the files stay as they are, the tier's among them."""
-        files, still = _files(self._root), 0
-        while still < _STILL:
-            time.sleep(0.5)
-            before, files = files, _files(self._root)
-            still = still + 1 if files == before else 0
 
     def _wait_for_leader(self) -> None:
         server = self._store.getCommitLog().getdLedgerServer()
