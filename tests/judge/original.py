@@ -13,6 +13,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypedDict
 
@@ -285,11 +286,15 @@ class _Opened:
     def _pages(self, queue: Queue, count: int) -> Callable[[int], int]:
         """Return how many messages a consumer asks for at an offset.
 
-        It stops where the local queue begins, as a tier has some of that too, at other places.
+        It stops where the local store begins, as a tier has some of that too, at other places.
         """
         if "tieredStoreFilePath" not in self._settings:
             return lambda _: count
-        local = field_of(self._store, "next").getMinOffsetInQueue(*queue)
+        store = field_of(self._store, "next")
+        end = store.getMaxOffsetInQueue(*queue)
+        offsets = range(store.getMinOffsetInQueue(*queue), end)
+        is_local = partial(store.checkInStoreByConsumeOffset, *queue)
+        local = next(filter(is_local, offsets), end)
         return lambda at: min(count, local - at) if at < local else count
 
     def state(self) -> Told:
