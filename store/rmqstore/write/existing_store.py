@@ -22,13 +22,21 @@ from rmqstore.errors import (
     UnreadableFileError,
     UnsupportedFeatureError,
 )
-from rmqstore.format.columns.dispatch_requests import key_hashes, read_requests, tag_key
+from rmqstore.format.columns.dispatch_requests import (
+    have_units,
+    key_hashes,
+    read_requests,
+    tag_key,
+)
+from rmqstore.format.columns.inner_batch import is_inner_batch
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     MAX_FILE_BYTES,
     MAX_V1_TOPIC_BYTES,
     MESSAGE_MAGIC_V2,
+    Bytes,
     SysFlag,
 )
 from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
@@ -366,9 +374,8 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
         return
     unknown = []
     if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
-        kinds = (paths.queue_folders, paths.batch_folders)
-        files = (file for kind in kinds for file in _queue_files(paths, kind))
-        unknown += [] if any(map(LOCAL.size, files)) else ["queue"]
+        has_files = any(map(LOCAL.size, _queue_files(paths, paths.queue_folders)))
+        unknown += [] if has_files or not _has_ordinary_messages(log) else ["queue"]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
         has_index = any(map(was_ended, index_files(paths.index))) or may_have_index_table(paths)
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]
@@ -380,15 +387,27 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
         )
 
 
+def _has_ordinary_messages(log: CommitLog) -> bool:
+    """Return whether a record belongs in a ConsumeQueue, and not in a BatchConsumeQueue."""
+    return any(
+        (have_units(records.column("sys_flag")) & ~is_inner_batch(records)).any()
+        for _, records in _records(log)
+    )
+
+
 def _has_keys(log: CommitLog, config: StoreConfig) -> bool:
     """Return whether a record has keys, as nearly all have, so that there will be an index file."""
+    return any(
+        len(read_requests(data, records, config.rules).key_rows) for data, records in _records(log)
+    )
+
+
+def _records(log: CommitLog) -> Iterator[tuple[Bytes, RecordHeaders]]:
+    """Yield the records of a log with the bytes that they lie in, window by window."""
     for segment in log.segments:
         for window in walk_forward(log, segment, segment.start, segment.end):
             for _, headers, is_complete in window.headers():
-                records = headers.take(is_complete)
-                if len(read_requests(window.data, records, config.rules).key_rows):
-                    return True
-    return False
+                yield window.data, headers.take(is_complete)
 
 
 def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:
