@@ -360,7 +360,8 @@ class _Tally:
         has_keys: bool,
     ) -> None:
         self.queue = queue
-        # Units of delayed messages have times of delivery.
+        # Units of delayed messages have times of delivery, also those that fill a gap.
+        self._is_schedule = is_schedule
         self._codes = TagsCodes(open_ext, DELIVERY_TOLERANCE_MS if is_schedule else 0)
         # physical offset of the record with queue offset 0, -1 if it is not there
         self._first_physical_offset = first_physical_offset
@@ -478,10 +479,14 @@ class _Tally:
         starts = np.array([span.start for span in gaps], np.int64)
         ends = np.array([span.end for span in gaps], np.int64)
         lost = []
+        n_fillers, before = 0, -1
         for low, high in chunks(self.queue, self._begin, self._end):
             offsets = np.arange(low, high)
             units = self.queue.units(low, high)
             physical_offsets = units.physical_offsets
+            if self._is_schedule:
+                n_fillers += int((np.diff(physical_offsets, prepend=before) == 0).sum())
+                before = int(physical_offsets[-1])
             gap = np.searchsorted(starts, physical_offsets, side="right") - 1
             is_lost = (
                 units.may_be_right(FOREVER) & (physical_offsets >= log.min_offset) & (gap >= 0)
@@ -493,9 +498,9 @@ class _Tally:
                 lost.append(offsets[rows[~confirmed]])
                 # Records after the end of the log, which are still there.
                 self._cut.append(offsets[rows[confirmed]])
-        n_cut = sum(map(len, self._cut))
         found = np.concatenate([_NONE, *lost])
-        return found, max(n_extra - len(found) - n_cut, 0)
+        n_known = len(found) + sum(map(len, self._cut)) + n_fillers
+        return found, max(n_extra - n_known, 0)
 
     def _next_offset(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         """Return what a starting broker does with the queue.
