@@ -286,8 +286,7 @@ def built_end(queue: Queue) -> int:
     """
     end = kept_end(queue, FOREVER)
     if isinstance(queue, ConsumeQueue) and begins_file(queue, end):
-        segments = [segment for segment in queue.segments if segment.size]
-        if segments[-consumequeue.RECOVERED_FILES :][0].start == queue.position(end):
+        if consumequeue.recovered_begin(queue) == end:
             return -1
     physical_offset, size, _ = queue.unit(end - 1)
     return physical_offset if queue.is_batch and size > 0 else records_end(queue, end)
