@@ -28,7 +28,7 @@ from rmqstore.errors import (
     rendered,
 )
 from rmqstore.spans import FOREVER, QueueKey
-from rmqstore.storage.broker.broker_run import read_checkpoint
+from rmqstore.storage.broker.broker_run import earliest_release, parse_release, read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
@@ -49,6 +49,8 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
+_LAST_FILES = 3  # of a log
+_BY_QUEUES = (5, 0)  # the first release whose recovery of a closed log goes by the queues
 _MESSAGE = '"length not matched message store config value"'
 
 
@@ -78,6 +80,8 @@ def foresee(
 
     It takes the log for built up to the last record that any queue has, of whichever kind. What it
     reads of files with the names of other places (``misplaced``) is as its arithmetic has it.
+    Brokers before 5.0 look for the end of a log in its last three files, those of today from the
+    file of that record on; None if these differ, and nothing shows which broker will start.
     """
     is_by_chance = any(one.part == "log" and one.kind in ("name", "twins") for one in misplaced)
     if log.entry_segments or ends.why_unread is not None or is_by_chance:
@@ -107,7 +111,12 @@ def foresee(
     for segment in log.segments:
         if segment.size and segment.start <= max(units_end, 0):
             start = segment.start
-    log_end = end_of_broker(log, find_end_from(log, start))
+    found = find_end_from(log, start)
+    if parse_release(earliest_release(paths)) < _BY_QUEUES:
+        by_files = find_end_from(log, min(start, log.segments[-_LAST_FILES:][0].start))
+        if by_files.physical_offset != found.physical_offset:
+            return None
+    log_end = end_of_broker(log, found)
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance=by_chance)
 

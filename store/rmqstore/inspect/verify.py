@@ -156,9 +156,12 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [log_slice])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    if log.entry_segments or store.paths.rocksdb_queues is not None:
+    kind = "a DLedger log" if log.entry_segments else ""
+    kind = kind or ("queues in RocksDB" if store.paths.rocksdb_queues is not None else "")
+    if broker is None and not misplaced and store.parts.ends.why_unread is None:
+        kind = kind or "damage in one of the last files of a log whose broker may be older than 5.0"
+    if kind:
         broker = None
-        kind = "a DLedger log" if log.entry_segments else "queues in RocksDB"
         text = f"whether a broker starts, and what it keeps of queues, is not foretold for {kind}"
         logger.warning("%s: %s", store.paths.root, text)
     yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
