@@ -89,25 +89,6 @@ def test_messages_are_read_before_and_after_their_queues_are_flushed(
     assert not list(root.rglob("rocksdict*")), "nothing is written into the store"
 
 
-def test_a_tail_follows_queues_that_are_flushed_late(rocketmq: RocketMQ, tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    with rocketmq.open(root, **SIZES) as real:
-        expected = put(real, 0, 20)
-        with rmqstore.open(root) as store:
-            tail = StoreTail(store.parts, parse_selection())
-            tail.poll()
-            for start in range(20, 100, 20):
-                assert tail.ends == {key: len(rows) for key, rows in expected.items()}
-                more = put(real, start, 20)
-                tail.poll()
-                expected = joined(expected, more)
-            assert tail.ends == {key: len(rows) for key, rows in expected.items()}
-            from_log = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
-    with rmqstore.open(root) as store:
-        flushed = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
-    assert from_log == flushed
-
-
 def test_a_stream_beside_a_store_that_is_flushed_all_the_time(
     rocketmq_55: RocketMQ, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -211,7 +192,3 @@ def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder:
         assert query.isActive, query.exception()
         assert time.monotonic() < until, {key: len(rows) for key, rows in found.items()}
         time.sleep(0.2)
-
-
-def units_of(store: rmqstore.MessageStore, key: tuple[str, int], end: int) -> list[list[int]]:
-    return [column.tolist() for column in store.parts.queues.open(*key).units(0, end)]
