@@ -189,16 +189,6 @@ def test_damaged_numbers_of_one_entry_are_damage_without_queues_too(
     assert by_log(root, mode="DROPMALFORMED") == every[:row] + every[row + 1 :]
 
 
-def test_queues_that_lack_the_newest_units_get_them_from_the_log(tmp_path: Path) -> None:
-    store = a_store()
-    root = store.write(tmp_path / "s")
-    for abort in (False, True):
-        shutil.rmtree(root / "consumequeue" / "T" / "1", ignore_errors=True)
-        if abort:
-            (root / "abort").touch()
-        assert by_queue(root) == store.places
-
-
 # ---- both kinds of files
 
 
