@@ -573,31 +573,3 @@ def test_a_ledger_of_other_types_is_not_a_ledger(root: Path) -> None:
     path.write_text("[" * 4000)
     with rmqstore.open(root, mode="a") as writer:
         assert writer.done_version("app") is None
-
-
-# ---- names
-
-NAMES = [
-    "consumequeue/T/0/04611686018427387900", "consumequeue/T/0/00000000000000000007",
-    "consumequeue/T/2147483647/00000000000000000000",
-    "consumequeue/T/2147483648/00000000000000000000", "consumequeue/a\nb/0/00000000000000000000",
-    "batchconsumequeue/B/0/00000000000000000000", "batchconsumequeue/T/0/04611686018427387900",
-    "consumequeue_ext/T/0/04611686018427387900", "commitlog/04611686018427387900",
-    "commitlog/00000000000000000100", "commitlog/00001099511627776000", "index/99999999999999999",
-    "index/9999999999999999999", "index/20261399999999999", "index/20260101000000000",
-    "config/topics.json.bak", ".rmqstore/cut", ".rmqstore/replaced", "consumequeue/CURRENT",
-    "consumequeue_ext",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "kind"), [*((name, "") for name in NAMES), (NAMES[0], "index")])
-def test_a_file_of_another_name_is_read_or_refused(root: Path, name: str, kind: str) -> None:
-    first = kind or name.partition("/")[0]
-    source = root / first if first in ("commitlog", "index") else root / "consumequeue/T/0"
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(min(source.iterdir()), root / name)
-    before = tree(root)
-    read_everything(root)
-    assert tree(root) == before
-    write_everything(root)
-    read_everything(root)

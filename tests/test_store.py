@@ -282,34 +282,6 @@ def test_offsets_of_a_broker_with_lmqs_are_read_from_its_own_file(tmp_path: Path
         assert config.groups() == ["h"]
 
 
-@pytest.mark.parametrize("text", ["{", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"'])
-def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
-    _write(tmp_path / "s", build.Record())
-    build.write_config(tmp_path / "s", topics=[])
-    path = tmp_path / "s/config/topics.json"
-    path.write_text(text)
-    with rmqstore.open(tmp_path / "s") as opened:
-        with pytest.raises(CorruptConfigError) as caught:
-            opened.parts.config.topic_entries()
-        assert caught.value.path == str(path)
-        assert str(path) in str(caught.value)
-        assert opened.parts.store_queues.known_topics() == ["T"]  # those that have queues
-
-
-@pytest.mark.parametrize(
-    "offsets_text", ['{"A@g":[1]}', '{"A@g":{"x":1}}', '{"A@g":{"0":null}}', '{"A@g":7}']
-)
-def test_broken_offsets_are_an_error_that_names_the_file(tmp_path: Path, offsets_text: str) -> None:
-    _write(tmp_path / "s", build.Record(topic="A"))
-    build.write_config(tmp_path / "s", topics=["A"])
-    (tmp_path / "s/config/consumerOffset.json").write_text(f'{{"offsetTable":{offsets_text}}}')
-    with (
-        rmqstore.open(tmp_path / "s") as opened,
-        pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"),
-    ):
-        read(opened, starting_offsets="group:g")
-
-
 ERRORS = [
     errors.MalformedBytesError(3, "why"), CorruptRecordError("/s/commitlog/0", 5, "why"),
     CorruptQueueError("/s/consumequeue/0", 5, "why"),

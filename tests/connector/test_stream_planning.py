@@ -24,7 +24,7 @@ from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
-from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
+from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
 from rmqstore.read import sampling
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.storage.log.commitlog import CommitLog
@@ -416,26 +416,6 @@ def test_stale_records_after_the_end_of_a_log_are_written_over(tmp_path: Path) -
     assert [row[2] for row in delivered] == list(range(20, 31))
 
 
-@pytest.mark.parametrize(
-    ("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)]
-)
-@pytest.mark.parametrize(("row", "has_queues"), [(50, True), (50, False), (99, False)])
-def test_damage_fails_a_stream_or_costs_its_record(
-    tmp_path: Path, row: int, mode: str, n_rows: int | None, *, has_queues: bool
-) -> None:
-    store = grow(build.Store(segment_bytes=65536), 100)
-    store.put(store.placed[row].physical_offset, b"\xff" * 8)
-    if not has_queues:
-        store.queues.clear()
-    root = store.write(tmp_path / "s")
-    if n_rows is None:
-        with pytest.raises(CorruptRecordError) as caught:
-            Query(root, mode=mode).trigger()
-        assert caught.value.offset == store.placed[row].physical_offset
-    else:  # of the last record nothing tells the queue offset
-        assert len(Query(root, mode=mode).trigger()) == (n_rows if row < 99 else 99)
-
-
 @pytest.mark.parametrize("topic", [b"\xff\xfe", b"../x", b"a/b", b"", b"%LMQ%x"])
 @pytest.mark.parametrize("options", [{}, {"subscribe": "T"}])
 def test_a_record_of_an_illegal_topic_does_not_end_a_query(
@@ -449,22 +429,6 @@ def test_a_record_of_an_illegal_topic_does_not_end_a_query(
     write_over(root, grow(store, 1, topic="T", prefix="last"))
     assert query.bodies() == ["last0"]
     assert Query(root, **options).offset["queues"]["T"]
-
-
-def test_a_topic_that_was_deleted_and_recreated_is_read_from_its_start(tmp_path: Path) -> None:
-    store = build.Store()
-    store.first_units["A", 0] = 40
-    root = grow(store, 10).write(tmp_path / "s", abort=True)
-    query = Query(root, **LENIENT)
-    assert len(query.trigger()) == 10
-    shutil.rmtree(root / "consumequeue" / "A")
-    store.queues.clear()
-    store.first_units.clear()
-    found = []
-    for count in (3, 10, 60):
-        write_over(root, grow(store, count, late=1000))
-        found += [row[2] for row in (*query.trigger(), *query.trigger())]
-    assert found == list(range(73))
 
 
 def test_retention_between_planning_and_reading_is_data_loss(tmp_path: Path) -> None:
@@ -534,25 +498,6 @@ def test_an_offset_stays_the_same_while_retention_deletes(tmp_path: Path) -> Non
     assert query.trigger() == []
     assert query.offset == before
     assert Query(root, before).trigger() == []
-
-
-def test_a_snapshot_keeps_what_its_poll_found(tmp_path: Path) -> None:
-    root = tmp_path / "b"
-    with create(root, config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 5))
-        read = parse_stream_options({"path": str(root)}).read
-        stores = read.source.follow(read.request)
-        before = stores.poll()
-        found = before.offset.json()
-        put(writer, "A", 0, numbered(5, 7))
-        put(writer, "B", 0, numbered(0, 3))
-        after = stores.poll()
-        assert before.offset.json() == found
-        assert before.ends == {("b", "A", 0): 5}
-        assert after.ends == {("b", "A", 0): 7, ("b", "B", 0): 3}
-        assert before.last_records["b"].physical_offset < after.last_records["b"].physical_offset
-        assert stores.last_poll() == after
-        stores.close()
 
 
 def test_a_broker_that_is_missing_is_reported_once(

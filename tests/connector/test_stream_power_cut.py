@@ -277,16 +277,6 @@ def test_queue_files_that_go_before_or_after_a_micro_batch_is_planned_are_taken_
     assert len(pauses) == 1
 
 
-def test_queue_files_of_a_closed_store_that_go_before_they_are_read_are_lost_with_a_warning(
-    tmp_path: Path,
-) -> None:
-    root = grow(build.Store(segment_bytes=16384), 10).write(tmp_path / "s")
-    query = Query(root, **LENIENT)
-    parts = planned(query)
-    delete_queue(root)
-    assert read_all(query, parts) == []
-
-
 def test_records_whose_file_a_recovery_deletes_before_they_are_read_are_lost_with_a_warning(
     tmp_path: Path, pauses: list[float]
 ) -> None:

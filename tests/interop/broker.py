@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,18 +80,6 @@ class RealBroker:
             assert time.monotonic() < until, f"the name server does not hear of {topic}"
             self.controller.registerSingleTopicAll(config)
             time.sleep(0.2)
-
-    def routes(self, topics: Collection[str]) -> dict[str, Any]:
-        """Return the TopicRouteData that the name server answers a client for each topic."""
-        client = self._real.rocketmq.client.producer.DefaultMQProducer("interop-routes")
-        client.setNamesrvAddr(self.namesrv_address)
-        client.start()
-        try:
-            factory = client.getDefaultMQProducerImpl().getMqClientFactory()
-            api = factory.getMQClientAPIImpl()
-            return {topic: api.getTopicRouteInfoFromNameServer(topic, 3000) for topic in topics}
-        finally:
-            client.shutdown()
 
     def expire(self, n_files: int) -> int:
         """Delete the oldest log files and the units that point into them, as retention does."""

@@ -1,4 +1,4 @@
-"""The real RocketMQ opens copies: of a store that it had open, of a crashed one, of a part."""
+"""The real RocketMQ opens copies: of a store that it had open, and of a part of one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import goldens
 import rmqstore
 from interop.rocketmq import RocketMQ
 from interop.test_live_store import N_QUEUES, SIZES as LIVE_SIZES, TOPIC, Appender
 from interop.test_written_store import CONFIG, SIZES, judge, messages
-from rmqstore.storage.broker.store_config import StoreConfig
 from written import rows_of
 
 pytestmark = pytest.mark.interop
@@ -38,22 +36,6 @@ def test_a_store_is_copied_while_its_broker_appends(real_mq: RocketMQ, tmp_path:
         real.wait()
     assert [row["body"] for row in rows_of(target) if row["keys"] == "k"] == [b"after"]
     assert len(rows_of(target)) == len(rows) + 1
-
-
-@VERSIONS
-@pytest.mark.parametrize("name", ["crash", "crash2", "crash3"])
-def test_the_copy_of_a_crashed_store_is_served(
-    real_mq: RocketMQ, copied: goldens.Golden, tmp_path: Path, name: str
-) -> None:
-    source = copied(name)
-    config = StoreConfig().updated(goldens.summary(name)["conf"])
-    rmqstore.copy(source, tmp_path / "copy", config=config, truncate=True)
-    before = rows_of(source)
-    assert [row | {"brokerName": "b"} for row in rows_of(tmp_path / "copy")] == before
-    with real_mq.open(tmp_path / "copy", **goldens.sizes(name)) as real:
-        ends = {(row["topic"], row["queueId"]): row["queueOffset"] + 1 for row in before}
-        for queue, end in ends.items():
-            assert real.queue_range(*queue)[1] == end
 
 
 @VERSIONS

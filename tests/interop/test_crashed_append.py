@@ -6,17 +6,14 @@ import random
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import goldens
 import rmqstore
-from crash.faults import FaultyDisk, append_and_close, counted, cut_copies
+from crash.faults import FaultyDisk, counted, cut_copies
 from crash.test_append import append
-from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
 from rmqstore.format.layout import SCHEDULE_TOPIC
-from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
@@ -76,81 +73,6 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
         with rmqstore.open(root, broker_name="b") as store:
             assert found + 1 <= store.count(include_system_topics=True) <= found + 1 + n_due, where
     assert seen == {before, before + N}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_real_store_sees_whole_flushes_of_a_killed_process(
-    rocketmq: RocketMQ, copied: goldens.Golden, seed: int
-) -> None:
-    sizes = goldens.sizes("basic")
-    queues = {*goldens.queues("basic"), *(("Fresh", queue_id) for queue_id in range(4))}
-    queues |= {("TopicA", queue_id) for queue_id in range(4)}
-    before = sum(len(rows) for rows in goldens.queues("basic").values())
-    root = copied("basic")
-    done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))
-    with rocketmq.open(root, **sizes) as real:
-        found = total(real, queues) - before
-        assert found % ROWS == 0
-        assert done <= found // ROWS <= done + 1
-        for answer in goldens.lines("basic", "keys")[:N_KEYS]:
-            assert set(answer["physicalOffsets"]) <= set(real.query(answer["topic"], answer["key"]))
-
-
-@pytest.mark.parametrize(
-    "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
-)
-def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
-    real_mq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    """Its messages are as long as the dead ones, so they end where a dead one may begin."""
-    sizes = goldens.sizes("basic")
-    body, n = b"of one length", 16
-    queue_ids = pa.array([0, 1] * (n // 2), pa.int32())
-    dying = pa.record_batch({"topic": ["Fresh"] * n, "queueId": queue_ids, "body": [body] * n})
-    whole, act = golden_store("basic"), partial(append_and_close, batch=dying)
-    commit, seen = counted(whole, tmp_path, act).commit, set()
-    for root, where in cut_copies(whole, tmp_path, act, range(commit - 4, commit + 3, 2)):
-        with real_mq.open(root, **sizes) as real:
-            found = total(real, {("Fresh", 0), ("Fresh", 1)})
-            assert found in (0, n), where
-            seen.add(found)
-            unique = {"UNIQ_KEY": "0" * 32}  # as long as those of ours
-            for number in range(3):
-                real.put("Fresh", number % 2, body, properties=unique)
-            real.wait()
-        with rmqstore.open(root, broker_name="b") as store:
-            assert (
-                store.scan(subscribe="Fresh", scan="commitlog").read_all().num_rows == found + 3
-            ), where
-            assert not list(verify(store)), where
-        with real_mq.open(root, **sizes) as real:
-            assert total(real, {("Fresh", 0), ("Fresh", 1)}) == found + 3, where
-    assert seen == {0, n}
-
-
-def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
-    rocketmq: RocketMQ, tmp_path: Path
-) -> None:
-    """RocketMQ's recovery decides what is left of an append over several files of the log."""
-    root, n = tmp_path / "s", 16
-    sizes = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 400}
-    with rocketmq.open(root, **sizes) as real:
-        first = real.put("Own", 0, b"of one length", keys="k").getWroteOffset()
-        for number in range(1, n):
-            real.put("Own", number % 2, b"of one length", keys="k")
-        real.wait()
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(first)
-        file.write(bytes(8))
-    (root / "abort").touch()
-    with rocketmq.open(root, **sizes) as real:
-        assert total(real, {("Own", 0), ("Own", 1)}) == 0
-        real.put("Own", 0, b"of one length", keys="k")
-        real.wait()
-    with rmqstore.open(root, broker_name="b") as store:
-        assert sum("have no unit" in found.text for found in verify(store)) == 2
-    with rocketmq.open(root, **sizes) as real:
-        assert total(real, {("Own", 0), ("Own", 1)}) > 1
 
 
 def test_the_real_store_completes_a_rebuild_that_was_cut(

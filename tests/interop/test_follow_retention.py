@@ -66,17 +66,3 @@ def test_files_that_the_master_deletes_stay_and_a_hung_follower_goes_on(
     state = json.loads((target / ".rmqstore" / "follow.json").read_bytes())
     assert (state["begin"], state["end"], state["n_cuts"]) == (0, end, 0)
     require_valid(target)
-
-
-@pytest.mark.interop
-def test_a_follower_that_retention_overtakes_ends(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
-    root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
-    with serving(rocketmq_55, root) as (port, store):
-        with Load(store, random.Random(2)):
-            wait_for(lambda: int(store.store.getMaxPhyOffset()) > 12 * FILE_BYTES)
-        with Process(port.address, target, log, "--max-rate", str(FILE_BYTES // 2)) as follower:
-            wait_for(lambda: end_of(target) > 0)
-            assert store.expire(11) > 8  # one that is being sent stays, and those after it
-            assert follower.wait() == 2
-    assert "the copy cannot continue without a gap" in log.read_text()
-    require_valid(target)

@@ -143,20 +143,6 @@ def test_the_real_store_goes_on_where_a_writer_was_killed(
     assert trial.seen == {"complete"}
 
 
-def test_the_real_store_goes_on_where_a_writer_was_killed_that_made_the_file_of_a_queue(
-    rocketmq: RocketMQ, golden_store: goldens.Golden, tmp_path: Path
-) -> None:
-    trial = Trial(rocketmq, golden_store("expired2"), tmp_path, killed.rebuild)
-    made = [
-        at
-        for at, change in enumerate(trial.changes)
-        if change.startswith("link") and "/consumequeue/" in change
-    ]
-    assert len(made) >= 6, "queues that do not begin at 0"
-    trial.judge_all(made)
-    assert trial.seen == {"complete"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "verb"), CASES, ids=case_id)
 def test_the_real_store_goes_on_wherever_a_writer_was_killed(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import rmqstore
-from connector.streams import delivered, drain, start
+from connector.streams import delivered, start
 from interop.background import BackgroundWork
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.inspect.verify import verify
@@ -24,7 +24,6 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
-from rmqstore.storage.rocksdb import RocksDb
 from written import require_valid
 
 pytestmark = pytest.mark.interop
@@ -88,47 +87,6 @@ def test_messages_are_read_before_and_after_their_queues_are_flushed(
     assert read(root) == joined(first, second)
     require_valid(root)
     assert not list(root.rglob("rocksdict*")), "nothing is written into the store"
-
-
-def test_a_tail_follows_queues_that_are_flushed_late(rocketmq: RocketMQ, tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    with rocketmq.open(root, **SIZES) as real:
-        expected = put(real, 0, 20)
-        with rmqstore.open(root) as store:
-            tail = StoreTail(store.parts, parse_selection())
-            tail.poll()
-            for start in range(20, 100, 20):
-                assert tail.ends == {key: len(rows) for key, rows in expected.items()}
-                more = put(real, start, 20)
-                tail.poll()
-                expected = joined(expected, more)
-            assert tail.ends == {key: len(rows) for key, rows in expected.items()}
-            from_log = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
-    with rmqstore.open(root) as store:
-        flushed = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
-    assert from_log == flushed
-
-
-def test_a_stream_gives_every_message_once_across_flushes(
-    rocketmq: RocketMQ, tmp_path: Path, spark: SparkSession
-) -> None:
-    root, folder = tmp_path / "store", tmp_path / "query"
-    parts, number = [], 0
-    for run in range(2):
-        with rocketmq.open(root, **SIZES) as real:
-            parts.append(put(real, number, 40))
-            if run == 0:
-                query = start(spark, root, folder, startingOffsets="earliest")
-            for _ in range(2):
-                number += 40
-                parts.append(put(real, number, 40))
-                wait_for(query, joined(*parts), spark, folder)
-            number += 40
-        # the store is closed, and its queues are flushed
-    parts.append({key: [] for key in parts[0]})
-    wait_for(query, joined(*parts), spark, folder)
-    query.stop()
-    assert drain(spark, root, folder, startingOffsets="earliest") == []
 
 
 def test_a_stream_beside_a_store_that_is_flushed_all_the_time(
@@ -210,29 +168,6 @@ def test_readers_beside_a_store_that_is_written_to(
         assert read(root) == whole
 
 
-def test_a_database_can_be_opened_while_its_tables_come_and_go(
-    rocketmq_55: RocketMQ, tmp_path: Path
-) -> None:
-    root = tmp_path / "store"
-    folder = root / "consumequeue"
-    with rocketmq_55.open(root, **SIZES) as real, Appender(real, N_AT_ONCE) as appender:
-        while appender.done < 100:
-            appender.check()
-            time.sleep(0.01)
-        tables: set[str] = set()
-        for _ in range(20):
-            n_confirmed = appender.done
-            tables |= {table.name for table in folder.glob("*.sst")}
-            in_rocksdb = RocksDbQueues(RocksDb(folder))
-            n_flushed = sum(bounds.last + 1 for bounds in in_rocksdb.bounds.values())
-            assert n_flushed >= n_confirmed - N_AT_ONCE, "the last flush may be under way"
-            for key, bounds in in_rocksdb.bounds.items():
-                units = in_rocksdb.units(key, 0, bounds.last + 1)
-                assert (units["size"] > 0).all()
-        left = {table.name for table in folder.glob("*.sst")}
-        assert len(tables - left) > 20, "tables were deleted all the time"
-
-
 def follow(tail: StoreTail, followed: Rows) -> bool:
     """Look, and add the messages that are new; return whether there were any."""
     starts = dict(tail.ends)
@@ -257,7 +192,3 @@ def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder:
         assert query.isActive, query.exception()
         assert time.monotonic() < until, {key: len(rows) for key, rows in found.items()}
         time.sleep(0.2)
-
-
-def units_of(store: rmqstore.MessageStore, key: tuple[str, int], end: int) -> list[list[int]]:
-    return [column.tolist() for column in store.parts.queues.open(*key).units(0, end)]

@@ -1,10 +1,9 @@
-"""Routes equal those of RocketMQ's name server: its own class in random cases, and a live one."""
+"""Routes equal those of the class that RocketMQ's name server asks, in random cases."""
 
 from __future__ import annotations
 
 import json
 import random
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
-from interop.broker import RealBroker
-from interop.rocketmq import RocketMQ, store_sizes
+from interop.rocketmq import RocketMQ
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import view_spec
 
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.interop
 N_CASES = 120
 TOPICS = [f"T{number}" for number in range(6)]
 BODIES = "org.apache.rocketmq.remoting.protocol.body"
-SIZES = store_sizes(1 << 20, 2000, 100, 400)
 
 
 def routes_of(roots: list[Path], topic: str) -> list[dict[str, Any]]:
@@ -130,56 +127,3 @@ def test_routes_are_those_of_the_real_class(rocketmq: RocketMQ, tmp_path: Path) 
             assert as_answer(routes_of(roots, topic)) == expected, (case, topic)
             n_answers += bool(expected["queueDatas"])
     assert n_answers > 2 * N_CASES
-
-
-def test_routes_are_what_a_live_name_server_answers(rocketmq: RocketMQ, tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    with RealBroker(rocketmq, root, SIZES) as broker:
-        controller, name_server = broker.controller, broker.name_server
-        name_server.getNamesrvConfig().setOrderMessageEnable(True)
-        orders = name_server.getKvConfigManager()
-        orders.putKVConfig("ORDER_TOPIC_CONFIG", "Orders", "interop:8")  # as mqadmin does
-        broker.set_queues("Orders", 8)
-        config_class = rocketmq.rocketmq.common.TopicConfig
-        topics = controller.getTopicConfigManager()
-        topics.updateTopicConfig(config_class("ReadOnly", 4, 2, 4, 1))
-        broker.announce("ReadOnly")
-        broker.send("Orders", [b"one"])
-        table = root / "config" / "topics.json"
-        until = time.monotonic() + 30
-        while not _entries(table).get("Orders", {}).get("order"):
-            assert time.monotonic() < until, "the broker does not hear of the order configuration"
-            controller.registerBrokerAll(True, False, True)
-            time.sleep(0.5)
-        (root / "broker.conf").write_text(
-            f"brokerName=interop\nbrokerClusterName=DefaultCluster\nbrokerIP1=127.0.0.1\n"
-            f"brokerId=0\nlistenPort={broker.ports[1]}\n"
-        )
-        for topic in _entries(table):
-            broker.announce(topic)
-        answers = broker.routes(_entries(table))
-        for topic, answer in answers.items():
-            found = routes_of([root], topic)
-            assert as_answer(found) == answered(answer), topic
-            assert found[0]["orderTopicConf"] == answer.getOrderTopicConf(), topic
-        assert answers["Orders"].getOrderTopicConf() == "interop:8"
-        assert len(answers) > 10
-
-        # a broker that is being emptied answers readers only
-        controller.getBrokerConfig().setBrokerPermission(4)
-        topics.updateTopicConfig(config_class("ReadOnly", 4, 3, 6, 1))
-        with (root / "broker.conf").open("a") as settings:
-            settings.write("brokerPermission=4\n")
-        until = time.monotonic() + 30
-        pick = name_server.getRouteInfoManager().pickupTopicRouteData
-        while answered(pick("ReadOnly"))["queueDatas"]["interop"][2:4] != [3, 4]:
-            assert time.monotonic() < until, "the name server does not hear of the permission"
-            controller.registerBrokerAll(True, False, True)
-            time.sleep(0.5)
-        for topic in ("ReadOnly", "Orders"):
-            assert as_answer(routes_of([root], topic)) == answered(pick(topic)), topic
-
-
-def _entries(table: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(table.read_text())["topicConfigTable"]
-    return found

@@ -135,31 +135,6 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
 @pytest.mark.parametrize(
     ("version", "name"),
     [
-        *(("rocketmq", name) for name in ("basic", "expired", "v2", "ipv6", "preblank")),
-        *(("rocketmq_55", name) for name in ("v49", "basic", "v55-edges", "v55-expired")),
-    ],
-)
-def test_we_append_to_what_the_real_store_wrote(
-    real_mq: RocketMQ, copied: goldens.Golden, name: str
-) -> None:
-    root = copied(name)
-    sizes = goldens.sizes(name)
-    before = rows_of(root)
-    with StoreWriter(find_store(root), StoreConfig()) as writer:
-        writer.append(messages(100))
-    after = rows_of(root)
-    assert after[: len(before)] == before
-    assert len(after) == len(before) + 100
-    with real_mq.open(root, **sizes) as real:
-        judge(real, after[len(before) :])
-        for queue, rows in goldens.queues(name).items():
-            if rows:
-                assert real.queue_range(*queue)[1] >= rows[-1]["queueOffset"] + 1
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [
         *(("rocketmq", name) for name in ("crash", "crash3", "crash4", "crash5")),
         *(("rocketmq_55", name) for name in ("crash3", "v55-crash4")),
     ],

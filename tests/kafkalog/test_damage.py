@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -195,27 +194,6 @@ def read_all(folder: Path) -> None:
             partition.scan(1, fail_on_data_loss=False, mode=mode).count()
     except RmqStoreError:
         pass
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_every_byte_may_be_wrong(tmp_path: Path, is_clean: bool) -> None:
-    folder = build.make_log_dir(tmp_path / "logs", is_clean=is_clean) / "t-0"
-    content = b"".join(BATCHES[:3]) + build.marker(6, 1, build.ABORT)
-    for at in range(len(content)):
-        changed = bytes([content[at] ^ (0x01, 0x80, 0xFF)[at % 3]])
-        build.write_segment(folder, 0, content[:at], changed, content[at + 1 :])
-        read_all(folder)
-
-
-def test_random_bytes(folder: Path) -> None:
-    chance = random.Random(5)
-    good = b"".join(BATCHES)
-    for _ in range(200):
-        content = bytearray(good)
-        for _ in range(chance.randrange(1, 20)):
-            content[chance.randrange(len(content))] = chance.randrange(256)
-        build.write_segment(folder, 0, bytes(content[: chance.randrange(len(content) + 1)]))
-        read_all(folder)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-import tiers
 from goldens import Golden
 from mutations import overwrite
 from reading import column, offsets, read, rows, state
@@ -23,7 +21,6 @@ from rmqstore import (
     MessageNotFoundError,
     NotAStoreError,
     OptionError,
-    RmqStoreError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.schema import select_columns
@@ -190,16 +187,6 @@ def test_damaged_numbers_of_one_entry_are_damage_without_queues_too(
     with pytest.raises(CorruptRecordError, match=r"entry (index|term)"):
         by_log(root)
     assert by_log(root, mode="DROPMALFORMED") == every[:row] + every[row + 1 :]
-
-
-def test_queues_that_lack_the_newest_units_get_them_from_the_log(tmp_path: Path) -> None:
-    store = a_store()
-    root = store.write(tmp_path / "s")
-    for abort in (False, True):
-        shutil.rmtree(root / "consumequeue" / "T" / "1", ignore_errors=True)
-        if abort:
-            (root / "abort").touch()
-        assert by_queue(root) == store.places
 
 
 # ---- both kinds of files
@@ -397,62 +384,3 @@ def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path, *, abort:
             assert tail.spans()["T", 0] == (0, len(store.queues["T", 0]))
             assert tail.last_record is not None
             assert tail.last_record.physical_offset == store.placed[-1].physical_offset
-
-
-# ---- hostile bytes
-
-
-@pytest.mark.parametrize("abort", [False, True])
-@pytest.mark.parametrize("byte", tiers.sampled(48, 12))
-def test_any_byte_of_a_head_may_be_wrong(tmp_path: Path, byte: int, *, abort: bool) -> None:
-    store = a_store(30, divide=SEGMENT)
-    root = store.write(tmp_path / "s", abort=abort)
-    entries = [at for at in store.placed if at.physical_offset >= SEGMENT]
-    every = store.places
-    for at in (entries[0], entries[7], entries[-1]):
-        place = frame_of(at) + byte
-        start = place - place % SEGMENT
-        old = store.segments[start][place - start]
-        for new in (old ^ 0xFF, old ^ 0x80, 0, 0x7F):
-            change(root, store, place, bytes([new]))
-            for read_all in (by_log, by_queue):
-                assert {*read_all(root, mode="DROPMALFORMED")} <= {*every}
-                with suppress(RmqStoreError):
-                    assert {*read_all(root)} <= {*every}
-            with rmqstore.open(root) as opened:
-                rows(opened.view("commitlog"))
-        change(root, store, place, bytes([old]))
-    assert by_log(root) == every
-
-
-@pytest.mark.parametrize("number", [0, 1, 47, 48, 60, 1 << 30, (1 << 31) - 1, -1, -48, -(1 << 31)])
-@pytest.mark.parametrize("are_both", [False, True])
-def test_any_size_may_be_wrong(tmp_path: Path, number: int, *, are_both: bool) -> None:
-    store = a_store(30)
-    root = store.write(tmp_path / "s")
-    at = store.placed[17]
-    change(root, store, frame_of(at) + 4, struct.pack(">i", number))
-    if are_both:
-        change(root, store, frame_of(at) + 44, struct.pack(">i", max(number - 48, -(1 << 31))))
-    every = store.places
-    assert by_queue(root) == every
-    assert {*by_log(root, mode="DROPMALFORMED")} <= {*every}
-    assert {*every[:17], *every[19:]} <= {*by_log(root, mode="DROPMALFORMED")}
-    with pytest.raises(CorruptRecordError):
-        by_log(root)
-
-
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 47, 48, 100, 1000, SEGMENT - 1])
-@pytest.mark.parametrize("file", [0, 1, -1])
-def test_any_file_may_be_cut(tmp_path: Path, length: int, file: int) -> None:
-    store = a_store(60)
-    root = store.write(tmp_path / "s")
-    path = sorted((root / "dledger-n0" / "data").iterdir())[file]
-    path.write_bytes(path.read_bytes()[:length])
-    every = {at.physical_offset for at in store.placed}
-    start = int(path.name)
-    others = {place for place in every if not start <= place < start + SEGMENT}
-    for order in (by_log, by_queue):
-        found = {*order(root, mode="DROPMALFORMED", fail_on_data_loss=False)}
-        assert found <= every
-        assert others <= found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from pathlib import Path
@@ -94,21 +93,6 @@ def test_the_first_look_finds_what_a_batch_read_finds(golden_store: Golden, name
     assert {key: end for key, end in tail.ends.items() if end} == expected
     tail.poll()
     assert {key: end for key, end in tail.ends.items() if end} == expected
-
-
-def test_what_is_written_shows_at_the_next_look(tmp_path: Path) -> None:
-    dice = random.Random(5)
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, 3)
-        tail = follow(tmp_path / "s")
-        for _ in range(60):
-            for _ in range(dice.randrange(3)):
-                put(writer, dice.choice("ABC"), dice.randrange(3), dice.randrange(1, 40))
-            tail.poll()
-            with rmqstore.open(tmp_path / "s") as store:
-                assert tail.ends == ends(store)
-        assert ("A", 0) not in tail.discovered
-        assert len(tail.discovered) > 4
 
 
 def test_only_queues_that_new_records_name_are_read(tmp_path: Path, asked: list[str]) -> None:

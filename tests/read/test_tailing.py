@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from read.test_tail import put_back
-from rmqstore.errors import OffsetOutOfRangeError, OptionError
+from rmqstore.errors import OptionError
 from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tailing import TailingScan
@@ -106,55 +103,6 @@ def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> Non
     with rmqstore.open(tmp_path / "s") as store:
         known = store.scan(columns="topic,queueId,queueOffset,body").read_all().to_pylist()
     assert sorted(found) == sorted(tuple(row.values()) for row in known)
-
-
-def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> None:
-    root, before = tmp_path / "s", tmp_path / "before"
-    with rmqstore.create(root, config=SIZES) as writer:
-        put(writer, "T", 0, b"a", b"b")
-    shutil.copytree(root, before)
-    given = {"starting_offsets": "earliest"}
-    with open_parts(root) as parts, open_parts(root) as others:
-        follower = TailingScan(parts, request(**given, fail_on_data_loss=False))
-        strict = TailingScan(others, request(**given))
-        with rmqstore.open(root, mode="a") as writer:
-            put(writer, "T", 0, b"cut off")
-        assert [row[3] for row in rows(follower)] == [b"a", b"b", b"cut off"]
-        assert len(rows(strict)) == 3
-        put_back(root, before)
-        with rmqstore.open(root, mode="a") as writer:
-            put(writer, "T", 0, b"in its place", b"more")
-        with pytest.raises(OffsetOutOfRangeError, match="offset 3, but a recovery cut it at 2"):
-            rows(strict)
-        assert rows(follower) == [("T", 0, 2, b"in its place"), ("T", 0, 3, b"more")]
-
-
-@pytest.mark.parametrize("n_messages", [2, 3, 5])
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_store_that_took_the_place_of_another_is_read_from_its_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, n_messages: int, *, fails: bool
-) -> None:
-    """Its messages are older and lie before the last one that was read, as delivered ones do."""
-    root, other = tmp_path / "s", tmp_path / "other"
-    bodies = [b"%d" % number for number in range(n_messages)]
-    with rmqstore.create(other, config=SIZES) as writer:
-        put(writer, "T", 0, *bodies)
-    time.sleep(0.01)
-    with rmqstore.create(root, config=SIZES) as writer:
-        put(writer, "T", 0, *(b"a" * 500 for _ in range(3)))
-    with open_parts(root) as parts:
-        arguments = {"starting_offsets": "earliest", "fail_on_data_loss": fails}
-        follower = TailingScan(parts, request(**arguments))
-        assert len(rows(follower)) == 3
-        root.rename(tmp_path / "before")
-        other.rename(root)
-        if fails:
-            with pytest.raises(OffsetOutOfRangeError, match="another store has taken the place"):
-                rows(follower)
-        else:
-            assert [row[3] for row in rows(follower)] == bodies
-            assert "data loss: T-0: delivered up to offset 3, but another store" in caplog.text
-            assert rows(follower) == []
 
 
 @pytest.mark.usefixtures("writer")

@@ -299,18 +299,6 @@ def test_chains_that_lead_in_circles_end(tmp_path: Path) -> None:
         damaged_answers(root, keys)
 
 
-def test_an_index_cut_short_or_empty_is_passed_over(copied: Golden) -> None:
-    root = copied("one")
-    path = next((root / "index").iterdir())
-    whole = path.read_bytes()
-    for length in (0, 10, 40, 41, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        keyed = goldens.lines("one", "keys")[0]
-        with rmqstore.open(root) as store:
-            topic_and_key = keyed["topic"], keyed["key"]
-            assert len(store.query(*topic_and_key, scan_uncovered=True)) == 1
-
-
 def test_the_bodies_of_messages_that_tags_or_a_filter_drop_are_not_looked_at(
     tmp_path: Path,
 ) -> None:
@@ -367,23 +355,6 @@ def test_slots_that_lead_to_items_not_counted_yet_hide_no_older_ones(tmp_path: P
     # as read a moment before the slots
     path.write_bytes(data[:36] + (counted - 25).to_bytes(4) + data[40:])
     assert [look_up(root, f"k{number}")[0] for number in range(40)] == usual
-
-
-def test_what_is_not_covered_is_determined_before_the_index_is_searched(
-    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    for name in ("spans", "find"):
-        ask = getattr(index_search.IndexSearch, name)
-        monkeypatch.setattr(
-            index_search.IndexSearch,
-            name,
-            lambda *a, ask=ask, name=name: calls.append(name) or ask(*a),
-        )
-    with rmqstore.open(golden_store("live")) as store:
-        store.query("LivePlain", "key-1")
-    assert calls[0] == "spans"
-    assert calls[-1] == "find"
 
 
 @pytest.mark.parametrize("step", tiers.sampled(35, 5))

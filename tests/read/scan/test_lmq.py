@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-import tiers
 from goldens import Golden
-from reading import by_queue, column, offsets, read
-from rmqstore.errors import CorruptRecordError, RmqStoreError
+from reading import by_queue, column, read
+from rmqstore.errors import CorruptRecordError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.store_parts import open_parts
@@ -204,29 +202,3 @@ def test_records_of_batch_topics_are_not_dispatched(tmp_path: Path) -> None:
         tail = StoreTail(opened.parts, parse_selection(subscribe=["%LMQ%a", "Batch"]))
         tail.poll()
         assert tail.ends == {("Batch", 0): 1, ("%LMQ%a", 0): 1}
-
-
-@pytest.mark.parametrize("step", tiers.sampled(7, 1))
-def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
-    """A row that comes is the message; errors are ours, and only FAILFAST raises."""
-    valid = _store("%LMQ%b,%LMQ%a", "7,0", body=b"x" * 20)
-    root = valid.write(tmp_path / "s")
-    path, rng = root / "commitlog" / f"{0:020d}", random.Random(3)
-    data, size = path.read_bytes(), valid.placed[0].size
-    for at in range(0, size, step):
-        changed = bytearray(data)
-        changed[at] ^= rng.randrange(1, 256)
-        path.with_name("fresh").write_bytes(changed)
-        path.with_name("fresh").replace(path)
-        with rmqstore.open(root) as store:
-            for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
-                try:
-                    rows = read(store, subscribe="%LMQ%a", mode=mode)
-                except RmqStoreError:
-                    assert mode == "FAILFAST"
-                    continue
-                for row in rows:
-                    if not row.get("_corrupt_record"):
-                        place = (row["topic"], row["queueId"], row["queueOffset"])
-                        assert (*place, row["body"]) == ("%LMQ%a", 0, 0, b"x" * 20)
-            assert set(offsets(read(store, scan="commitlog", mode="DROPMALFORMED"))) <= {0}

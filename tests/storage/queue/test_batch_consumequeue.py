@@ -25,7 +25,6 @@ from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
     OffsetOutOfRangeError,
-    RmqStoreError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import BATCH_UNIT
@@ -457,43 +456,6 @@ def test_a_compressed_batch_that_does_not_inflate_is_damage(tmp_path: Path) -> N
             read(store, check_crc=False)
         found = read(store, columns="queueOffset", mode="DROPMALFORMED", check_crc=False)
     assert [row["queueOffset"] for row in found] == [0, 1, *range(5, 19)]
-
-
-@pytest.mark.parametrize("step", tiers.sampled(7, 1))
-def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
-    """Every byte of log and queue: a whole row is a message of the store; errors are our own."""
-    batches = [[b"alone"], *bodies(6)]
-    root = make(tmp_path / "s", batches, packed=True)
-    with rmqstore.open(root) as store:
-        valid = {row["queueOffset"]: row["body"] for row in read(store, columns="queueOffset,body")}
-    assert len(valid) == 20
-    rng = random.Random(11)
-    log, first, second = (
-        root / "commitlog" / f"{0:020d}",
-        *sorted((root / "batchconsumequeue/B/0").iterdir()),
-    )
-    for path, n_bytes in ((first, 184), (second, 3 * 46), (log, 1200)):
-        data = path.read_bytes()
-        for at in range(0, n_bytes, 3 * step if path == log else step):
-            changed = bytearray(data)
-            changed[at] ^= rng.choice((0x80, 0xFF, rng.randrange(1, 256)))
-            if at % 5 == 0:
-                del changed[rng.randrange(len(changed)) :]
-            path.with_name("fresh").write_bytes(changed)
-            path.with_name("fresh").replace(path)
-            with rmqstore.open(root) as store:
-                for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
-                    options = {"mode": mode, "fail_on_data_loss": mode == "FAILFAST"}
-                    try:
-                        rows = read(store, columns="queueOffset,body", **options)
-                    except RmqStoreError:
-                        assert mode == "FAILFAST", (path, at)
-                        continue
-                    whole = [row for row in rows if not row.get("_corrupt_record")]
-                    is_valid = all(valid[row["queueOffset"]] == row["body"] for row in whole)
-                    assert is_valid, (path, at)
-        path.with_name("fresh").write_bytes(data)
-        path.with_name("fresh").replace(path)
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(20))

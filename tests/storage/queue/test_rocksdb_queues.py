@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +15,8 @@ from rocksdict import Options, Rdict
 
 import goldens
 import rmqstore
-import tiers
 from goldens import Golden
-from mutations import damage
-from reading import column, read
+from reading import read
 from rmqstore.errors import (
     CorruptDatabaseError,
     CorruptQueueError,
@@ -222,28 +218,6 @@ def test_an_entry_that_is_not_a_file_is_refused(copied: Golden, target: str | No
     os.mkfifo(path) if target is None else path.symlink_to(target)
     with rmqstore.open(root) as store, pytest.raises(StoreFormatError):
         read(store)
-
-
-@pytest.mark.parametrize("seed", tiers.split(range(600), 24))
-def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
-    copied: Golden, seed: int
-) -> None:
-    name, random_ = "v55-rocksdb-lmq", random.Random(seed)
-    root = copied(name)
-    files = [path for path in sorted((root / "consumequeue").iterdir()) if path.stat().st_size]
-    path = random_.choice(files)
-    path.write_bytes(damage(path.read_bytes(), random_))
-    expected: list[Any] = sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
-    with rmqstore.open(root) as store:
-        try:
-            found = column(store, "commitLogOffset")
-        except CorruptDatabaseError as err:
-            complaint = str(err)
-        else:
-            complaint = f"{root}: nothing was damaged that matters, scan=commitlog"
-            assert sorted(found) == expected
-    assert str(root) in complaint
-    assert "scan=commitlog" in complaint
 
 
 @pytest.mark.parametrize("name", ["CURRENT", "IDENTITY"])

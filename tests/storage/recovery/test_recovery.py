@@ -83,35 +83,6 @@ def test_stale_bytes_after_the_end_of_a_closed_store_are_not_damage(tmp_path: Pa
         assert len(read(opened)) == 10
 
 
-def test_zeros_amid_the_log_of_a_closed_store_are_damage(tmp_path: Path) -> None:
-    store = _store()
-    lost = store.placed[20:23]
-    for at in lost:
-        store.put(at.physical_offset, bytes(at.size))
-    with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        for scan in ("queue", "commitlog"):
-            with pytest.raises(CorruptRecordError) as caught:
-                read(opened, scan=scan)
-            assert caught.value.offset == lost[0].physical_offset
-            assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 57
-        corrupt = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
-        assert [row["queueOffset"] for row in corrupt] == [20, 21, 22]
-
-
-def test_damaged_sizes_cost_no_record_but_their_own(tmp_path: Path) -> None:
-    store = _store()
-    size = store.placed[25].size
-    sizes = {5: 0, 12: -1, 20: 1 << 30, 25: size * 2, 31: size + 7, 44: 95}
-    for row, size in sizes.items():
-        store.put(store.placed[row].physical_offset, struct.pack(">i", size))
-    good = [at.physical_offset for row, at in enumerate(store.placed) if row not in sizes]
-    with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        for scan in ("queue", "commitlog"):
-            assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good
-            rows = read(opened, scan=scan, mode="PERMISSIVE")
-            assert offsets(row for row in rows if row["_corrupt_record"] is None) == good
-
-
 def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
     store = _store(120)
     root = store.write(tmp_path / "s")
@@ -128,17 +99,6 @@ def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
         assert offsets(found) == [at.physical_offset for at in left]
         with pytest.raises(OffsetOutOfRangeError):
             opened.get(0)
-
-
-def test_missing_last_file_is_not_a_silent_end_by_queue(tmp_path: Path) -> None:
-    store = _store()
-    root = store.write(tmp_path / "s")
-    (root / "commitlog" / f"{max(store.segments):020d}").unlink()
-    left = [at.physical_offset for at in store.placed if at.physical_offset < max(store.segments)]
-    with rmqstore.open(root) as opened:
-        with pytest.raises(rmqstore.RmqStoreError):
-            read(opened)
-        assert offsets(read(opened, mode="DROPMALFORMED", fail_on_data_loss=False)) == left
 
 
 def test_log_file_deleted_while_read_is_data_loss(tmp_path: Path) -> None:
