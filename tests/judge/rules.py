@@ -7,6 +7,7 @@ the copies that were ``rebuilt`` and ``appended`` to; one that is not there is n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from judge.claims import MODES, SCANS, Claims, Rows, Said
@@ -171,6 +172,8 @@ def _is_named(claims: Claims, queue: str) -> bool:
         return True
     return any(
         (one["kind"] in _OF_QUEUE and _place(one) == queue and not one["unserved"])
+        # requests may fail, as the remedy says
+        or (one["kind"] == "tags" and "extension" in one["text"] and _place(one) == queue)
         or (one["kind"] in _OF_STORE and (one["part"] != "queue" or folder in one["place"]))
         for one in _findings(claims)
     )
@@ -314,6 +317,20 @@ def reads_give_nothing_else(claims: Claims, answer: Answer, _: After) -> Iterato
             other -= unserved.get(queue, set())
             if other and not (_is_named(claims, queue) or is_taken_from_the_log(claims[part])):
                 yield f"{part}: {queue}: {_text(other)} are given and not served"
+
+
+def reads_give_each_message_once_and_in_order(
+    claims: Claims, _: Answer, __: After
+) -> Iterator[str]:
+    """A read by queue by queue offset, one by log by physical offset."""
+    for scan in SCANS:
+        for mode in MODES:
+            part = f"{scan} {mode}"
+            for queue, rows in claims[part].get("value", {}).get("rows", {}).items():
+                order = [(row[0],) if scan == "queue" else (row[1], row[0]) for row in rows]
+                wrong = [at for at, (one, two) in enumerate(pairwise(order)) if one >= two]
+                if wrong:
+                    yield f"{part}: {queue}: {order[wrong[0]]} before {order[wrong[0] + 1]}"
 
 
 def views_say_what_it_has(claims: Claims, answer: Answer, _: After) -> Iterator[str]:
@@ -542,7 +559,8 @@ RULES: tuple[Rule, ...] = (
     what_is_valid_is_served_whole, it_starts_as_foretold, the_log_ends_as_foretold,
     what_is_said_not_to_be_served_is_not, offsets_are_given_again_as_foretold,
     it_loses_nothing_unsaid, reads_give_what_is_served, reads_give_nothing_else,
-    views_say_what_it_has, look_ups_find_what_it_finds, remedies_do_what_they_promise,
+    reads_give_each_message_once_and_in_order, views_say_what_it_has, look_ups_find_what_it_finds,
+    remedies_do_what_they_promise,
     what_is_refused_changes_nothing, a_rebuild_is_done_as_planned, what_is_appended_is_read,
     what_is_appended_is_served, a_copy_has_what_is_read, followers_get_nothing_twice,
     what_followers_do_not_get_is_named, both_ways_to_follow_say_the_same, reading_changes_nothing,

@@ -43,7 +43,13 @@ from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.queue.queue_set import built_end, misnamed_files, open_files
-from rmqstore.storage.recovery.log_end import LogEnd, end_of_broker, find_end_from
+from rmqstore.storage.recovery.log_end import (
+    LogEnd,
+    count_after,
+    end_of_broker,
+    find_end_from,
+    is_damaged_at,
+)
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -119,6 +125,43 @@ def foresee(
     log_end = end_of_broker(log, found)
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance=by_chance)
+
+
+def why_not_foretold(
+    paths: StorePaths, log: CommitLog, start: BrokerStart | None, misplaced: Sequence[Finding]
+) -> str:
+    """Return the kind of store of which nobody can say what a broker keeps; "" for others."""
+    if log.entry_segments:
+        return "a DLedger log"
+    if paths.rocksdb_queues is not None:
+        return "queues in RocksDB"
+    if start is not None:
+        return ""
+    if any(one.part == "log" for one in misplaced):
+        return "a log with files of other places"
+    return "damage in one of the last files of a log whose broker may be older than 5.0"
+
+
+def after_end(log: CommitLog, ends: StoreEnds, start: BrokerStart | None) -> Iterator[Finding]:
+    """Yield findings of records that a starting broker drops, after one that its recovery refuses.
+
+    After the end of a log that was closed there may be records that a recovery has cut off.
+    """
+    end = ends.log_end
+    n_records, n_bytes = ends.after_end
+    if end is None:
+        if start is None:
+            return
+        end = start.log_end
+        if not is_damaged_at(log, end, start.built_from - 1):
+            return
+        n_records, n_bytes = count_after(log, end)
+    if n_records and not end.is_stale_after:  # entries that were cut off are no messages
+        text = (
+            f"{n_records} records of {n_bytes} bytes follow the end of the log; "
+            "a broker that starts drops them"
+        )
+        yield Finding("end", f"{end.path}, {end.physical_offset}", text)
 
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:

@@ -48,7 +48,13 @@ from rmqstore.format.layout import (
     Mask,
 )
 from rmqstore.format.topics import was_deleted
-from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
+from rmqstore.inspect.broker_start import (
+    BrokerStart,
+    after_end,
+    foresee,
+    misplaced_files,
+    why_not_foretold,
+)
 from rmqstore.inspect.remedies import in_order
 from rmqstore.inspect.verify_database import database_findings
 from rmqstore.inspect.verify_epochs import epoch_findings
@@ -83,9 +89,7 @@ from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
-    count_after,
     damage_met,
-    is_damaged_at,
     n_written,
 )
 from rmqstore.storage.recovery.unit_checks import confirm
@@ -148,7 +152,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     yield from misplaced
     log = store.parts.log
     broker = foresee(store.paths, log, store.parts.ends, misplaced)
-    yield from _after_end(store, broker)
+    yield from after_end(log, store.parts.ends, broker)
     log_slice = store.parts.ends.log_slice()
     for start, stop, segment in log.segment_spans(log_slice.start, log_slice.end):
         if segment is None:
@@ -156,11 +160,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [log_slice])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    kind = "a DLedger log" if log.entry_segments else ""
-    kind = kind or ("queues in RocksDB" if store.paths.rocksdb_queues is not None else "")
-    if broker is None and not misplaced and store.parts.ends.why_unread is None:
-        kind = kind or "damage in one of the last files of a log whose broker may be older than 5.0"
-    if kind:
+    if kind := why_not_foretold(store.paths, log, broker, misplaced):
         broker = None
         text = f"whether a broker starts, and what it keeps of queues, is not foretold for {kind}"
         logger.warning("%s: %s", store.paths.root, text)
@@ -227,28 +227,6 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
             rendered("`conf=`"),
         )
     return levels.delays
-
-
-def _after_end(store: MessageStore, broker: BrokerStart | None) -> Iterator[Finding]:
-    """Yield findings of records that a starting broker drops, after one that its recovery refuses.
-
-    After the end of a log that was closed there may be records that a recovery has cut off.
-    """
-    end = store.log_end
-    n_records, n_bytes = store.parts.ends.after_end
-    if end is None:
-        if broker is None:
-            return
-        end = broker.log_end
-        if not is_damaged_at(store.parts.log, end, broker.built_from - 1):
-            return
-        n_records, n_bytes = count_after(store.parts.log, end)
-    if n_records and not end.is_stale_after:  # entries that were cut off are no messages
-        text = (
-            f"{n_records} records of {n_bytes} bytes follow the end of the log; "
-            "a broker that starts drops them"
-        )
-        yield Finding("end", f"{end.path}, {end.physical_offset}", text)
 
 
 def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> Iterator[Finding]:

@@ -19,7 +19,13 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.placing import MAX_QUEUE_OFFSET, place_records
 from rmqstore.storage.queue.queue import Queue, places_of, records_end
-from rmqstore.storage.queue.queue_set import begins_file, built_end, found_again, kept_end
+from rmqstore.storage.queue.queue_set import (
+    begins_file,
+    built_end,
+    ends_file,
+    found_again,
+    kept_end,
+)
 from rmqstore.store.message_store import MessageStore
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
@@ -202,6 +208,7 @@ class BuiltUnits:
             self._span = Span(built_from, log_end)
         self.end = self.kept
         self._is_new = not self.kept and not begins_file(queue, 0)  # no file is left
+        self._passed_at = -1  # the end of the queue at the last record that is not built again
 
     def find(
         self, named: NDArray[np.int64], physical_offsets: NDArray[np.int64]
@@ -222,6 +229,8 @@ class BuiltUnits:
             return built
         for run in place_records(named[rows], None if self._is_new else self.end):
             taken = rows[run.taken]
+            if len(rows[run.passed]):
+                self._passed_at = self.end
             if len(taken):
                 self._is_new, self.end = False, run.place + len(taken)
                 built[taken] = np.arange(run.place, self.end)
@@ -236,6 +245,8 @@ class BuiltUnits:
 
     def of_zeros(self, following: int, last: int) -> str:
         """Return what the broker makes of a last file without a unit; "" without one.
+
+        It begins one after a full file for a record of which it then builds no unit.
 
         Args:
             following: the queue offset that it gives out next.
@@ -252,7 +263,8 @@ class BuiltUnits:
                 f"{following - 1} for one, and serves them"
             )
         end = following if start.builds_first else self.kept
-        if end > 0 and not start.cuts_queues and begins_file(self._queue, end):
+        is_begun = end == self._passed_at and ends_file(self._queue, end)
+        if end > 0 and (is_begun or (not start.cuts_queues and begins_file(self._queue, end))):
             return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
         return ""
 

@@ -17,8 +17,9 @@ from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, recovered_begin
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import valid_end, whole_end
+from rmqstore.storage.queue.queue_set import recovered_begin
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.unit_checks import completed_end
 
@@ -207,9 +208,7 @@ def cut_queue(
             return end, 0
     new_end = queue.cut(start, end, log_end)
     if left_open is not None:
-        looked_at = start
-        if isinstance(queue, ConsumeQueue):
-            looked_at = max(start, recovered_begin(queue))
+        looked_at = max(start, recovered_begin(queue))
         safe_end = whole_end(queue, looked_at, queue.cut(start, new_end, left_open.safe_until))
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):

@@ -73,12 +73,6 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
     return 0
 
 
-def recovered_begin(queue: ConsumeQueue) -> int:
-    """Return the queue offset from which on a starting broker looks at the units of a queue."""
-    segments = [segment for segment in queue.segments if segment.size][-RECOVERED_FILES:]
-    return segments[0].start // _UNIT if segments else 0
-
-
 def _list_aligned(folders: Sequence[str], storage: Storage) -> list[Segment]:
     """Return the files of a queue without those whose name is not the offset of a unit."""
     segments = list_segments(folders, storage)

@@ -285,11 +285,20 @@ def built_end(queue: Queue) -> int:
     Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
     """
     end = kept_end(queue, FOREVER)
-    if isinstance(queue, ConsumeQueue) and begins_file(queue, end):
-        if consumequeue.recovered_begin(queue) == end:
-            return -1
+    if begins_file(queue, end) and recovered_begin(queue) == end:
+        return -1
     physical_offset, size, _ = queue.unit(end - 1)
     return physical_offset if queue.is_batch and size > 0 else records_end(queue, end)
+
+
+def recovered_begin(queue: Queue) -> int:
+    """Return the queue offset from which on a starting broker looks at units, in its last files."""
+    if not isinstance(queue, ConsumeQueue):
+        return queue.begin
+    segments = [segment for segment in queue.segments if segment.size]
+    return (
+        segments[-consumequeue.RECOVERED_FILES :][0].start // QUEUE_UNIT.itemsize if segments else 0
+    )
 
 
 def begins_file(queue: Queue, queue_offset: int) -> bool:
@@ -298,6 +307,13 @@ def begins_file(queue: Queue, queue_offset: int) -> bool:
         return False
     position = queue.position(queue_offset)
     return any(segment.start == position and segment.size for segment in queue.segments)
+
+
+def ends_file(queue: Queue, queue_offset: int) -> bool:
+    """Return whether the last file of a ConsumeQueue ends with the unit before a queue offset."""
+    if not isinstance(queue, ConsumeQueue) or not queue.segments:
+        return False
+    return queue.segments[-1].end == queue.position(queue_offset)
 
 
 def found_again(queue: Queue, kept: int, end: int, log_end: int) -> range:
