@@ -304,7 +304,8 @@ _REMEDIES = {
     ),
     "zeros": Remedy(
         "high",
-        "The last file of a queue holds nothing but zeros, as a loss of power leaves it.",
+        "The last file of a queue holds nothing but zeros, as a loss of power leaves it, or a "
+        "broker would begin such a file for a record that the queue has already.",
         "Do not start the broker yet. This builds the queues from the log:",
         _REBUILD,
     ),

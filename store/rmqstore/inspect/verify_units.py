@@ -263,9 +263,11 @@ class BuiltUnits:
                 f"{following - 1} for one, and serves them"
             )
         end = following if start.builds_first else self.kept
-        is_begun = end == self._passed_at and ends_file(self._queue, end)
-        if end > 0 and (is_begun or (not start.cuts_queues and begins_file(self._queue, end))):
-            return "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
+        does_not = "a broker of RocketMQ 5.3 does not start"
+        if end > 0 and not start.cuts_queues and begins_file(self._queue, end):
+            return f"the last file holds no unit: {does_not}"
+        if end > 0 and end == self._passed_at and ends_file(self._queue, end):
+            return f"the last file is full, and a record follows that has its unit: {does_not}"
         return ""
 
 
