@@ -262,11 +262,10 @@ class BuiltUnits:
                 f"the last file holds no unit: a broker takes the zeros at queue offset "
                 f"{following - 1} for one, and serves them"
             )
-        end = following if start.builds_first else self.kept
         does_not = "a broker of RocketMQ 5.3 does not start"
-        if end > 0 and not start.cuts_queues and begins_file(self._queue, end):
+        if following > 0 and not start.cuts_queues and begins_file(self._queue, following):
             return f"the last file holds no unit: {does_not}"
-        if end > 0 and end == self._passed_at and ends_file(self._queue, end):
+        if following == self._passed_at > 0 and ends_file(self._queue, following):
             return f"the last file is full, and a record follows that has its unit: {does_not}"
         return ""
 

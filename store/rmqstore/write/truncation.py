@@ -208,8 +208,12 @@ def cut_queue(
             return end, 0
     new_end = queue.cut(start, end, log_end)
     if left_open is not None:
-        looked_at = max(start, recovered_begin(queue))
-        safe_end = whole_end(queue, looked_at, queue.cut(start, new_end, left_open.safe_until))
+        before_log = queue.cut(start, new_end, left_open.safe_until)
+        safe_end = whole_end(queue, start, before_log)
+        known = queue.unit(safe_end - 1)[0] if safe_end > start else 0
+        if known < left_open.log.min_offset:  # of what is missing there the log has no record
+            looked_at = max(start, recovered_begin(queue))
+            safe_end = whole_end(queue, looked_at, before_log)
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
             new_end -= 1

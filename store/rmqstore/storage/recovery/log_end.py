@@ -118,15 +118,16 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
 def end_of_broker(log: CommitLog, end: LogEnd) -> LogEnd:
     """Return where a broker continues after a blank: in the next segment if there is one.
 
-    If there is none, it writes its next record over the blank.
+    It does not ask whether that is the one that follows. If there is none, it writes its next record over the blank.
 
     Source: CommitLog.java#recoverNormally.
     """
     before = before_blank_of(log, end)
-    segment = None if end.blank_start is None else log.find(end.blank_start)
-    following = None if segment is None else log.find(segment.end)
-    if following is None:
+    at = end.blank_start
+    later = [] if at is None else [one for one in log.segments if one.start > at and one.size]
+    if not later:
         return before
+    following = later[0]
     return end._replace(
         physical_offset=following.start, path=str(following.path), bytes_behind=following.size
     )
