@@ -206,6 +206,9 @@ class BuiltUnits:
             if start.builds_first:  # it cuts later what leads behind the log, and builds until then
                 built_from = max(built_from, built_end(queue))
             self._span = Span(built_from, log_end)
+            cut = kept_end(queue, log_end, is_cut=start.cuts_queues)
+            if start.builds_first and cut < self.kept:  # it ends the queue before what it builds
+                self.kept, self._span = cut, Span(FOREVER, FOREVER)
         self.end = self.kept
         self._is_new = not self.kept and not begins_file(queue, 0)  # no file is left
         self._passed_at = -1  # the end of the queue at the last record that is not built again
