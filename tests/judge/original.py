@@ -368,6 +368,7 @@ class _Opened:
                 record = data[at : at + part["size"]]
                 at += part["size"]
                 is_record = len(record) >= _HEAD and record[4:8] in _MAGICS
+                is_record &= int.from_bytes(record[:4]) == len(record)
                 offset = offsets[number] if offsets else int.from_bytes(record[_QUEUE_OFFSET])
                 place = int.from_bytes(record[_PHYSICAL_OFFSET])
                 crc = zlib.crc32(record) if is_record else -1

@@ -240,16 +240,27 @@ class BuiltUnits:
         return built
 
     def found_again(self) -> range:
-        """Return the queue offsets of old units that follow on those built, and so count again."""
-        start = self._start
-        if start is not None and start.cuts_queues and start.builds_first:
-            return found_again(self._queue, self.kept, self.end, self._span.end)
-        return range(self.end, self.end)
+        """Return the queue offsets of old units that follow on those built, and so count again.
+
+        So do the zeros of a file that the broker begins after a full one for a record that it then
+        passes over.
+        """
+        start, end = self._start, self.end
+        if start is None or not start.cuts_queues:
+            return range(end, end)
+        if self._has_begun:
+            return range(end, end + 1)
+        if start.builds_first:
+            return found_again(self._queue, self.kept, end, self._span.end)
+        return range(end, end)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the broker leaves a file without a unit behind the last one."""
+        return self.end == self._passed_at > 0 and ends_file(self._queue, self.end)
 
     def of_zeros(self, following: int, last: int) -> str:
         """Return what the broker makes of a last file without a unit; "" without one.
-
-        It begins one after a full file for a record of which it then builds no unit.
 
         Args:
             following: the queue offset that it gives out next.
@@ -265,10 +276,12 @@ class BuiltUnits:
                 f"the last file holds no unit: a broker takes the zeros at queue offset "
                 f"{following - 1} for one, and serves them"
             )
+        if start.cuts_queues:
+            return ""
         does_not = "a broker of RocketMQ 5.3 does not start"
-        if following > 0 and not start.cuts_queues and begins_file(self._queue, following):
+        if following > 0 and begins_file(self._queue, following):
             return f"the last file holds no unit: {does_not}"
-        if following == self._passed_at > 0 and ends_file(self._queue, following):
+        if self._has_begun:
             return f"the last file is full, and a record follows that has its unit: {does_not}"
         return ""
 

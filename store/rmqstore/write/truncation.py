@@ -211,8 +211,9 @@ def cut_queue(
         before_log = queue.cut(start, new_end, left_open.safe_until)
         safe_end = whole_end(queue, start, before_log)
         known = queue.unit(safe_end - 1)[0] if safe_end > start else 0
-        if known < left_open.log.min_offset:  # of what is missing there the log has no record
-            looked_at = max(start, recovered_begin(queue))
+        looked_at = max(start, recovered_begin(queue))
+        is_behind = safe_end < looked_at < before_log and queue.unit(looked_at)[0] < known
+        if is_behind or known < left_open.log.min_offset:  # it would not be built again from there
             safe_end = whole_end(queue, looked_at, before_log)
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
