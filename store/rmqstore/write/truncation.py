@@ -208,13 +208,13 @@ def cut_queue(
             return end, 0
     new_end = queue.cut(start, end, log_end)
     if left_open is not None:
-        before_log = queue.cut(start, new_end, left_open.safe_until)
-        safe_end = whole_end(queue, start, before_log)
-        known = queue.unit(safe_end - 1)[0] if safe_end > start else 0
-        looked_at = max(start, recovered_begin(queue))
-        is_behind = safe_end < looked_at < before_log and queue.unit(looked_at)[0] < known
-        if is_behind or known < left_open.log.min_offset:  # it would not be built again from there
-            safe_end = whole_end(queue, looked_at, before_log)
+        safe_end = whole_end(queue, start, queue.cut(start, new_end, left_open.safe_until))
+        hole, looked_at = whole_end(queue, safe_end, new_end), recovered_begin(queue)
+        if hole < looked_at < new_end:
+            known = queue.unit(hole - 1)[0] if hole > start else 0
+            # cut off there, the queue would not be built again
+            if queue.unit(looked_at)[0] < known or known < left_open.log.min_offset:
+                safe_end = looked_at
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
             new_end -= 1
