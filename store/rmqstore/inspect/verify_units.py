@@ -199,14 +199,15 @@ class BuiltUnits:
         self.kept = queue.end()
         if start is not None:
             log_end, built_from = start.log_end.physical_offset, start.built_from
+            until = log_end if start.cuts_queues else FOREVER
             is_cut = start.cuts_queues and not start.builds_first
-            self.kept = kept_end(queue, log_end, is_cut=is_cut)
+            self.kept = kept_end(queue, until, is_cut=is_cut)
             if self.kept:
                 built_from = max(built_from, records_end(queue, self.kept))
             if start.builds_first:  # it cuts later what leads behind the log, and builds until then
                 built_from = max(built_from, built_end(queue))
             self._span = Span(built_from, log_end)
-            cut = kept_end(queue, log_end, is_cut=start.cuts_queues)
+            cut = kept_end(queue, until, is_cut=start.cuts_queues)
             if start.builds_first and cut < self.kept:  # it ends the queue before what it builds
                 self.kept, self._span = cut, Span(FOREVER, FOREVER)
         self.end = self.kept

@@ -152,6 +152,22 @@ class LeftOpen(NamedTuple):
     log: CommitLog
     safe_until: int
 
+    def written_end(self, queue: ConsumeQueue | BatchConsumeQueue, end: int) -> int:
+        """Return the queue offset before which nothing is missing that a repair would build again.
+
+        Args:
+            queue: the queue as its files have it.
+            end: the queue offset after its last unit.
+        """
+        start = queue.begin
+        written = whole_end(queue, start, queue.cut(start, end, self.safe_until))
+        hole, looked_at = whole_end(queue, written, end), recovered_begin(queue)
+        if not hole < looked_at < end:
+            return written
+        known = queue.unit(hole - 1)[0] if hole > start else 0
+        is_built = self.log.min_offset <= known <= queue.unit(looked_at)[0]
+        return written if is_built else looked_at
+
 
 def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> bool:
     """Return whether a unit of a BatchConsumeQueue lacks the field that is the same in all."""
@@ -208,13 +224,7 @@ def cut_queue(
             return end, 0
     new_end = queue.cut(start, end, log_end)
     if left_open is not None:
-        safe_end = whole_end(queue, start, queue.cut(start, new_end, left_open.safe_until))
-        hole, looked_at = whole_end(queue, safe_end, new_end), recovered_begin(queue)
-        if hole < looked_at < new_end:
-            known = queue.unit(hole - 1)[0] if hole > start else 0
-            # cut off there, the queue would not be built again
-            if queue.unit(looked_at)[0] < known or known < left_open.log.min_offset:
-                safe_end = looked_at
+        safe_end = left_open.written_end(queue, new_end)
         new_end = completed_end(left_open.log, queue, key, safe_end, new_end, log_end)
         if new_end > start and queue.is_batch and _lacks_last_field(queue, new_end - 1):
             new_end -= 1

@@ -118,7 +118,8 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
 def end_of_broker(log: CommitLog, end: LogEnd) -> LogEnd:
     """Return where a broker continues after a blank: in the next segment if there is one.
 
-    It does not ask whether that is the one that follows. If there is none, it writes its next record over the blank.
+    It does not ask whether that is the one that follows. If there is none, it writes its next
+    record over the blank.
 
     Source: CommitLog.java#recoverNormally.
     """
