@@ -256,9 +256,14 @@ class QueueFiles:
     def _why_not_kept(self, queue: QueueInFiles, key: QueueKey, end: int, log_end: int) -> str:
         """Return why a broker refuses the files of a queue, or ends it before ``end``; or ""."""
         size = self._file_size(queue)
-        for entry in LOCAL.list_folder(queue.folder):
-            if (name_to_offset(entry.name) or 0) % size:
-                return f"the name of {entry.name} is not a multiple of {size}, the length of files"
+        names = (entry.name for entry in LOCAL.list_folder(queue.folder))
+        starts = [start for start in map(name_to_offset, names) if start is not None]
+        if len({*starts}) < len(starts):
+            return "two files have the name of one position"
+        for start in starts:
+            if start % size:
+                name = offset_to_name(start)
+                return f"the name of {name} is not a multiple of {size}, the length of files"
         for segment in queue.segments:
             if (length := LOCAL.size(segment.path)) != size:
                 return f"{segment.path.name} has {length} bytes and should have {size}"

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 # fastjson writes integer keys without quotes: {0:12,1:7}. Text inside of strings is skipped.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
+# behind a table, such as zeros that a loss of power leaves
+_PASSED_OVER = "".join(map(chr, range(0x21)))
 TOPICS = "topics.json"
 OFFSETS, _LMQ_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 _UNKNOWN = {
@@ -105,6 +107,7 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
 
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
+    text = text.rstrip(_PASSED_OVER)
     try:
         try:
             table = json.loads(text)
