@@ -33,6 +33,9 @@ def check(whole: Path, case: Case, root: Path) -> None:
     assert any("deletes all" in one.text for one in found) == ("deleted" in real), case
     assert {*real.get("stops", {})} <= {one.place for one in found}, case
     looked_at = case.part != "INDEX" or case.damage not in ("page", "tail")
+    # the length of a segment that was written to last is noted now and then
+    is_newest = case.place in ("newest", broken_stores.ALONE)
+    looked_at &= not (is_newest and (case.state, case.damage) == ("crashed", "long"))
     assert {one.part for one in found} == ({"tier"} if looked_at else set()), case
     if looked_at and case.damage in ("missing", "cut", "empty", "renamed", "suffixed"):
         assert {kind_of(one) for one in found} - {"stray"}, case
