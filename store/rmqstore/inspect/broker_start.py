@@ -89,8 +89,7 @@ def foresee(
     Brokers before 5.0 look for the end of a log in its last three files, those of today from the
     file of that record on; None if these differ, and nothing shows which broker will start.
     """
-    is_by_chance = any(one.part == "log" and one.kind in ("name", "twins") for one in misplaced)
-    if log.entry_segments or ends.why_unread is not None or is_by_chance:
+    if log.entry_segments or ends.why_unread is not None or _is_by_chance(misplaced):
         return None
     by_chance = frozenset(Path(one.place).parent for one in misplaced if one.kind == "name")
     end = ends.log_end
@@ -118,13 +117,19 @@ def foresee(
         if segment.size and segment.start <= max(units_end, 0):
             start = segment.start
     found = find_end_from(log, start)
-    if parse_release(earliest_release(paths)) < _BY_QUEUES:
-        by_files = find_end_from(log, min(start, log.segments[-_LAST_FILES:][0].start))
+    earlier = log.segments[-_LAST_FILES:][0].start
+    if earlier < start and parse_release(earliest_release(paths)) < _BY_QUEUES:
+        by_files = find_end_from(log, earlier)
         if by_files.physical_offset != found.physical_offset:
             return None
     log_end = end_of_broker(log, found)
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance=by_chance)
+
+
+def _is_by_chance(misplaced: Sequence[Finding]) -> bool:
+    """Return whether files of the log have the names of other places, or one name."""
+    return any(one.part == "log" and one.kind in ("name", "twins") for one in misplaced)
 
 
 def why_not_foretold(
@@ -137,7 +142,7 @@ def why_not_foretold(
         return "queues in RocksDB"
     if start is not None:
         return ""
-    if any(one.part == "log" for one in misplaced):
+    if _is_by_chance(misplaced):
         return "a log with files of other places"
     return "damage in one of the last files of a log whose broker may be older than 5.0"
 

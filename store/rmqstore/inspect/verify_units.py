@@ -207,9 +207,10 @@ class BuiltUnits:
             if start.builds_first:  # it cuts later what leads behind the log, and builds until then
                 built_from = max(built_from, built_end(queue))
             self._span = Span(built_from, log_end)
-            cut = kept_end(queue, until, is_cut=start.cuts_queues)
-            if start.builds_first and cut < self.kept:  # it ends the queue before what it builds
-                self.kept, self._span = cut, Span(FOREVER, FOREVER)
+            if start.cuts_queues and start.builds_first:
+                cut = kept_end(queue, until, is_cut=True)
+                if cut < self.kept:  # it ends the queue before what it builds
+                    self.kept, self._span = cut, Span(FOREVER, FOREVER)
         self.end = self.kept
         self._is_new = not self.kept and not begins_file(queue, 0)  # no file is left
         self._passed_at = -1  # the end of the queue at the last record that is not built again
@@ -247,12 +248,11 @@ class BuiltUnits:
         passes over.
         """
         start, end = self._start, self.end
-        if start is None or not start.cuts_queues:
-            return range(end, end)
-        if self._has_begun:
-            return range(end, end + 1)
-        if start.builds_first:
-            return found_again(self._queue, self.kept, end, self._span.end)
+        if start is not None and start.cuts_queues:
+            if self._has_begun:
+                return range(end, end + 1)
+            if start.builds_first:
+                return found_again(self._queue, self.kept, end, self._span.end)
         return range(end, end)
 
     @property

@@ -256,13 +256,15 @@ class QueueFiles:
     def _why_not_kept(self, queue: QueueInFiles, key: QueueKey, end: int, log_end: int) -> str:
         """Return why a broker refuses the files of a queue, or ends it before ``end``; or ""."""
         size = self._file_size(queue)
-        names = (entry.name for entry in LOCAL.list_folder(queue.folder))
-        starts = [start for start in map(name_to_offset, names) if start is not None]
-        if len({*starts}) < len(starts):
+        starts = {
+            entry.name: start
+            for entry in LOCAL.list_folder(queue.folder)
+            if (start := name_to_offset(entry.name)) is not None
+        }
+        if len({*starts.values()}) < len(starts):
             return "two files have the name of one position"
-        for start in starts:
+        for name, start in starts.items():
             if start % size:
-                name = offset_to_name(start)
                 return f"the name of {name} is not a multiple of {size}, the length of files"
         for segment in queue.segments:
             if (length := LOCAL.size(segment.path)) != size:

@@ -304,6 +304,7 @@ class Repairer:
         """
         of_first_file = checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)
         for candidate in (checkpoint, of_first_file):
+            # as brokers before 5.5 do; for later ones the checkpoint is made to lead there
             by_times = candidate._replace(logics_phy_offset=0)
             scanned_from = scan_start(self._log, by_times)
             if scanned_from > start:

@@ -161,7 +161,8 @@ class LeftOpen(NamedTuple):
         """
         start = queue.begin
         written = whole_end(queue, start, queue.cut(start, end, self.safe_until))
-        hole, looked_at = whole_end(queue, written, end), recovered_begin(queue)
+        looked_at = recovered_begin(queue)
+        hole = whole_end(queue, written, min(looked_at, end))
         if not hole < looked_at < end:
             return written
         known = queue.unit(hole - 1)[0] if hole > start else 0

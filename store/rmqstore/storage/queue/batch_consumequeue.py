@@ -33,7 +33,7 @@ from rmqstore.format.layout import (
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import RECOVERED_FILES
+from rmqstore.storage.queue.consumequeue import recovered_files
 from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
@@ -379,7 +379,7 @@ class BatchConsumeQueue:
 
         Source: BatchConsumeQueue.java#recover, #truncateDirtyLogicFiles, #reviseMaxOffsetInQueue.
         """
-        segments = [segment for segment in self.segments if segment.size][-RECOVERED_FILES:]
+        segments = recovered_files(self.segments)
         end = self._end_before(segments[0]) if segments else 0
         for segment in segments:
             units = self._read_units(segment, 0, segment.size // _UNIT)

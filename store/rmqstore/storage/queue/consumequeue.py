@@ -35,9 +35,14 @@ from rmqstore.storage.queue.queue import (
 _UNIT = QUEUE_UNIT.itemsize
 _FIELDS = struct.Struct(">qiq")  # of QUEUE_UNIT
 
-RECOVERED_FILES = 3  # of a queue, which a starting broker looks at
+_RECOVERED_FILES = 3
 _EXT_UNIT_BYTES = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
+
+
+def recovered_files(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the files of a queue that a starting broker looks at; it deletes an empty one."""
+    return [segment for segment in segments if segment.size][-_RECOVERED_FILES:]
 
 
 def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
@@ -58,7 +63,7 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
     """
     segments = [segment for segment in queue.segments if segment.size]
     end = 0
-    for segment in segments[-RECOVERED_FILES:]:
+    for segment in recovered_files(segments):
         start, stop = segment.start // _UNIT, segment.end // _UNIT
         end = whole_end(queue, start, stop)
         if end < stop:

@@ -295,10 +295,8 @@ def recovered_begin(queue: Queue) -> int:
     """Return the queue offset from which on a starting broker looks at units, in its last files."""
     if not isinstance(queue, ConsumeQueue):
         return queue.begin
-    segments = [segment for segment in queue.segments if segment.size]
-    return (
-        segments[-consumequeue.RECOVERED_FILES :][0].start // QUEUE_UNIT.itemsize if segments else 0
-    )
+    files = consumequeue.recovered_files(queue.segments)
+    return files[0].start // queue.position(1) if files else 0
 
 
 def begins_file(queue: Queue, queue_offset: int) -> bool:

@@ -125,10 +125,11 @@ def end_of_broker(log: CommitLog, end: LogEnd) -> LogEnd:
     """
     before = before_blank_of(log, end)
     at = end.blank_start
-    later = [] if at is None else [one for one in log.segments if one.start > at and one.size]
-    if not later:
+    if at is None:
         return before
-    following = later[0]
+    following = next((one for one in log.segments if one.start > at and one.size), None)
+    if following is None:
+        return before
     return end._replace(
         physical_offset=following.start, path=str(following.path), bytes_behind=following.size
     )
