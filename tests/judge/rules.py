@@ -445,12 +445,17 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
             yield f"it does not start after an append: {later['refusal']}"
         return
     served = _places(later["served"])
+    in_log = claims["commitlog PERMISSIVE"].get("value", {"rows": {}})["rows"]
+    newest = without_earlier_topics(in_log)
     for queue, new in _appended(claims).items():
         gone = dict(new.items() - served.get(queue, {}).items())
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
     for queue, places in _places(without_others(claims, answer.get("served", {}))).items():
         known_places = {row[1] for row in later["served"].get(queue, ())}
+        known_places |= {row[1] for row in in_log.get(queue, ())}.difference(
+            row[1] for row in newest.get(queue, ())
+        )
         if lost := {at for at, place in places.items() if place not in known_places}:
             yield f"{queue}: {_text(lost)} were served before an append and are not after it"
 

@@ -336,6 +336,7 @@ class _Tally:
         first_physical_offset: int,
         start: BrokerStart | None,
         log_end: int,
+        read_end: int,
         *,
         is_schedule: bool,
         has_keys: bool,
@@ -357,7 +358,8 @@ class _Tally:
         self._broker = start
         self._built = BuiltUnits(queue, start)
         self._kept = self._end if start is None else self._built.kept
-        self._last = self._end - 1  # the largest queue offset of a unit or a record
+        # the largest queue offset of a unit or a record, or at which reads give a message
+        self._last = max(self._end, read_end) - 1
         self.n_missing = 0
         self._n_matched = self._n_wrong = self.n_shifted = 0
         self._n_records = 0  # of the queue, which the log has
@@ -386,7 +388,7 @@ class _Tally:
         if following <= self._last:
             next_offset = following
             again = f"; a broker that starts gives out queue offsets from {following} on again"
-            if not (len(lost) or len(cut) or len(unserved)):
+            if not (len(lost) or len(cut) or self.n_missing or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "emptied", next_offset=following)
         if text := self._built.of_zeros(following, self._last):
@@ -412,7 +414,7 @@ class _Tally:
             yield finding(text + again, "end", unserved=ranges_of(cut))
         if text := self._without_unit(unserved):
             kind = "unbuilt" if len(unserved) else ""
-            yield finding(text + (again if kind else ""), kind, unserved=ranges_of(unserved))
+            yield finding(text + again, kind, unserved=ranges_of(unserved))
         yield from self._places.findings(queue_name)
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, of_units)
@@ -594,6 +596,8 @@ class _Queues:
         self._waiting = UnitBuffer()
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._in_rocksdb = parts.ends.in_rocksdb
+        # where queues end that reads take from the log
+        self._read_ends = {key: tail.end for key, tail in parts.ends.recovered.items()}
         self._flushed_until = FOREVER
         if self._in_rocksdb is not None and paths.has_abort:
             self._flushed_until = self._in_rocksdb.checkpoint
@@ -631,6 +635,7 @@ class _Queues:
             first_physical_offset,
             start,
             self._log_end,
+            self._read_ends.get(key, 0),
             is_schedule=topic == SCHEDULE_TOPIC,
             has_keys=not is_in_files,
         )
