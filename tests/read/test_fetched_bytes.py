@@ -101,7 +101,7 @@ def test_the_end_of_a_log_is_found_without_its_first_records(tmp_path: Path) -> 
         )
     )
     assert window.records.starts[0] > 0
-    assert _of_log(storage.n_read) < 4 * walks._NEWEST_BYTES
+    assert _of_log(storage.n_read) < 4 * walks.NEWEST_BYTES
 
 
 @pytest.mark.parametrize("reach", [0, 64, 1 << 16])

@@ -41,7 +41,7 @@ from rmqstore.storage.recovery.log_end import (
     last_record_before,
     scan_start,
 )
-from rmqstore.storage.recovery.queue_tails import OpenedQueue, has_lost_queue, is_newest_built
+from rmqstore.storage.recovery.queue_tails import NewestRecords, OpenedQueue
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import (
@@ -152,14 +152,16 @@ class Repairer:
 
         # Queues are built in the order of the log: if the newest record has its unit, all have.
         is_looked_up = was_closed and not self._is_checked and is_trusted
-        if is_looked_up and is_newest_built(self._log, open_queue):
+        newest = NewestRecords(self._paths) if was_closed else None
+        if newest is not None and is_looked_up and newest.are_built(open_queue):
             self.queues.check_when_opened(log_end)
             queues_end = log_end
         else:
             safe_until = self._log.min_offset if is_rebuilding else end.scanned_from
             left_open = None if was_closed else LeftOpen(self._log, safe_until)
             queues_end = self.queues.cut(log_end, left_open)
-        if was_closed and has_lost_queue(self._paths, BrokerConfig(self._paths).topics()):
+        known_topics = BrokerConfig(self._paths).topics()
+        if newest is not None and newest.have_lost_queue(known_topics):
             queues_end = self._log.min_offset  # a queue that is lost is built from there on
         self._build_missing(end, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.own.replaced_queues):

@@ -142,7 +142,7 @@ def test_a_window_ends_at_its_bound_and_is_searched_beyond(tmp_path: Path) -> No
 def test_the_last_records_are_found_from_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walks, "_NEWEST_BYTES", 16)
+    monkeypatch.setattr(walks, "NEWEST_BYTES", 16)
     store = _store(60)
     log = _log(store, tmp_path)
     segment, places = log.segments[0], _places(store, log)[0]

@@ -48,7 +48,7 @@ _SMALL_BYTES: Final = 1 << 20  # to walk in one file, at most
 _WINDOW_BYTES: Final = 8 << 20  # small enough for the cache
 
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
-_NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
+NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
 _GROWTH: Final = 8
 _LONG_HOLE: Final = 1 << 20  # bytes; shorter ones may be parts of records that hold zeros
 _HOLE_BYTES: Final = 1 << 12  # of a hole, enough to see that no record follows
@@ -386,7 +386,7 @@ def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
-    size = _NEWEST_BYTES
+    size = NEWEST_BYTES
     low = end
     while low > segment.start:
         low = max(segment.start, end - size)

@@ -29,6 +29,7 @@ from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
     group_by_queue,
     have_units,
+    queues_of,
     read_queue_units,
     topic_names,
 )
@@ -48,17 +49,10 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.topics import was_deleted
 from rmqstore.spans import FOREVER, LostSpan, QueueKey
-from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import (
-    Window,
-    newest_windows,
-    next_record,
-    walk_forward,
-    window_at,
-)
+from rmqstore.storage.log.walks import NEWEST_BYTES, Window, newest_windows, walk_forward
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
@@ -72,8 +66,6 @@ _BY_LOG: Final = "`scan=commitlog`"
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
-_LOCAL_BYTES = 1 << 18  # of the newest records whose queues are looked at
-_FETCHED_BYTES = 1 << 14  # of those in another storage
 
 
 class OpenedQueue(NamedTuple):
@@ -334,85 +326,86 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
     )  # fmt: skip
 
 
-def is_newest_built(log: CommitLog, open_queue: OpenQueue, built_until: int = FOREVER) -> bool:
-    """Return whether the newest record of a log is in its queues; true if no record has a queue.
+class NewestRecords:
+    """The newest records of a log that was closed, compared with its queues.
 
-    Queues are built in the order of the log, so those of a store that was closed properly have
-    this record. The check reads few bytes, because every read by queue begins with it.
-
-    Args:
-        log: the log of the store.
-        open_queue: returns the files of a queue, None for one that is not to be recovered.
-        built_until: physical offset from which on a database of queues lacks records.
-    """
-    for window in newest_windows(log):
-        for _, headers, whole in reversed(list(window.headers())):
-            valid = window.without_torn(window.data, headers, whole)
-            rows = np.flatnonzero(valid & have_units(headers.column("sys_flag")))
-            if len(rows):
-                newest = headers.take(rows[-1:])
-                is_built = _is_built(window.data, newest, open_queue)
-                is_built &= int(newest.column("physical_offset")[0]) < built_until
-                if is_built and window.stopped < window.end and window.damage is not None:
-                    _warn_of_cut(log, window.stopped, window.end, window.records.reason)
-                return is_built
-    return True
-
-
-def has_lost_queue(
-    paths: StorePaths, known_topics: Collection[str], in_rocksdb: RocksDbQueues | None = None
-) -> bool:
-    """Return whether one of the newest records is of a queue that was lost with its folder.
-
-    A broker makes the folder with the first record, and deletes it with the topic. Older records
-    are not looked at, because every read by queue of a store that was closed begins with this.
+    Every read by queue of such a store begins with this, so it reads few bytes.
 
     Args:
         paths: paths of the store.
-        known_topics: those of ``topics.json``; without any no topic counts as deleted.
-        in_rocksdb: its queues in RocksDB, None if it has none there.
     """
-    folders = (paths.queue_folders, paths.batch_folders)
 
-    def is_lost(topic: str, queue_id: int) -> bool:
-        if in_rocksdb is not None and (topic, queue_id) in in_rocksdb.bounds:
-            return False
-        if not can_have_queue(topic, queue_id) or was_deleted(topic, known_topics):
-            return False
-        return not any(kind.has_queue(topic, queue_id) for kind in folders)
+    def __init__(self, paths: StorePaths) -> None:
+        self._paths = paths
+        self._windows: list[tuple[Window, RecordHeaders]] = []  # the newest first
+        # None of its files stays open.
+        log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
+        with closing(log):
+            self._read(log)
 
-    seen: set[QueueKey] = set()
-    # None of its files stays open.
-    with closing(
-        CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
-    ) as log:
-        for window in _last_records(log):
-            for _, headers, whole in window.headers():
+    def _read(self, log: CommitLog) -> None:
+        n_bytes = 0
+        for window in newest_windows(log):
+            for _, headers, whole in reversed(list(window.headers())):
                 valid = window.without_torn(window.data, headers, whole)
-                valid &= check_headers(headers, window.segment.start)
-                records = headers.take(valid & have_units(headers.column("sys_flag")))
-                in_lmqs = lmq_headers(window.data, records.take(~is_inner_batch(records)), ())
-                for named in (records, in_lmqs):
-                    found = group_by_queue(topics(window.data, named), named.column("queue_id"))
-                    keys = {key for key, _ in found} - seen
-                    if any(is_lost(*key) for key in keys):
-                        return True
-                    seen |= keys
-    return False
+                dispatched = headers.take(valid & have_units(headers.column("sys_flag")))
+                if len(dispatched):
+                    self._windows.append((window, dispatched))
+            first = int(window.records.starts[0]) if len(window.records.starts) else 0
+            n_bytes += window.records.position - first
+            # The next window of the file begins further back, if this one does not begin the file.
+            if self._windows and (first > 0 or n_bytes >= NEWEST_BYTES):
+                return
 
+    def are_built(self, open_queue: OpenQueue, built_until: int = FOREVER) -> bool:
+        """Return whether the newest record is in its queues; true if no record has a queue.
 
-def _last_records(log: CommitLog) -> Iterator[Window]:
-    """Yield the newest records of a log, file by file, the newest file first."""
-    left = _LOCAL_BYTES if log.storage is LOCAL else _FETCHED_BYTES
-    for segment in reversed(log.segments):
-        end = log.written_end(segment)
-        low = max(segment.start, end - left)
-        first = next_record(log, segment, low, end) if low > segment.start else low
-        if first < end:
-            yield window_at(log, segment, first, end)
-        left -= end - low
-        if left <= 0:
-            return
+        Queues are built in the order of the log, so those of a store that was closed properly have
+        this record.
+
+        Args:
+            open_queue: returns the files of a queue, None for one that is not to be recovered.
+            built_until: physical offset from which on a database of queues lacks records.
+        """
+        if not self._windows:
+            return True
+        window, headers = self._windows[0]
+        newest = headers.take(slice(len(headers) - 1, None))
+        is_built = _is_built(window.data, newest, open_queue)
+        is_built &= int(newest.column("physical_offset")[0]) < built_until
+        if is_built and window.stopped < window.end and window.damage is not None:
+            _warn_of_cut(window.log, window.stopped, window.end, window.records.reason)
+        return is_built
+
+    def have_lost_queue(
+        self, known_topics: Collection[str], in_rocksdb: RocksDbQueues | None = None
+    ) -> bool:
+        """Return whether one of the records is of a queue that was lost with its folder.
+
+        A broker makes the folder with the first record, and deletes it with the topic.
+
+        Args:
+            known_topics: those of ``topics.json``; without any no topic counts as deleted.
+            in_rocksdb: its queues in RocksDB, None if it has none there.
+        """
+        in_database = () if in_rocksdb is None else in_rocksdb.bounds
+        folders = (self._paths.queue_folders, self._paths.batch_folders)
+        return any(
+            can_have_queue(*key)
+            and not any(kind.has_queue(*key) for kind in folders)
+            and not was_deleted(key[0], known_topics)
+            for key in self._queues().difference(in_database)
+        )
+
+    def _queues(self) -> set[QueueKey]:
+        """Return the queues that the records are of."""
+        queues: set[QueueKey] = set()
+        for window, headers in self._windows:
+            records = headers.take(check_headers(headers, window.segment.start))
+            in_lmqs = lmq_headers(window.data, records.take(~is_inner_batch(records)), ())
+            for named in (records, in_lmqs):
+                queues |= queues_of(topics(window.data, named), named.column("queue_id"))
+        return queues
 
 
 def _is_built(data: Bytes, record: RecordHeaders, open_queue: OpenQueue) -> bool:

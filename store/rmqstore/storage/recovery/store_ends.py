@@ -53,10 +53,9 @@ from rmqstore.storage.recovery.log_end import (
     written_end,
 )
 from rmqstore.storage.recovery.queue_tails import (
+    NewestRecords,
     OpenedQueue,
     RecoveredQueues,
-    has_lost_queue,
-    is_newest_built,
     recover_closed,
     recover_crashed,
 )
@@ -338,8 +337,9 @@ class StoreEnds:
         built_until = FOREVER if in_rocksdb is None else in_rocksdb.checkpoint
         if is_damaged:
             built_until = 0
-        is_built = is_newest_built(self._log, open_queue, built_until)
-        if is_built and not has_lost_queue(self._paths, known_topics, in_rocksdb):
+        newest = NewestRecords(self._paths)
+        is_built = newest.are_built(open_queue, built_until)
+        if is_built and not newest.have_lost_queue(known_topics, in_rocksdb):
             return RecoveredQueues({})
         end = self._scanned_end()
         return recover_closed(
