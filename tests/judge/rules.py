@@ -174,6 +174,7 @@ def _is_named(claims: Claims, queue: str) -> bool:
         (one["kind"] in _OF_QUEUE and _place(one) == queue and not one["unserved"])
         # requests may fail, as the remedy says
         or (one["kind"] == "tags" and "extension" in one["text"] and _place(one) == queue)
+        or ("or miss more" in one["text"] and _place(one) == queue)
         or (one["kind"] in _OF_STORE and (one["part"] != "queue" or folder in one["place"]))
         for one in _findings(claims)
     )

@@ -391,9 +391,11 @@ class _Tally:
             if not (len(lost) or len(cut) or self.n_missing or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "emptied", next_offset=following)
-        if text := self._built.of_zeros(following, self._last):
-            stops = following <= self._last + 1
-            zeros = partial(Finding, stops_broker=stops, next_offset=None if stops else following)
+        if text := self._built.of_zeros(following, log.min_offset):
+            zeros = partial(Finding, stops_broker=True)
+            if self._built.takes_zeros(following):
+                hidden = range(self._begin, following - 1 if log.min_offset else self._begin)
+                zeros = partial(Finding, next_offset=following, unserved=(hidden,) if hidden else ())
             if self._begin == self._end > 0:  # its name shows that there were messages
                 path, _ = self.queue.location(self._begin)
                 yield zeros("queue", path, text, "emptied")

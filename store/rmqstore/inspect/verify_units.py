@@ -213,6 +213,7 @@ class BuiltUnits:
                     self.kept, self._span = cut, Span(FOREVER, FOREVER)
         self.end = self.kept
         self._is_new = not self.kept and not begins_file(queue, 0)  # no file is left
+        self._built_end = 0  # after the last unit that is built
         self._passed_at = -1  # the end of the queue at the last record that is not built again
 
     def find(
@@ -238,6 +239,7 @@ class BuiltUnits:
                 self._passed_at = self.end
             if len(taken):
                 self._is_new, self.end = False, run.place + len(taken)
+                self._built_end = self.end
                 built[taken] = np.arange(run.place, self.end)
         return built
 
@@ -260,23 +262,33 @@ class BuiltUnits:
         """Whether the broker leaves a file without a unit behind the last one."""
         return self.end == self._passed_at > 0 and ends_file(self._queue, self.end)
 
-    def of_zeros(self, following: int, last: int) -> str:
+    def takes_zeros(self, following: int) -> bool:
+        """Return whether it takes zeros of the last file for a unit, the last of the queue.
+
+        Args:
+            following: the queue offset that it gives out next.
+        """
+        is_foretold = self._start is not None and not self._queue.is_batch
+        return is_foretold and following > max(self._queue.end(), self._built_end)
+
+    def of_zeros(self, following: int, log_begin: int) -> str:
         """Return what the broker makes of a last file without a unit; "" without one.
 
         Args:
             following: the queue offset that it gives out next.
-            last: the largest one of a unit or a record.
+            log_begin: physical offset of the first message of the log, which the broker seeks
+                from the end of the queue.
 
         Source: ConsumeQueue.java#correctMinOffset, which looks for the last unit in that file.
         """
         start = self._start
         if start is None or self._queue.is_batch:
             return ""
-        if following > last + 1:
-            return (
-                f"the last file holds no unit: a broker takes the zeros at queue offset "
-                f"{following - 1} for one, and serves them"
-            )
+        if self.takes_zeros(following):
+            text = f"the last file holds no unit: a broker takes the zeros at queue offset "
+            if log_begin:
+                return f"{text}{following - 1} for a message that is expired, and serves no other"
+            return f"{text}{following - 1} for one, and serves them"
         if start.cuts_queues:
             return ""
         does_not = "a broker of RocketMQ 5.3 does not start"
