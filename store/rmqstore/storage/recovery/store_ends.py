@@ -154,7 +154,7 @@ class StoreEnds:
         if self.ignores_log_end or not self._paths.has_abort:
             return None
         append_start = read_intent(self._paths)
-        scanned = find_log_end(self._log, read_checkpoint(self._paths))
+        scanned = find_log_end(self._log, self._checkpoint())
         # Records after the end are not lost if a running broker wrote them, or an append of ours
         # that was not committed.
         state = state_of(self._paths)
@@ -353,7 +353,7 @@ class StoreEnds:
         """
         if not self.ignores_log_end:
             return self.log_end or before_blank_of(self._log, self._scanned_end())
-        scanned = find_log_end(self._log, read_checkpoint(self._paths))
+        scanned = find_log_end(self._log, self._checkpoint())
         end = before_blank_of(self._log, scanned)
         written = written_end(self._log)
         if written <= scanned.physical_offset:
@@ -378,6 +378,17 @@ class StoreEnds:
     def _rules(self) -> DispatchRules:
         levels = find_delay_levels(self._paths, self._log, self.in_rocksdb)
         return DispatchRules(delay_levels=levels.delays)
+
+    def _checkpoint(self) -> Checkpoint:
+        """Return what a recovery goes by: where the queues end, if they are in RocksDB.
+
+        Source: CommitLog.java#isMappedFileMatchedRecover.
+        """
+        checkpoint = read_checkpoint(self._paths)
+        in_rocksdb = None if self._paths.queue_folders.topics() else self.in_rocksdb
+        if in_rocksdb is None or checkpoint.logics_phy_offset:
+            return checkpoint
+        return checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
 
     def _scanned_end(self) -> LogEnd:
         return find_log_end(self._log, Checkpoint.all_safe())
