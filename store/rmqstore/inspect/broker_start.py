@@ -198,10 +198,11 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     yield from _twins(paths)
     entries = paths.storage.list_folder(paths.index)
     names = [entry.name for entry in entries if entry.is_folder and is_name(entry.name)]
-    read_as_files = [("index", paths.index / name) for name in names]
-    if is_folder(paths.storage, paths.lock):
-        read_as_files.append(("lock", paths.lock))
-    for part, path in read_as_files:
+    as_files = [("index", paths.index / name) for name in names]
+    # It writes the abort file anew, and keeps the one before.
+    written = ("lock", paths.lock), ("abort", paths.abort.with_name("abort.bak"))
+    as_files += [(part, path) for part, path in written if is_folder(paths.storage, path)]
+    for part, path in as_files:
         text = "this is a folder where a broker reads a file: it does not start"
         yield Finding(part, str(path), text, "start", stops_broker=True)
 
