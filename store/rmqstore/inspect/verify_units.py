@@ -285,7 +285,7 @@ class BuiltUnits:
         if start is None or self._queue.is_batch:
             return ""
         if self.takes_zeros(following):
-            text = f"the last file holds no unit: a broker takes the zeros at queue offset "
+            text = "the last file holds no unit: a broker takes the zeros at queue offset "
             if log_begin:
                 return f"{text}{following - 1} for a message that is expired, and serves no other"
             return f"{text}{following - 1} for one, and serves them"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, UnsupportedFeatureError
-from rmqstore.format.columns.search import store_their_offsets
+from rmqstore.format.columns.search import have_magic
 from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import FIXED_PART_V4, Positions
@@ -319,8 +319,8 @@ def read_records(
 
     Args:
         store: the store to read from.
-        physical_offsets: int64 (n,), ascending. One where no record stores that offset
-            gives none: after a log was cut, the index may point at such an offset.
+        physical_offsets: int64 (n,), ascending. One where no record has a magic code gives
+            none: after a log was cut, the index may point at such an offset.
         spec: how to read the records.
         chosen: which records are wanted.
 
@@ -344,7 +344,7 @@ def read_records(
         head_size = FIXED_PART_V4.itemsize
         log.file_of(segment).prefetch(starts, head_size)
         headers = log.read_in_place(segment, starts, np.full(len(starts), head_size))
-        starts = starts[store_their_offsets(headers, starts, segment.start)]
+        starts = starts[have_magic(headers, starts)]
         yield from assembler.batches(starts, total_sizes(headers, starts), None)
 
 

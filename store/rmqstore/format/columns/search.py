@@ -90,12 +90,26 @@ def store_their_offsets(buf: Bytes, positions: Positions, physical_base: int) ->
         positions: int64 (n,), any positions, which may lie outside of ``buf``.
         physical_base: physical offset of the buffer's first byte.
     """
+    mask = have_magic(buf, positions)
+    inside = positions[mask]
+    if len(inside):
+        fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
+        mask[mask] = fixed["physical_offset"] == inside + physical_base
+    return mask
+
+
+def have_magic(buf: Bytes, positions: Positions) -> Mask:
+    """Return a mask (n,) of the positions where a record with a magic code may begin.
+
+    Args:
+        buf: uint8 (nbytes,), one CommitLog file.
+        positions: int64 (n,), any positions, which may lie outside of ``buf``.
+    """
     mask = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
     inside = positions[mask]
     if len(inside):
         fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
-        has_magic = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
-        mask[mask] = has_magic & (fixed["physical_offset"] == inside + physical_base)
+        mask[mask] = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
     return mask
 
 
