@@ -391,7 +391,7 @@ class _Tally:
             if not (len(lost) or len(cut) or self.n_missing or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "emptied", next_offset=following)
-        yield from self._of_zeros(queue_name, following, log.min_offset)
+        yield from self._built.of_zeros(queue_name, following, log.min_offset)
         finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
@@ -412,22 +412,6 @@ class _Tally:
         for text in self._wrong_units(key, log):
             yield Finding("queue", queue_name, text, of_units)
         yield from self._codes.findings(queue_name)
-
-    def _of_zeros(self, queue_name: str, following: int, log_begin: int) -> Iterator[Finding]:
-        """Yield what a broker makes of a last file without a unit; see ``BuiltUnits.of_zeros``."""
-        text = self._built.of_zeros(following, log_begin)
-        if not text:
-            return
-        finding = partial(Finding, "queue", stops_broker=True)
-        if self._built.takes_zeros(following):
-            hidden = range(self._begin, following - 1) if log_begin else range(0)
-            finding = partial(
-                Finding, "queue", next_offset=following, unserved=(hidden,) if hidden else ()
-            )
-        if self._begin == self._end > 0:  # its name shows that there were messages
-            yield finding(str(self.queue.location(self._begin)[0]), text, "emptied")
-        else:
-            yield finding(queue_name, text, "zeros")
 
     def _without_unit(self, unserved: NDArray[np.int64]) -> str:
         """Return what is said of records that lack units, and of those that are not served."""

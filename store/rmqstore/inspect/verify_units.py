@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Final
 
@@ -262,41 +262,41 @@ class BuiltUnits:
         """Whether the broker leaves a file without a unit behind the last one."""
         return self.end == self._passed_at > 0 and ends_file(self._queue, self.end)
 
-    def takes_zeros(self, following: int) -> bool:
-        """Return whether it takes zeros of the last file for a unit, the last of the queue.
+    def of_zeros(self, queue_name: str, following: int, log_begin: int) -> Iterator[Finding]:
+        """Yield what the broker makes of a last file without a unit.
 
         Args:
+            queue_name: topic and queue id.
             following: the queue offset that it gives out next.
-        """
-        is_foretold = self._start is not None and not self._queue.is_batch
-        return is_foretold and following > max(self._queue.end(), self._built_end)
-
-    def of_zeros(self, following: int, log_begin: int) -> str:
-        """Return what the broker makes of a last file without a unit; "" without one.
-
-        Args:
-            following: the queue offset that it gives out next.
-            log_begin: physical offset of the first message of the log, which the broker seeks
-                from the end of the queue.
+            log_begin: physical offset where the log begins.
 
         Source: ConsumeQueue.java#correctMinOffset, which looks for the last unit in that file.
         """
-        start = self._start
-        if start is None or self._queue.is_batch:
-            return ""
-        if self.takes_zeros(following):
-            text = "the last file holds no unit: a broker takes the zeros at queue offset "
-            if log_begin:
-                return f"{text}{following - 1} for a message that is expired, and serves no other"
-            return f"{text}{following - 1} for one, and serves them"
-        if start.cuts_queues:
-            return ""
-        does_not = "a broker of RocketMQ 5.3 does not start"
-        if following > 0 and begins_file(self._queue, following):
-            return f"the last file holds no unit: {does_not}"
-        if self._has_begun:
-            return f"the last file is full, and a record follows that has its unit: {does_not}"
-        return ""
+        queue, start = self._queue, self._start
+        if start is None or queue.is_batch:
+            return
+        finding = partial(Finding, "queue", stops_broker=True)
+        if following > max(queue.end(), self._built_end):
+            text = f"a broker takes the zeros at queue offset {following - 1} for "
+            text += (
+                "an expired message, and serves no other" if log_begin else "one, and serves them"
+            )
+            hidden = range(queue.begin, following - 1) if log_begin else range(0)
+            finding = partial(
+                Finding, "queue", next_offset=following, unserved=(hidden,) if hidden else ()
+            )
+            text = f"the last file holds no unit: {text}"
+        elif not start.cuts_queues and following > 0 and begins_file(queue, following):
+            text = "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
+        elif not start.cuts_queues and self._has_begun:
+            text = "the last file is full, and a record follows that has its unit: a broker of "
+            text += "RocketMQ 5.3 does not start"
+        else:
+            return
+        if queue.begin == queue.end() > 0:  # its name shows that there were messages
+            yield finding(str(queue.location(queue.begin)[0]), text, "emptied")
+        else:
+            yield finding(queue_name, text, "zeros")
 
 
 def led_astray(

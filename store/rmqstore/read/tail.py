@@ -26,6 +26,7 @@ from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
+from rmqstore.storage.broker.folders import require_log
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.log.commitlog import frame_start
@@ -269,6 +270,8 @@ class StoreTail:
         run = BrokerRun.of(self.store.paths)
         self.store.refresh()
         log = self.store.log
+        if not log.segments:  # it may be no longer mounted
+            require_log(self.store.paths)
         if self._built is not None:
             may_be_wrong = self._run.may_have_recovered(run) or self._n_waits > _MAX_WAITS
             if may_be_wrong or not (self._built.is_good(log) and self._seen.is_good(log)):

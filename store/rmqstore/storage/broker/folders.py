@@ -299,16 +299,7 @@ def find_store(
     for folder in () if entries or commitlogs else dledger_data_folders(storage, base):
         if segment_files(storage, folder.with_name("index")):
             logger.warning("%s: the index beside it leads to a DLedger log, which is gone", folder)
-    needed = logs if commitlogs or not entries else ()
-    missing = next((log for log in needed if not is_folder(storage, log)), None)
-    if missing is not None:
-        refuse_part(base, storage)
-        raise NotAStoreError(
-            f"{base} is not a RocketMQ store: there is no folder {missing}; give the folder "
-            "that holds commitlog/, or the log's own folders with `commitlogs=`"
-            f"{_found_instead(base, storage)}"
-        )
-    return StorePaths(
+    paths = StorePaths(
         root=base,
         commitlogs=logs,
         consumequeue=path_of(consumequeue) if consumequeue else base / "consumequeue",
@@ -317,6 +308,22 @@ def find_store(
         dledger_logs=entries,
         settings=settings,
     )
+    if commitlogs or not entries:
+        require_log(paths)
+    return paths
+
+
+def require_log(paths: StorePaths) -> None:
+    """Raise NotAStoreError if a folder of the log is not there, as when it is not mounted."""
+    root, storage = paths.root, paths.storage
+    missing = next((log for log in paths.commitlogs if not is_folder(storage, log)), None)
+    if missing is not None:
+        refuse_part(root, storage)
+        raise NotAStoreError(
+            f"{root} is not a RocketMQ store: there is no folder {missing}; give the folder "
+            "that holds commitlog/, or the log's own folders with `commitlogs=`"
+            f"{_found_instead(root, storage)}"
+        )
 
 
 _OLD_KEYS: Final = {"consumequeue": "storePathConsumeQueue", "index": "storePathIndex"}
