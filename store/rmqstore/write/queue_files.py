@@ -31,7 +31,7 @@ from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
 from rmqstore.storage.queue.queue_set import kept_end, misnamed_files
-from rmqstore.write.truncation import LeftOpen, cut_queue
+from rmqstore.write.truncation import LeftOpen, cut_queue, delete_behind
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,9 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
                     disk.rename(old, target)
                     disk.flush_folder(target.parent)
                     if is_queue_id(queue.name):
-                        findings += _unfounded(kind(target), log, f"{topic.name}-{queue.name}")
+                        kept = kind(target)
+                        delete_behind(disk, kept)
+                        findings += _unfounded(kept, log, f"{topic.name}-{queue.name}")
     disk.delete_tree(paths.own.replaced_queues)
     return findings
 

@@ -231,6 +231,7 @@ def cut_queue(
             new_end -= 1
     new_end = _without_zeros(queue, start, new_end, log_end)
     if new_end == end:
+        delete_behind(disk, queue)
         return end, 0
     n_removed = end - new_end
     logger.info("%s: %d units from %d on are removed", queue.folder, n_removed, new_end)
@@ -250,3 +251,14 @@ def cut_queue(
     disk.flush_folder(queue.folder)
     queue.refresh()
     return queue.end(), n_removed
+
+
+def delete_behind(disk: Disk, queue: ConsumeQueue | BatchConsumeQueue) -> None:
+    """Delete the files behind the last unit of a queue, whose zeros a broker takes for units."""
+    end = queue.end()
+    behind = [one for one in queue.segments if one.start >= queue.position(end)]
+    if behind and end > queue.begin:
+        for segment in reversed(behind):
+            disk.delete(segment.path)
+        disk.flush_folder(queue.folder)
+        queue.refresh()
