@@ -28,7 +28,7 @@ from rmqstore.errors import (
     rendered,
 )
 from rmqstore.spans import FOREVER, QueueKey
-from rmqstore.storage.broker.broker_run import earliest_release, parse_release, read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
@@ -46,6 +46,7 @@ from rmqstore.storage.queue.queue_set import built_end, misnamed_files, open_fil
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
     count_after,
+    end_in_last_files,
     end_of_broker,
     find_end_from,
     is_damaged_at,
@@ -55,8 +56,6 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
-_LAST_FILES = 3  # of a log
-_BY_QUEUES = (5, 0)  # the first release whose recovery of a closed log goes by the queues
 _MESSAGE = '"length not matched message store config value"'
 
 
@@ -117,11 +116,9 @@ def foresee(
         if segment.size and segment.start <= max(units_end, 0):
             start = segment.start
     found = find_end_from(log, start)
-    earlier = log.segments[-_LAST_FILES:][0].start
-    if earlier < start and parse_release(earliest_release(paths)) < _BY_QUEUES:
-        by_files = find_end_from(log, earlier)
-        if by_files.physical_offset != found.physical_offset:
-            return None
+    by_files = end_in_last_files(log, paths)
+    if by_files is not None and by_files.physical_offset != found.physical_offset:
+        return None
     log_end = end_of_broker(log, found)
     cuts_queues = units_end >= log_end.physical_offset
     return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance=by_chance)

@@ -35,6 +35,7 @@ from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_blank_of,
     before_our_blank,
+    end_in_last_files,
     find_log_end,
     is_damaged_at,
     is_whole_between,
@@ -210,6 +211,9 @@ class Repairer:
                 return LogCut(end, is_noted=True)
         scanned_by = Checkpoint.all_safe() if was_closed else read_checkpoint(self._paths)
         end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
+        by_files = end_in_last_files(self._log, self._paths) if was_closed else None
+        if by_files is not None and by_files.physical_offset < end.physical_offset:
+            end = by_files._replace(reason=by_files.reason or "nothing was written there")
         # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
