@@ -169,7 +169,8 @@ def require_writable(paths: StorePaths) -> None:
             raise UnreadableFileError(str(path), "a folder", "a file")
     kinds = (paths.queue_folders, paths.batch_folders)
     of_queues = (kind.queue(*key) for kind in kinds for key in kind.queues())
-    for folder in islice(of_queues, None if paths.has_abort else _LISTED_QUEUES):
+    looked_at = islice(of_queues, None if paths.has_abort else _LISTED_QUEUES)
+    for folder in chain(paths.commitlogs, looked_at):
         for entry in LOCAL.list_folder(folder):
             if entry.is_folder and name_to_offset(entry.name) is not None:
                 raise UnreadableFileError(str(folder / entry.name), "a folder", "a file")
