@@ -449,11 +449,11 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
         if answer["starts"]:
             yield f"it does not start after an append: {later['refusal']}"
         return
-    served = _places(later["served"])
     in_log = claims["commitlog PERMISSIVE"].get("value", {"rows": {}})["rows"]
     newest = without_earlier_topics(in_log)
     for queue, new in _appended(claims).items():
-        gone = dict(new.items() - served.get(queue, {}).items())
+        given = {(row[0], row[1]) for row in later["served"].get(queue, ())}
+        gone = {at for at, place in new.items() if (at, place) not in given}
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
     for queue, places in _places(without_others(claims, answer.get("served", {}))).items():

@@ -45,6 +45,7 @@ from rmqstore.format.columns.walk import cut_batches
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.broker.topic_table import keep_topics
@@ -54,6 +55,7 @@ from rmqstore.storage.files.paths import our_abort
 from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.recovery.log_end import count_after, find_log_end
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 from rmqstore.write.existing_store import require_writable
@@ -233,6 +235,10 @@ class _Copier:
                 ends = store.parts.ends
                 is_in_files = store.paths.rocksdb_queues is None
                 lacks_units = is_in_files and bool(ends.recovered) and not ends.lost()
+                if lacks_units:  # a repair as after a crash may cut the log where it is damaged
+                    log = store.parts.log
+                    end = find_log_end(log, read_checkpoint(store.paths))
+                    lacks_units = not count_after(log, end)[0]
         if not plan.is_closed or lacks_units:
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self.open_source() as store:

@@ -385,7 +385,7 @@ class _Tally:
         self.n_given_again = int((lost >= following).sum())
         again = ""
         next_offset = None
-        if following <= self._last:
+        if is_foretold and following <= self._last:
             next_offset = following
             again = f"; a broker that starts gives out queue offsets from {following} on again"
             if not (len(lost) or len(cut) or self.n_missing or len(unserved)):
