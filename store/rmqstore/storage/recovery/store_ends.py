@@ -382,11 +382,14 @@ class StoreEnds:
     def _checkpoint(self) -> Checkpoint:
         """Return what a recovery goes by: where the queues end, if they are in RocksDB.
 
+        Queues that are in files as well do not reach further then.
+
         Source: CommitLog.java#isMappedFileMatchedRecover.
         """
-        checkpoint = read_checkpoint(self._paths)
-        in_rocksdb = None if self._paths.queue_folders.topics() else self.in_rocksdb
+        checkpoint, in_rocksdb = read_checkpoint(self._paths), self.in_rocksdb
         if in_rocksdb is None or checkpoint.logics_phy_offset:
+            return checkpoint
+        if self._last_in_queues()[0] > in_rocksdb.checkpoint:
             return checkpoint
         return checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
 
