@@ -376,12 +376,21 @@ class _Opened:
         return rows, stuck, n_messages
 
     def find(self, topic: str, key: str) -> list[int]:
-        """Return where the records are that a look-up of a key finds."""
+        """Return where the records are that a look-up of a key finds.
+
+        The index has the hash of the key alone. Source: MQAdminImpl.java#queryMessage.
+        """
         try:
             found = self._store.queryMessage(topic, key, _KEYS, 0, (1 << 63) - 1)
         except Py4JJavaError:
             return []
-        return sorted(int(buffer.getLong(28)) for buffer in list(found.getMessageBufferList()))
+        decoder, places = self._jvm.rocketmq.common.message.MessageDecoder, []
+        for buffer in list(found.getMessageBufferList()):
+            message = decoder.decode(buffer.slice(), False)
+            words = () if message is None else (message.getKeys() or "").split(" ")
+            if key in words or (message is not None and message.getProperty("UNIQ_KEY") == key):
+                places.append(int(buffer.getLong(28)))
+        return sorted(places)
 
     def put_next(self) -> dict[str, int | None]:
         """Put one message to each queue but those of delays; return the queue offsets given."""

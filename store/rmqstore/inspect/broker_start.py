@@ -370,7 +370,7 @@ def _misnamed_queues(paths: StorePaths) -> Iterator[Finding]:
                 for path, start in misnamed_files(queue, key, log):
                     text = (
                         "the first unit of the file belongs to another one, so the name of the "
-                        f"file should be {offset_to_name(start)}"
+                        f"file should be {offset_to_name(start)}; a broker may not start"
                     )
                     yield Finding("queue", str(path), text, "name")
 
