@@ -93,9 +93,7 @@ def told(answer: Answer, store: str) -> broken_stores.Row:
     lost, following = {}, {}
     for (topic, queue_id), places in written(store).items():
         queue = f"{topic}-{queue_id}"
-        # of the length of a record that another one has overwritten, too
-        rows = (*answer["served"].get(queue, ()), *answer["garbled"].get(queue, ()))
-        found = {offset: place for offset, place, _ in rows}
+        found = {offset: place for offset, place, _ in answer["served"].get(queue, ())}
         # the messages of an inner batch are served with the first one
         first = {place: offset for offset, place in reversed(places.items())}
         gone = [offset for offset, place in places.items() if found.get(first[place]) != place]
