@@ -39,6 +39,7 @@ from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
+from rmqstore.storage.files.paths import has_database
 from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
 from rmqstore.store.message_store import MessageStore
@@ -76,8 +77,11 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
         try:
             slots = read_slots(paths.storage, wheel.path, progress.read_time)
         except CorruptConfigError as err:
+            may_have_none = has_database(paths.storage, paths.rocksdb_store)
             text = f"{err.reason}: a broker does not start"
-            yield Finding("timer", str(wheel.path), text, stops_broker=True)
+            if may_have_none:
+                text = f"{err.reason}: a broker may not start, if its timers are not in RocksDB"
+            yield Finding("timer", str(wheel.path), text, stops_broker=not may_have_none)
             return
     if progress.read_time <= 0:
         return  # no timer ever ran
