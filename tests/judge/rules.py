@@ -483,6 +483,8 @@ def a_copy_has_what_is_read(claims: Claims, _: Answer, __: After) -> Iterator[st
             if queue in named or _is_named(claims, queue):
                 gone = {*in_log.get(queue, {}).values()} - {*copied.get(queue, {}).values()}
                 lost = {at: place for at, place in lost.items() if place in gone}
+            damaged = _offsets(copy["value"]["damaged"].get(queue, ()))
+            lost = {at: place for at, place in lost.items() if at not in damaged}
             if lost:
                 yield f"{queue}: {_text(lost)} are not in a copy"
 

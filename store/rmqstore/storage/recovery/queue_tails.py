@@ -110,8 +110,9 @@ class TailBuilder:
         elif not queue.is_batch and files_end > queue.begin and queue.unit(files_end - 1)[1] <= 0:
             files_end -= 1  # a unit that was written in part
         # Retention deletes files of a queue after those of the log: a queue that begins later has
-        # lost its first files.
-        is_new = not queue.is_present or (log_end is not None and 0 <= first < queue.begin)
+        # lost its first files. One without a whole unit begins where its records do.
+        is_lost = log_end is not None and (0 <= first < queue.begin or files_end == queue.begin)
+        is_new = not queue.is_present or is_lost
         self.is_batch = queue.is_batch
         self._is_present = queue.is_present
         # whether a record that leaps ahead keeps its queue offset
