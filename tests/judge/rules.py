@@ -326,14 +326,18 @@ def reads_give_nothing_else(claims: Claims, answer: Answer, _: After) -> Iterato
 def reads_give_each_message_once_and_in_order(
     claims: Claims, _: Answer, __: After
 ) -> Iterator[str]:
-    """A read by queue by queue offset, one by log by physical offset."""
+    """A read by queue by queue offset, one by log by physical offset.
+
+    Those of a file of a queue in the place of another one are in the order of the log.
+    """
+    are_moved = any("at another queue offset" in text for text in claims["verify"]["warnings"])
     for scan in SCANS:
         for mode in MODES:
             part = f"{scan} {mode}"
             for queue, rows in claims[part].get("value", {}).get("rows", {}).items():
                 order = [(row[0],) if scan == "queue" else (row[1], row[0]) for row in rows]
                 wrong = [at for at, (one, two) in enumerate(pairwise(order)) if one >= two]
-                if wrong:
+                if wrong and not (scan == "queue" and are_moved and _is_named(claims, queue)):
                     yield f"{part}: {queue}: {order[wrong[0]]} before {order[wrong[0] + 1]}"
 
 

@@ -368,7 +368,8 @@ def _misnamed(paths: StorePaths) -> Iterator[Finding]:
 
 def _misnamed_queues(paths: StorePaths) -> Iterator[Finding]:
     """Yield files of queues whose first unit has its place in a file that is missing."""
-    with closing(CommitLog(paths.commitlogs, paths.storage)) as log:
+    log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
+    with closing(log):
         for key in paths.queue_folders.queues():
             with closing(open_files(paths, *key, log=log)) as queue:
                 for path, start in misnamed_files(queue, key, log):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
@@ -159,18 +159,24 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{log.folders}, {start}", text)
     n_bytes = n_written(log, [log_slice])
-    yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
+    damaged = [*_damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))]
+    yield from damaged
     if kind := why_not_foretold(store.paths, log, broker, misplaced):
         broker = None
         text = f"whether a broker starts, and what it keeps of queues, is not foretold for {kind}"
         logger.warning("%s: %s", store.paths.root, text)
-    yield from _wrong_units_and_keys(store, broker, n_bytes, progress)
+    known = {finding.place for finding in damaged}
+    yield from _wrong_units_and_keys(store, broker, n_bytes, progress, known)
     yield from timer_findings(store)
     yield from delay_findings(store)
 
 
 def _wrong_units_and_keys(
-    store: MessageStore, broker: BrokerStart | None, n_bytes: int, progress: Progress
+    store: MessageStore,
+    broker: BrokerStart | None,
+    n_bytes: int,
+    progress: Progress,
+    damaged: Collection[str],
 ) -> Iterator[Finding]:
     """Yield the differences of queues and index from the records of the log.
 
@@ -178,6 +184,7 @@ def _wrong_units_and_keys(
         broker: what a starting broker would do.
         n_bytes: the size of the log, which one pass has read.
         progress: called with the progress of both passes.
+        damaged: the places of damaged records, which are findings of the log.
     """
     end = store.parts.ends.log_slice().end
     log = store.parts.log
@@ -209,7 +216,8 @@ def _wrong_units_and_keys(
     if not store.parts.ends.are_queues_unread:
         yield from queues.findings(gaps, in_batches)
         if batch_topics:
-            yield from damaged_messages(store, batch_topics)
+            messages = damaged_messages(store, batch_topics)
+            yield from (one for one in messages if one.place not in damaged)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
 
 

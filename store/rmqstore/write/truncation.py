@@ -18,7 +18,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import valid_end, whole_end
+from rmqstore.storage.queue.queue import records_end, valid_end, whole_end
 from rmqstore.storage.queue.queue_set import recovered_begin
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.unit_checks import completed_end
@@ -183,12 +183,15 @@ def _without_zeros(
 ) -> int:
     """Return the end of a queue without the zeros behind its last unit that leads into the log.
 
-    Zeros seem to lead to the begin of the log, and may follow units that lead behind its end.
+    Zeros seem to lead to the begin of the log, and may follow units that lead behind its end. A
+    record that ends behind it is not there, and a queue that had it would get no unit of the next.
     """
     before = -1
     while end != before:
         before = end
         end = queue.cut(start, valid_end(queue, start, end), log_end)
+        while end > start and records_end(queue, end) > log_end:
+            end -= 1
     return end
 
 
@@ -221,7 +224,7 @@ def cut_queue(
     end = queue.end()
     if end > start and left_open is None:
         physical_offset, size, _ = queue.unit(end - 1)
-        if size > 0 and 0 <= physical_offset < log_end:
+        if size > 0 and 0 <= physical_offset <= log_end - size:
             return end, 0
     new_end = queue.cut(start, end, log_end)
     if left_open is not None:

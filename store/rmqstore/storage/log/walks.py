@@ -392,7 +392,9 @@ def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
         low = max(segment.start, end - size)
         first = next_record(log, segment, low, end) if low > segment.start else low
         if first < end:
-            yield window_at(log, segment, first, end)
+            window = window_at(log, segment, first, end)
+            if len(window.records.starts):
+                yield window
         size *= _GROWTH
 
 

@@ -352,7 +352,7 @@ class NewestRecords:
                 dispatched = headers.take(valid & have_units(headers.column("sys_flag")))
                 if len(dispatched):
                     self._windows.append((window, dispatched))
-            first = int(window.records.starts[0]) if len(window.records.starts) else 0
+            first = int(window.records.starts[0])
             n_bytes += window.records.position - first
             # The next window of the file begins further back, if this one does not begin the file.
             if self._windows and (first > 0 or n_bytes >= NEWEST_BYTES):
