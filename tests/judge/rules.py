@@ -461,6 +461,8 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
     for queue, new in _appended(claims).items():
         given = {(row[0], row[1]) for row in later["served"].get(queue, ())}
         gone = {at for at, place in new.items() if (at, place) not in given}
+        if queue in answer.get("stuck", {}) and queue in later["stuck"]:
+            continue  # consumers do not get past an earlier message, as before
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
     for queue, places in _places(without_others(claims, answer.get("served", {}))).items():

@@ -597,8 +597,7 @@ class _Queues:
         self._waiting = UnitBuffer()
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._in_rocksdb = parts.ends.in_rocksdb
-        # where queues end that reads take from the log
-        self._read_ends = {key: tail.end for key, tail in parts.ends.recovered.items()}
+        self._recovered = parts.ends.recovered
         self._flushed_until = FOREVER
         if self._in_rocksdb is not None and paths.has_abort:
             self._flushed_until = self._in_rocksdb.checkpoint
@@ -621,8 +620,11 @@ class _Queues:
 
         flushed_until = FOREVER if is_in_files else self._flushed_until
         first_physical_offset = -1
+        tail = self._recovered.get(key)
         physical_offset, size, _ = queue.unit(0)
-        if not queue.begin and size > 0:
+        if tail is not None and not tail.start and len(tail.units):
+            first_physical_offset = int(tail.units["physical_offset"][0])
+        elif not queue.begin and size > 0:
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
                 parts = self._log.parts(physical_offset)
                 fixed = parts.fixed
@@ -636,7 +638,7 @@ class _Queues:
             first_physical_offset,
             start,
             self._log_end,
-            self._read_ends.get(key, 0),
+            0 if tail is None else tail.end,
             is_schedule=topic == SCHEDULE_TOPIC,
             has_keys=not is_in_files,
         )
