@@ -197,7 +197,7 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     entries = paths.storage.list_folder(paths.index)
     names = [entry.name for entry in entries if entry.is_folder and is_name(entry.name)]
     as_files = [("index", paths.index / name) for name in names]
-    # It writes the abort file anew, and keeps the one before.
+    # It writes the abort file again, and keeps the one before.
     written = ("lock", paths.lock), ("abort", paths.abort.with_name("abort.bak"))
     as_files += [(part, path) for part, path in written if is_folder(paths.storage, path)]
     for part, path in as_files:
