@@ -54,7 +54,7 @@ from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import NEWEST_BYTES, Window, newest_windows, walk_forward
 from rmqstore.storage.queue.placing import begins_again_at, lost_between, place_records
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, records_end, valid_end
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.unit_checks import completed_end
@@ -107,8 +107,9 @@ class TailBuilder:
             # Units before the scanned part of the log count as whole: nothing could replace them.
             scanned_from = max(first, queue.begin)
             files_end = completed_end(log, queue, key, scanned_from, files_end, log_end)
-        elif not queue.is_batch and files_end > queue.begin and queue.unit(files_end - 1)[1] <= 0:
-            files_end -= 1  # a unit that was written in part
+        elif not queue.is_batch:
+            # Without a unit that was written in part, and what is none before it.
+            files_end = valid_end(queue, queue.begin, files_end)
         # Retention deletes files of a queue after those of the log: a queue that begins later has
         # lost its first files. One without a whole unit begins where its records do.
         is_lost = log_end is not None and (0 <= first < queue.begin or files_end == queue.begin)
