@@ -344,11 +344,8 @@ def reads_give_each_message_once_and_in_order(
 def views_say_what_it_has(claims: Claims, answer: Answer, _: After) -> Iterator[str]:
     if not answer["starts"]:
         return
-    foretold = {
-        one["place"]
-        for one in _findings(claims)
-        if one["unserved"] or one["next_offset"] is not None
-    }
+    told = (one for one in _findings(claims) if one["unserved"] or one["next_offset"] is not None)
+    foretold = {one["place"] for one in told}
     for row in _stat(claims):
         queue = f"{row['topic']}-{row['queueId']}"
         known, end = answer["queues"].get(queue), row["maxOffset"]

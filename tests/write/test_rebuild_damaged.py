@@ -17,7 +17,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 
 # positions in a record with IPv4 hosts
-QUEUE_OFFSET = 20
+QUEUE_ID, QUEUE_OFFSET = 12, 20
 
 
 def segment_of(root: Path, physical_offset: int) -> Path:
@@ -41,6 +41,11 @@ def findings(root: Path) -> list[Finding]:
         return list(verify(store))
 
 
+def middle_of(name: str, topic: str) -> goldens.Row:
+    rows = next(rows for (of, _), rows in goldens.queues(name).items() if of == topic)
+    return rows[len(rows) // 2]
+
+
 @pytest.mark.parametrize(
     ("wrong", "is_placed"),
     [(0, True), (5, False), (3_000, True), (1 << 40, True), ((1 << 63) - 1, False), (-1, False)],
@@ -49,7 +54,7 @@ def test_a_record_with_a_wrong_queue_offset_is_placed_or_named(
     copied: Golden, wrong: int, *, is_placed: bool
 ) -> None:
     root = copied("basic")
-    row = goldens.queues("basic")["TopicB", 0][70]
+    row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_OFFSET, wrong.to_bytes(8, signed=True))
     named = [f"the first at {row['physicalOffset']}: it says queue offset {wrong}"]
     for found in ([one.text for one in rebuild(root)], run("rebuild", root).stdout.splitlines()):
@@ -63,7 +68,7 @@ def test_a_record_with_a_wrong_queue_offset_is_placed_or_named(
 
 def test_a_repair_names_what_has_no_unit(copied: Golden, caplog: pytest.LogCaptureFixture) -> None:
     root = copied("basic")
-    row = goldens.queues("basic")["TopicB", 0][70]
+    row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_OFFSET, (5).to_bytes(8))
     shutil.rmtree(root / "consumequeue")
     (root / "abort").touch()
