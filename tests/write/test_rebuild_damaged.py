@@ -42,8 +42,24 @@ def findings(root: Path) -> list[Finding]:
 
 
 def middle_of(name: str, topic: str) -> goldens.Row:
-    rows = next(rows for (of, _), rows in goldens.queues(name).items() if of == topic)
+    rows = next(
+        rows for (of, _), rows in goldens.queues(name).items() if of == topic and len(rows) > 10
+    )
     return rows[len(rows) // 2]
+
+
+def test_a_record_with_a_wrong_queue_id_is_built_as_a_broker_does(copied: Golden) -> None:
+    root = copied("basic")
+    row = middle_of("basic", "TopicB")
+    change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
+    assert rebuild(root) == []
+    assert findings(root) == []
+    with rmqstore.open(root) as store:
+        others = store.scan(assign={"TopicB": [row["queueId"]]}, columns="queueOffset").read_all()
+        moved = store.scan(assign={"TopicB": [90]}, columns="queueOffset").read_all()
+    n_rows = len(goldens.queues("basic")["TopicB", row["queueId"]])
+    assert others["queueOffset"].to_pylist() == [*range(n_rows - 1)]
+    assert moved["queueOffset"].to_pylist() == [row["queueOffset"]]
 
 
 @pytest.mark.parametrize(
