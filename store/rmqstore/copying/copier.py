@@ -228,18 +228,7 @@ class _Copier:
             self._copy,
             "stop its broker, or copy a snapshot of its disk",
         )
-        lacks_units = False
-        if plan.is_closed:
-            # Queues in files of the copy may lack messages that all of a valid log has.
-            with open_for(self.target) as store:
-                ends = store.parts.ends
-                is_in_files = store.paths.rocksdb_queues is None
-                lacks_units = is_in_files and bool(ends.recovered) and not ends.lost()
-                if lacks_units:  # a repair as after a crash may cut the log where it is damaged
-                    log = store.parts.log
-                    end = find_log_end(log, read_checkpoint(store.paths))
-                    lacks_units = not count_after(log, end)[0]
-        if not plan.is_closed or lacks_units:
+        if not plan.is_closed or self._lacks_units():
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self.open_source() as store:
                 config = config or sizes_of(store.paths.settings)
@@ -254,6 +243,14 @@ class _Copier:
                     self.disk.delete_tree(paths.batch_folders.root / topic)
             keep_topics(self.disk, paths, self.request.has)
         return plan
+
+    def _lacks_units(self) -> bool:
+        """Return whether queues in files lack messages of a log that a recovery leaves whole."""
+        with open_for(self.target) as store:
+            ends, log = store.parts.ends, store.parts.log
+            if store.paths.rocksdb_queues is not None or not ends.recovered or ends.lost():
+                return False
+            return not count_after(log, find_log_end(log, read_checkpoint(store.paths)))[0]
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
         """Return the findings of the copy before it gets its final name."""

@@ -28,7 +28,7 @@ from rmqstore.errors import (
     rendered,
 )
 from rmqstore.spans import FOREVER, QueueKey
-from rmqstore.storage.broker.broker_run import earliest_release, parse_release, read_checkpoint
+from rmqstore.storage.broker.broker_run import may_be_before_5, read_checkpoint
 from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
@@ -56,7 +56,6 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
-_DELETES_EMPTY = (5, 0)  # the first release that deletes an empty last file when it starts
 _MESSAGE = '"length not matched message store config value"'
 
 
@@ -255,7 +254,7 @@ def _refused(
         setting: the length of these files, an attribute of :class:`StoreConfig`; "" without one.
     """
     emptied = [file for file in files if file.is_deleted]
-    if emptied and parse_release(earliest_release(paths)) < _DELETES_EMPTY:
+    if emptied and may_be_before_5(paths):  # later ones delete it
         logger.warning("%s is empty: a broker before 5.0 does not start", emptied[0].path)
     files = [file for file in files if not file.is_deleted]
     lengths = [(file.start, file.length) for file in files if file.start is not None]

@@ -270,8 +270,8 @@ class StoreTail:
         run = BrokerRun.of(self.store.paths)
         self.store.refresh()
         log = self.store.log
-        if not log.segments:  # it may be no longer mounted
-            require_log(self.store.paths)
+        if not log.segments and not self.store.paths.dledger_logs:
+            require_log(self.store.paths)  # it may be no longer mounted
         if self._built is not None:
             may_be_wrong = self._run.may_have_recovered(run) or self._n_waits > _MAX_WAITS
             if may_be_wrong or not (self._built.is_good(log) and self._seen.is_good(log)):

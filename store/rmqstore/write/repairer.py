@@ -161,8 +161,7 @@ class Repairer:
             safe_until = self._log.min_offset if is_rebuilding else end.scanned_from
             left_open = None if was_closed else LeftOpen(self._log, safe_until)
             queues_end = self.queues.cut(log_end, left_open)
-        known_topics = BrokerConfig(self._paths).topics()
-        if newest is not None and newest.have_lost_queue(known_topics):
+        if newest is not None and newest.have_lost_queue(BrokerConfig(self._paths).topics()):
             queues_end = self._log.min_offset  # a queue that is lost is built from there on
         self._build_missing(end, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.own.replaced_queues):

@@ -364,19 +364,6 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     return _groups(names, codes_of(encoded), queue_ids)
 
 
-def queues_of(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> set[tuple[str, int]]:
-    """Return the topic and queue id of each queue that a record is of."""
-    encoded = topics.dictionary_encode()
-    codes = codes_of(encoded)
-    order, starts = order_by_queue(codes, queue_ids)
-    names = topic_names(encoded)
-    firsts = order[starts]
-    return {
-        (names[code], queue_id)
-        for code, queue_id in zip(codes[firsts].tolist(), queue_ids[firsts].tolist(), strict=True)
-    }
-
-
 def _groups(
     names: list[str], topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
 ) -> Groups:

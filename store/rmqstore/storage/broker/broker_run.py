@@ -131,6 +131,11 @@ def earliest_release(paths: StorePaths) -> str:
     return "5.0" if is_5 else "3.2"
 
 
+def may_be_before_5(paths: StorePaths) -> bool:
+    """Return whether no file of a store shows that its broker is of release 5.0 or later."""
+    return parse_release(earliest_release(paths)) < (5, 0)
+
+
 class BrokerRun(NamedTuple):
     """One run of a broker.
 

@@ -25,7 +25,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import check_record, split_record
 from rmqstore.spans import LogSlice
-from rmqstore.storage.broker.broker_run import Checkpoint, earliest_release, parse_release
+from rmqstore.storage.broker.broker_run import Checkpoint, may_be_before_5
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog, first_record, read_frame
@@ -47,7 +47,6 @@ _MAX_BLANKS = 16  # looked at in one file
 # Source: DLedgerMmapFileStore.java#recover.
 _RECOVERED_ENTRY_FILES = 3
 _RECOVERED_FILES = 3  # of a log that was closed, before 5.0
-_BY_QUEUES = (5, 0)  # the first release whose recovery of a closed log goes by the queues
 
 
 class LogEnd(NamedTuple):
@@ -121,9 +120,11 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
 def end_in_last_files(log: CommitLog, paths: StorePaths) -> LogEnd | None:
     """Return where a broker before 5.0 ends a log that was closed; None for a later one's store.
 
+    Later ones go by the queues.
+
     Source: CommitLog.java#recoverNormally of 4.9.
     """
-    if not log.segments or parse_release(earliest_release(paths)) >= _BY_QUEUES:
+    if not log.segments or not may_be_before_5(paths):
         return None
     return find_end_from(log, log.segments[-_RECOVERED_FILES:][0].start)
 

@@ -29,7 +29,6 @@ from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
     group_by_queue,
     have_units,
-    queues_of,
     read_queue_units,
     topic_names,
 )
@@ -406,7 +405,8 @@ class NewestRecords:
             records = headers.take(check_headers(headers, window.segment.start))
             in_lmqs = lmq_headers(window.data, records.take(~is_inner_batch(records)), ())
             for named in (records, in_lmqs):
-                queues |= queues_of(topics(window.data, named), named.column("queue_id"))
+                found = group_by_queue(topics(window.data, named), named.column("queue_id"))
+                queues.update(key for key, _ in found)
         return queues
 
 

@@ -389,7 +389,7 @@ class StoreEnds:
         checkpoint, in_rocksdb = read_checkpoint(self._paths), self.in_rocksdb
         if in_rocksdb is None or checkpoint.logics_phy_offset:
             return checkpoint
-        if self._last_in_queues()[0] > in_rocksdb.checkpoint:
+        if self._paths.queue_folders.topics() and self._last_in_queues()[0] > in_rocksdb.checkpoint:
             return checkpoint
         return checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
 
