@@ -13,7 +13,7 @@ import posixpath
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -393,6 +393,8 @@ _OF_FOLDERS = {
     "missing": 4, "empty": 2, "link": 2, "renamed": 1, "swapped": 1, "content": 1, "old": 4,
 }  # fmt: skip
 _OTHERS = ("golden/crash", "golden/live", "golden/expired")
+_TOGETHER = 0.4  # how often a fault lies at what the one before it lies at
+_FIELDS_OF_UNITS = (0, 4, 7, 8, 11, 12)
 _FIELDS = (0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 56, 60)  # places of the fields of a record
 
 
@@ -414,7 +416,11 @@ def draw(seed: int, origins: Origins) -> Case:
     faults: list[Fault] = []
     touched: set[str] = set()
     for _ in range(_chosen(N_FAULTS, dice)):
-        fault = _draw_fault(origin, origins, files, dice)
+        near = _leading_to_each_other(faults[-1], origin, files) if faults else {}
+        if near and dice.random() < _TOGETHER:
+            fault = _draw_fault(origin, origins, near, dice)
+        else:
+            fault = _draw_fault(origin, origins, dict.fromkeys(files, ()), dice)
         how = fault.damage.partition("=")[2].partition(",")[0]
         paths = {fault.path} if how.isdigit() else {fault.path, how}
         if not any(_is_near(one, other) for one in paths for other in touched):
@@ -430,6 +436,56 @@ def _chosen(weights: Mapping[T, float], dice: random.Random) -> T:
 def files_of(origin: Origin) -> list[str]:
     found = (path for path in origin.root.rglob("*") if path.is_file())
     return sorted(path.relative_to(origin.root).as_posix() for path in found)
+
+
+def _leading_to_each_other(
+    fault: Fault, origin: Origin, files: Iterable[str]
+) -> dict[str, Sequence[int]]:
+    """Return the files of queues that lead into a damaged file of the log, or the other way round.
+
+    For each there are the places in it that lead to the damage, or that its units lead to: all of
+    them, unless the damage is at a place.
+    """
+    part, first = _part(fault.path), fault.damage.partition("=")[2].partition(",")[0]
+    if part not in ("log", "queue") or not (origin.root / fault.path).is_file():
+        return {}
+    at = int(first) if first.isdigit() else None
+    found: dict[str, Sequence[int]] = {}
+    for log in (file for file in files if _part(file) == "log" and file[-20:].isdigit()):
+        begin = int(log[-20:])
+        end = begin + _size(origin.root / log)
+        for queue in (file for file in files if _part(file) == "queue"):
+            if fault.path not in (log, queue):
+                continue
+            units = [pair for pair in _units(origin.root / queue) if begin <= pair[1] < end]
+            if fault.path == queue:
+                near = [offset - begin for place, offset in units if at is None or place >= at]
+                other = log
+            else:
+                near = [place for place, offset in units if at is None or offset - begin >= at]
+                other = queue
+            if near:
+                found[other] = near
+    return found
+
+
+def _units(queue: Path) -> Iterator[tuple[int, int]]:
+    """Yield the places of the units of a file of a queue, and the physical offsets in them."""
+    size = _size(queue)
+    width = _unit_width(queue)
+    if width and size < _HUGE:
+        data = queue.read_bytes()
+        for place in range(0, size - width + 1, width):
+            offset, length = struct.unpack_from(">qi", data, place)
+            if length > 0:
+                yield place, offset
+
+
+def _unit_width(file: Path) -> int:
+    """Return the bytes of a unit; 0 of a file that has none."""
+    if not file.name.isdigit():
+        return 0
+    return {"consumequeue": 20, "batchconsumequeue": 46}.get(file.parts[-4], 0)
 
 
 def _size(path: Path) -> int:
@@ -456,7 +512,10 @@ def _part(path: str) -> str:
     return _PARTS.get(rest, "config") if first == "config" else _PARTS.get(first, "state")
 
 
-def _draw_fault(origin: Origin, origins: Origins, files: list[str], dice: random.Random) -> Fault:
+def _draw_fault(
+    origin: Origin, origins: Origins, files: Mapping[str, Sequence[int]], dice: random.Random
+) -> Fault:
+    """Return what befalls one of some files, at one of the places that are given for it."""
     parts = sorted({_part(file) for file in files})
     part = _chosen({part: _WEIGHTS[part] for part in parts}, dice)
     of_part = [file for file in files if _part(file) == part]
@@ -471,7 +530,7 @@ def _draw_fault(origin: Origin, origins: Origins, files: list[str], dice: random
         of_part = sorted({posixpath.dirname(file) for file in of_part} - {""})
     while True:  # until it is one that may befall this file
         damage = _chosen(kinds, dice)
-        how = _draw_how(damage, path, of_part, origin, origins, dice)
+        how = _draw_how(damage, path, files.get(path, ()), of_part, origin, origins, dice)
         if how is not None:
             return Fault(path, f"{damage}={how}" if how else damage)
 
@@ -479,6 +538,7 @@ def _draw_fault(origin: Origin, origins: Origins, files: list[str], dice: random
 def _draw_how(
     damage: str,
     path: str,
+    places: Sequence[int],
     of_part: list[str],
     origin: Origin,
     origins: Origins,
@@ -502,7 +562,7 @@ def _draw_how(
     if damage in ("renamed", "twin"):
         return _new_name(path, size, dice)
     if damage in ("cut", "long", "tail", "page", "earlier", "bytes"):
-        return _draw_place(damage, file, size, dice) if size else None
+        return _draw_place(damage, file, size, places, dice) if size else None
     return ""
 
 
@@ -515,14 +575,22 @@ def _new_name(path: str, size: int, dice: random.Random) -> str:
     return path + dice.choice((".bak", ".tmp", "~", "0"))
 
 
-def _draw_place(damage: str, file: Path, size: int, dice: random.Random) -> str:
-    """Return where, in the written part of a file, a damage is, and what it is."""
+def _draw_place(
+    damage: str, file: Path, size: int, places: Sequence[int], dice: random.Random
+) -> str | None:
+    """Return where, in the written part of a file, a damage is, and what it is.
+
+    Args:
+        places: where it is to be; without any, where a record or a unit begins, or anywhere.
+    """
     if damage == "long":
         return str(dice.choice((1, 20, PAGE, size)))
     data = file.read_bytes() if size < _HUGE else b""
     used = len(data.rstrip(b"\0")) or min(size, PAGE)
-    starts = [at for at, _ in records(data)]
-    at = dice.choice((dice.randrange(used), dice.choice(starts) if starts else used // 20 * 10))
+    width = _unit_width(file)
+    fields = _FIELDS_OF_UNITS if width else _FIELDS
+    starts = places or [at for at, _ in records(data)] or range(0, used, width or PAGE)
+    at = dice.choice((dice.choice(starts), dice.choice(starts if places else range(used))))
     if damage in ("cut", "tail"):
         return str(min(at, size - 1))
     if damage == "page":
@@ -530,8 +598,8 @@ def _draw_place(damage: str, file: Path, size: int, dice: random.Random) -> str:
     if damage == "earlier":
         pages = used // PAGE
         return f"{PAGE * dice.randint(1, pages)},0" if pages and size > 2 * PAGE else None
-    if starts and dice.random() < 0.7:
-        at = dice.choice(starts) + dice.choice(_FIELDS)
+    if len(starts) > 1 and dice.random() < 0.7:
+        at = dice.choice(starts) + dice.choice(fields)
     length = dice.choice((1, 1, 4, 8, 20))
     at = max(min(at, size - length), 0)
     old = data[at : at + length]

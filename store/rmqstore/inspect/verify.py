@@ -139,8 +139,9 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             except CorruptDatabaseError as err:
                 leave_out_rocksdb(local_store.parts, err)
                 found = [*_found_in_store(local_store, progress)]
+    next_offsets = {one.place: one.next_offset for one in found if one.next_offset is not None}
     for tier in tiers:
-        found += tier_findings(store, tier)
+        found += tier_findings(store, tier, next_offsets)
     yield from in_order(found)
 
 

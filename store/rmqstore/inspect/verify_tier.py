@@ -10,7 +10,7 @@ MessageStoreDispatcherImpl.java#doScheduleDispatch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -76,7 +76,9 @@ class _Segments(NamedTuple):
         return mask
 
 
-def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
+def tier_findings(
+    store: MessageStore, tier: Tier, next_offsets: Mapping[str, int]
+) -> Iterator[Finding]:
     """Yield what is wrong with the segments of a broker in tiered storage.
 
     Segments of the index are not read; only their names and lengths are looked at.
@@ -84,6 +86,8 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
     Args:
         store: the store, opened with its tiered storage, or that alone.
         tier: the files in tiered storage.
+        next_offsets: the queue offset that a broker which starts gives out next, by name of a
+            queue, where it gives some out again.
     """
     noted = _noted(store, tier)
     is_closed = not store.paths.has_abort
@@ -93,7 +97,8 @@ def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
         for key in sorted(keys):
             kinds = (COMMIT_LOG, CONSUME_QUEUE)
             parts = {kind: _segments(tier, key, kind, noted) for kind in kinds}
-            of_messages = list(_of_messages(store, alone, key, parts))
+            following = next_offsets.get(f"{key[0]}-{key[1]}")
+            of_messages = list(_of_messages(store, alone, key, parts, following))
             is_needed = any(one.kind in ("unnoted", "deletes") for one in of_messages)
             for part in parts.values():
                 yield from _of_files(part, is_closed=is_closed, is_needed=is_needed)
@@ -195,7 +200,11 @@ def _of_files(part: _Segments, *, is_closed: bool, is_needed: bool = False) -> I
 
 
 def _of_messages(
-    store: MessageStore, alone: MessageStore, key: QueueKey, parts: dict[str, _Segments]
+    store: MessageStore,
+    alone: MessageStore,
+    key: QueueKey,
+    parts: dict[str, _Segments],
+    following: int | None,
 ) -> Iterator[Finding]:
     """Yield the unreadable messages of a queue, and what a broker does with the queue."""
     queue_name = f"{key[0]}-{key[1]}"
@@ -220,6 +229,14 @@ def _of_messages(
             f"it does not serve {named_offsets(unserved)}"
         )
         yield Finding("tier", queue_name, text, "deletes", unserved=ranges_of(unserved))
+        return
+    if following is not None and following < local_start:
+        unserved = np.arange(max(begin, following), local_start)
+        text = (
+            f"a broker that starts does not serve {named_offsets(unserved)}: it gives out queue "
+            f"offsets from {following} on again"
+        )
+        yield Finding("tier", queue_name, text, "lost", unserved=ranges_of(unserved))
         return
     there, places = _valid(alone, key)
     are_read = parts[CONSUME_QUEUE].are_read(there * width) & parts[COMMIT_LOG].are_read(places)

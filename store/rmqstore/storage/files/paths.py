@@ -270,8 +270,8 @@ class QueueFolders:
         return can_name_queues(topic) and is_folder(self.paths.storage, self.root / topic)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue has a folder; raises as :meth:`queue_name` does."""
-        return is_folder(self.paths.storage, self.queue_name(topic, queue_id))
+        """Return whether a queue has files; raises as :meth:`queue_name` does."""
+        return bool(segment_files(self.paths.storage, self.queue(topic, queue_id)))
 
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.paths.storage.list_folder(folder) if entry.is_folder]

@@ -381,9 +381,9 @@ class NewestRecords:
     def have_lost_queue(
         self, known_topics: Collection[str], in_rocksdb: RocksDbQueues | None = None
     ) -> bool:
-        """Return whether one of the records is of a queue that was lost with its folder.
+        """Return whether one of the records is of a queue whose files were lost, all of them.
 
-        A broker makes the folder with the first record, and deletes it with the topic.
+        A broker makes a file with the first record, and deletes the last one with the topic.
 
         Args:
             known_topics: those of ``topics.json``; without any no topic counts as deleted.
