@@ -215,7 +215,7 @@ class Repairer:
             end = by_files._replace(reason=by_files.reason or "nothing was written there")
         # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
-        if end.reason and not is_our_own:
+        if (end.reason or was_closed) and not is_our_own:
             self._require_no_records_after(end, was_closed=was_closed)
         return LogCut(end, is_our_own=is_our_own)
 

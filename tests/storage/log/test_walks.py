@@ -156,9 +156,13 @@ def test_a_search_from_the_end_walks_up_to_the_end_however_far_it_goes_back(
 ) -> None:
     monkeypatch.setattr(walks, "WINDOW_BYTES", 500)
     store = _store(20)
-    log = _log(store, tmp_path)
+    log, every = _log(store, tmp_path), store.places
     (window,) = walk_back(log, log.segments[0], store.end)
     assert (_starts(window)[0], window.stopped, len(_starts(window))) == (0, store.end, 20)
+    store.put(every[9], bytes(8))
+    log = _log(store, tmp_path / "damaged")
+    found = [_starts(window) for window in walk_back(log, log.segments[0], store.end)]
+    assert found == [every[10:], every[:9]]  # the newest first
 
 
 def test_a_part_without_a_record_is_left_out_of_a_search_from_the_end(tmp_path: Path) -> None:

@@ -271,7 +271,10 @@ class QueueFolders:
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue has files; raises as :meth:`queue_name` does."""
-        return bool(segment_files(self.paths.storage, self.queue(topic, queue_id)))
+        folder = self.queue_name(topic, queue_id)
+        # A look at the first file, which most queues still have, costs less than a list.
+        has_first = self.paths.storage.exists(f"{folder}/{offset_to_name(0)}")
+        return has_first or bool(segment_files(self.paths.storage, path_of(folder)))
 
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.paths.storage.list_folder(folder) if entry.is_folder]

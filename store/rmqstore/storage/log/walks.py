@@ -381,7 +381,8 @@ def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
 def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
     """Yield walks over the last records of a file before ``end``, each from further back.
 
-    The last walk begins at the start of the file. A walk without a record is left out.
+    Damage ends a walk, so the one over what follows the damage comes before it. The last walk
+    begins at the start of the file. A walk without a record is left out.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
@@ -391,10 +392,11 @@ def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
     while low > segment.start:
         low = max(segment.start, end - size)
         first = next_record(log, segment, low, end) if low > segment.start else low
-        if first < end:
-            window = window_at(log, segment, first, end)
-            if len(window.records.starts):
-                yield window
+        windows: list[Window] = []
+        while first < end and not (windows and windows[-1].records.kind is StopKind.BLANK):
+            windows.append(window_at(log, segment, first, end))
+            first = windows[-1].resumed
+        yield from (window for window in reversed(windows) if len(window.records.starts))
         size *= _GROWTH
 
 
