@@ -524,7 +524,9 @@ class BatchConsumeQueue:
                 columns = zip(unknown, batches, strict=True)
                 batches = Batches(*(np.concatenate(pair) for pair in columns))
         next_file = self._files.find(segment.end)
-        if next_file in self._begins and len(batches.starts):
+        # Units that another file's place covers are not read, and do not stand for a gap.
+        is_whole = self._files.file_of(segment).size <= segment.size
+        if next_file in self._begins and len(batches.starts) and is_whole:
             batches = with_gaps(with_unknown(batches, *self._begins[next_file])).take(slice(-1))
         return kept.put(segment, _File(with_gaps(batches), n_written))
 
