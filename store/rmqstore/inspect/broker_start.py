@@ -86,7 +86,8 @@ def foresee(
     It takes the log for built up to the last record that any queue has, of whichever kind. What it
     reads of files with the names of other places (``misplaced``) is as its arithmetic has it.
     Brokers before 5.0 look for the end of a log in its last three files, those of today from the
-    file of that record on; None if these differ, and nothing shows which broker will start.
+    file of that record on, and only the former build the unit of a record right after it; None if
+    these differ, and nothing shows which broker will start.
     """
     if log.entry_segments or ends.why_unread is not None or _is_by_chance(misplaced):
         return None
@@ -117,7 +118,7 @@ def foresee(
             start = segment.start
     found = find_end_from(log, start)
     by_files = end_in_last_files(log, paths)
-    if by_files is not None and by_files.physical_offset != found.physical_offset:
+    if by_files is not None and not units_end == by_files.physical_offset == found.physical_offset:
         return None
     log_end = end_of_broker(log, found)
     cuts_queues = units_end >= log_end.physical_offset
@@ -141,7 +142,10 @@ def why_not_foretold(
         return ""
     if _is_by_chance(misplaced):
         return "a log with files of other places"
-    return "damage in one of the last files of a log whose broker may be older than 5.0"
+    return (
+        "a log whose broker may be older than 5.0, with damage in its last files or records that "
+        "no queue has"
+    )
 
 
 def after_end(log: CommitLog, ends: StoreEnds, start: BrokerStart | None) -> Iterator[Finding]:
