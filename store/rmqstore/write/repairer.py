@@ -128,9 +128,11 @@ class Repairer:
 
         Raises:
             CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
+            StoreStateError: as :func:`fit_log_files` does.
         """
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
+        plan_sizes(self._paths, self._log)  # it refuses before anything is changed
         end, is_noted = self._cut_log()
         fit_log_files(self._disk, self._paths, self._log)
         is_rebuilding = is_folder(LOCAL, self._paths.own.replaced_queues)
