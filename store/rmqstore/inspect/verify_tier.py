@@ -22,7 +22,7 @@ from rmqstore.errors import CorruptConfigError, Finding, NotPermittedError
 from rmqstore.format.layout import QUEUE_UNIT, Mask
 from rmqstore.inspect.verify_units import named_offsets, ranges_of
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import QueueKey
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.config_files import integer, load_table, part_of
 from rmqstore.storage.files.paths import is_queue_id
 from rmqstore.storage.queue.tiered import (
@@ -97,7 +97,7 @@ def tier_findings(
         for key in sorted(keys):
             kinds = (COMMIT_LOG, CONSUME_QUEUE)
             parts = {kind: _segments(tier, key, kind, noted) for kind in kinds}
-            following = next_offsets.get(f"{key[0]}-{key[1]}")
+            following = next_offsets.get(f"{key[0]}-{key[1]}", FOREVER)
             of_messages = list(_of_messages(store, alone, key, parts, following))
             is_needed = any(one.kind in ("unnoted", "deletes") for one in of_messages)
             for part in parts.values():
@@ -204,7 +204,7 @@ def _of_messages(
     alone: MessageStore,
     key: QueueKey,
     parts: dict[str, _Segments],
-    following: int | None,
+    following: int,
 ) -> Iterator[Finding]:
     """Yield the unreadable messages of a queue, and what a broker does with the queue."""
     queue_name = f"{key[0]}-{key[1]}"
@@ -230,13 +230,17 @@ def _of_messages(
         )
         yield Finding("tier", queue_name, text, "deletes", unserved=ranges_of(unserved))
         return
-    if following is not None and following < local_start:
+    if store.parts.has_store:
+        following = min(following, 0 if local is None else local.end)
+    if following < min(local_start, end):
         unserved = np.arange(max(begin, following), local_start)
         text = (
             f"a broker that starts does not serve {named_offsets(unserved)}: it gives out queue "
             f"offsets from {following} on again"
         )
-        yield Finding("tier", queue_name, text, "lost", unserved=ranges_of(unserved))
+        yield Finding(
+            "tier", queue_name, text, "emptied", unserved=ranges_of(unserved), next_offset=following
+        )
         return
     there, places = _valid(alone, key)
     are_read = parts[CONSUME_QUEUE].are_read(there * width) & parts[COMMIT_LOG].are_read(places)
