@@ -508,16 +508,19 @@ class _Tally:
             units: the units that records of several queues should have.
             rows: which of them are of this queue, (n,).
         """
-        is_earlier = units.units["physical_offset"][rows] < self._first_physical_offset
+        offsets, expected = units.queue_offsets[rows], units.units[rows]
+        # A broker that builds the queue takes messages of an earlier topic as well.
+        built = self._built.find(offsets, expected["physical_offset"])
+        is_earlier = expected["physical_offset"] < self._first_physical_offset
         if is_earlier.any():
             self.n_earlier += int(is_earlier.sum())
-            rows = rows[~is_earlier]
-            if not len(rows):
+            offsets, expected, built = (
+                column[~is_earlier] for column in (offsets, expected, built)
+            )
+            if not len(offsets):
                 return
-        self._n_records += len(rows)
-        offsets, expected = units.queue_offsets[rows], units.units[rows]
+        self._n_records += len(offsets)
         places = self._places.find(offsets, expected)
-        built = self._built.find(offsets, expected["physical_offset"])
         has_place = places >= 0
         if not has_place.all():
             offsets, expected, places = offsets[has_place], expected[has_place], places[has_place]
