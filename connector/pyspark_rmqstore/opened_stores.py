@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,12 +14,10 @@ from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import NotAStoreError, StoreStateError
 from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
-from rmqstore.read.views.stores import brokers_of
+from rmqstore.read.views.stores import stores_that_are_read
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.recovery.store_ends import PlannedEnds
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -79,24 +76,11 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
         return tuple(stores)
     names = [*each_store(stores, _broker_name)]
     counts = Counter(names)
-    shared = [ref for ref, name in zip(stores, names, strict=True) if counts[name] > 1]
-    if not shared:
-        return tuple(stores)
-    paths: dict[int, str] = {}
-    unread = set()
+    shared = {ref.path: ref for ref, name in zip(stores, names, strict=True) if counts[name] > 1}
     with ExitStack() as stack:
-        sources = []
-        for ref in shared:
-            store = stack.enter_context(open_ref(ref))
-            store.require("reading one of several stores of a broker")
-            sources.append(store)
-            paths[id(store)] = ref.path
-        for broker in brokers_of(sources):
-            broker.require_valid()
-            for replica in broker.replicas:
-                path = paths[id(replica.source)]
-                logger.warning("%s is not read: it is %s", path, broker.note(replica))
-                unread.add(path)
+        opened = {path: stack.enter_context(open_ref(ref)) for path, ref in shared.items()}
+        are_read = stores_that_are_read([*opened.values()])
+        unread = {path for path, store in opened.items() if store not in are_read}
     return tuple(ref for ref in stores if ref.path not in unread)
 
 

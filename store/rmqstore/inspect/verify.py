@@ -514,9 +514,8 @@ class _Tally:
         is_earlier = expected["physical_offset"] < self._first_physical_offset
         if is_earlier.any():
             self.n_earlier += int(is_earlier.sum())
-            offsets, expected, built = (
-                column[~is_earlier] for column in (offsets, expected, built)
-            )
+            later = ~is_earlier
+            offsets, expected, built = offsets[later], expected[later], built[later]
             if not len(offsets):
                 return
         self._n_records += len(offsets)

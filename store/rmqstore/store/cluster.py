@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Unpack
@@ -17,12 +15,10 @@ from rmqstore.query.where import parse_where
 from rmqstore.read.request import OF_SCHEMA, returned_schema
 from rmqstore.read.views.catalogue import read_cluster_view, read_view, require_known_names
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
-from rmqstore.read.views.stores import brokers_of
+from rmqstore.read.views.stores import stores_that_are_read
 from rmqstore.storage.files.lifetime import Opened
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan
-
-logger = logging.getLogger(__name__)
 
 
 class StoreCluster(Opened):
@@ -38,18 +34,11 @@ class StoreCluster(Opened):
 
     def __init__(self, opened: Sequence[MessageStore]) -> None:
         self._opened = opened
-        self.stores: dict[str, MessageStore] = {}
         of_parts = {id(store.parts): store for store in opened}
-        sources = [store.parts for store in opened]
-        counts = Counter(parts.view_broker_name for parts in sources)
-        for parts in sources:
-            if counts[parts.view_broker_name] > 1:
-                parts.require("reading one of several stores of a broker")
-        for broker in brokers_of(sources):
-            broker.require_valid()
-            for replica in broker.replicas:
-                logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
-            self.stores[broker.name] = of_parts[id(broker.chosen.source)]
+        self.stores: dict[str, MessageStore] = {
+            parts.view_broker_name: of_parts[id(parts)]
+            for parts in stores_that_are_read([store.parts for store in opened])
+        }
 
     def __repr__(self) -> str:
         """Return the brokers, with the store that is read of each."""

@@ -11,6 +11,7 @@ Source: EpochFileCache.java#findConsistentPoint, AutoSwitchHAClient.java.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -161,6 +162,25 @@ def brokers_of(sources: Sequence[StoreParts]) -> list[Broker]:
         found = tuple(fault for fault in faults if fault)
         brokers.append(Broker(name, chosen, replicas, found))
     return brokers
+
+
+def stores_that_are_read(sources: Sequence[StoreParts]) -> list[StoreParts]:
+    """Return of each broker the store that is read, and log why its replicas are not.
+
+    Raises:
+        OptionError: two stores have the same broker name and are not replicas of each other.
+        UnsupportedFeatureError: a store is of a kind that cannot be compared with another one.
+    """
+    counts = Counter(source.view_broker_name for source in sources)
+    for source in sources:
+        if counts[source.view_broker_name] > 1:
+            source.require("reading one of several stores of a broker")
+    brokers = brokers_of(sources)
+    for broker in brokers:
+        broker.require_valid()
+        for replica in broker.replicas:
+            logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
+    return [broker.chosen.source for broker in brokers]
 
 
 def _fault(name: str, chosen: Member, other: Member) -> str | None:
