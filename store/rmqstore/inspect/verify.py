@@ -511,13 +511,11 @@ class _Tally:
         offsets, expected = units.queue_offsets[rows], units.units[rows]
         # A broker that builds the queue takes messages of an earlier topic as well.
         built = self._built.find(offsets, expected["physical_offset"])
-        is_earlier = expected["physical_offset"] < self._first_physical_offset
-        if is_earlier.any():
-            self.n_earlier += int(is_earlier.sum())
-            later = ~is_earlier
-            offsets, expected, built = offsets[later], expected[later], built[later]
-            if not len(offsets):
-                return
+        is_later = expected["physical_offset"] >= self._first_physical_offset
+        self.n_earlier += int((~is_later).sum())
+        offsets, expected, built = offsets[is_later], expected[is_later], built[is_later]
+        if not len(offsets):
+            return
         self._n_records += len(offsets)
         places = self._places.find(offsets, expected)
         has_place = places >= 0
