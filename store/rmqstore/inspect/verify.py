@@ -21,7 +21,6 @@ from rmqstore.errors import (
     Finding,
     OffsetOutOfRangeError,
     number_of,
-    rendered,
 )
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
@@ -61,7 +60,7 @@ from rmqstore.inspect.verify_epochs import epoch_findings
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_tables import table_findings
 from rmqstore.inspect.verify_tier import tier_findings
-from rmqstore.inspect.verify_timers import delay_findings, timer_findings
+from rmqstore.inspect.verify_timers import checked_delays, delay_findings, timer_findings
 from rmqstore.inspect.verify_units import (
     MAX_LED_ASTRAY,
     BuiltUnits,
@@ -78,7 +77,6 @@ from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_have_queue, ext_folders, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
@@ -87,11 +85,7 @@ from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, chunks
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.tiered import Tier
-from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import (
-    damage_met,
-    n_written,
-)
+from rmqstore.storage.recovery.log_end import damage_met, n_written
 from rmqstore.storage.recovery.unit_checks import confirm
 from rmqstore.store.message_store import MessageStore
 
@@ -194,11 +188,11 @@ def _wrong_units_and_keys(
     known_until = end if is_running else FOREVER
     queues = _Queues(store.parts, broker, known_until)
     gaps: list[Span] = []
-    batch_topics = store.paths.batch_folders.topics()
+    batch_topics = queues.batch_topics
     in_batches: set[str] = set()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
-    rules = DispatchRules(delay_levels=_delay_levels(store))
+    rules = DispatchRules(delay_levels=checked_delays(store))
 
     def second_pass(done: int, _total: int) -> None:
         progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
@@ -220,22 +214,6 @@ def _wrong_units_and_keys(
             messages = damaged_messages(store, batch_topics)
             yield from (one for one in messages if one.place not in damaged)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
-
-
-def _delay_levels(store: MessageStore) -> tuple[int, ...]:
-    """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
-    levels = find_delay_levels(store.paths, store.parts.log, store.parts.ends.in_rocksdb)
-    if not levels.are_known:
-        logger.warning(
-            "%s: times of delivery in %s follow another messageDelayLevel than RocketMQ's usual "
-            "one, by the units themselves %s; they are compared with one another only: the "
-            "broker's file says which is right (%s)",
-            store.paths.root,
-            SCHEDULE_TOPIC,
-            format_levels(levels.delays),
-            rendered("`conf=`"),
-        )
-    return levels.delays
 
 
 def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> Iterator[Finding]:
@@ -592,7 +570,10 @@ class _Queues:
         self._log = parts.log
         self._start = start
         self._log_end = log_end
-        self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
+        config = BrokerConfig(paths)
+        self._known_topics = frozenset(config.topics())  # empty if they are not known
+        in_table = config.batch_topics() if self._known_topics else ()
+        self.batch_topics = frozenset((*in_table, *paths.batch_folders.topics()))
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
@@ -607,13 +588,13 @@ class _Queues:
         key = (topic, queue_id)
         if key in self._tallies:
             return self._tallies[key]
-        in_rocksdb = self._in_rocksdb
         start = None if self._start is None else self._start.of_queue(self._paths, key)
         queue = open_files(
-            self._paths, *key, files=self._files, in_rocksdb=in_rocksdb, log=self._log
-        )
-        is_in_files = in_rocksdb is None or not is_in_rocksdb(
-            self._paths, in_rocksdb, key, self._files
+            self._paths, *key, is_batch=topic in self.batch_topics, files=self._files,
+            in_rocksdb=self._in_rocksdb, log=self._log,
+        )  # fmt: skip
+        is_in_files = self._in_rocksdb is None or not is_in_rocksdb(
+            self._paths, self._in_rocksdb, key, self._files
         )
 
         def open_ext() -> ConsumeQueueExt:

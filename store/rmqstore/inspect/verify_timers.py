@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptConfigError, Finding, RmqStoreError, number_of
+from rmqstore.errors import CorruptConfigError, Finding, RmqStoreError, number_of, rendered
 from rmqstore.format.layout import SCHEDULE_TOPIC, TIMER_PRECISIONS_MS, TIMER_UNIT, Mask
 from rmqstore.format.topics import TIMER_TOPIC
 from rmqstore.inspect.broker_start import misplaced_timers
@@ -38,8 +38,10 @@ from rmqstore.read.pending import (
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import TimerProgress
+from rmqstore.storage.broker.store_config import format_levels
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.files.paths import has_database
+from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
 from rmqstore.store.message_store import MessageStore
@@ -97,6 +99,22 @@ def timer_findings(store: MessageStore) -> Iterator[Finding]:
         since = _delivered_until(store, progress)
         start = _foresee(log, slots, flushed, progress, since)
     yield from _undelivered(store, start, slots.precision, progress, since)
+
+
+def checked_delays(store: MessageStore) -> tuple[int, ...]:
+    """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
+    levels = find_delay_levels(store.paths, store.parts.log, store.parts.ends.in_rocksdb)
+    if not levels.are_known:
+        logger.warning(
+            "%s: times of delivery in %s follow another messageDelayLevel than RocketMQ's usual "
+            "one, by the units themselves %s; they are compared with one another only: the "
+            "broker's file says which is right (%s)",
+            store.paths.root,
+            SCHEDULE_TOPIC,
+            format_levels(levels.delays),
+            rendered("`conf=`"),
+        )
+    return levels.delays
 
 
 def delay_findings(store: MessageStore) -> Iterator[Finding]:

@@ -374,9 +374,14 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
     if not any(log.written_end(segment) > segment.start for segment in log.segments[:1]):
         return
     unknown = []
-    if config.mapped_file_size_consume_queue == usual.mapped_file_size_consume_queue:
-        has_files = any(map(LOCAL.size, _queue_files(paths, paths.queue_folders)))
-        unknown += [] if has_files or not _has_ordinary_messages(log) else ["queue"]
+    for kind, name, folders in (
+        ("queue", "mapped_file_size_consume_queue", paths.queue_folders),
+        ("BatchConsumeQueue", "mapper_file_size_batch_consume_queue", paths.batch_folders),
+    ):
+        if getattr(config, name) == getattr(usual, name):
+            has_files = any(map(LOCAL.size, _queue_files(paths, folders)))
+            in_batches = kind != "queue"
+            unknown += [] if has_files or not _has_messages(log, in_batches=in_batches) else [kind]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
         has_index = any(map(was_ended, index_files(paths.index))) or may_have_index_table(paths)
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]
@@ -388,10 +393,10 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
         )
 
 
-def _has_ordinary_messages(log: CommitLog) -> bool:
-    """Return whether a record belongs in a ConsumeQueue, and not in a BatchConsumeQueue."""
+def _has_messages(log: CommitLog, *, in_batches: bool) -> bool:
+    """Return whether a record belongs in a BatchConsumeQueue, or in an ordinary one."""
     return any(
-        (have_units(records.column("sys_flag")) & ~is_inner_batch(records)).any()
+        (have_units(records.column("sys_flag")) & (is_inner_batch(records) == in_batches)).any()
         for _, records in _records(log)
     )
 
