@@ -276,7 +276,10 @@ class BuiltUnits:
         if start is None or queue.is_batch:
             return
         finding = partial(Finding, "queue", stops_broker=True)
-        if following > max(queue.end(), self._built_end):
+        # A file that begins with zeros may be kept up to these, and hide the units before it.
+        is_kept = log_begin > 0 and begins_file(queue, following - 1)
+        is_kept = is_kept and not queue.unit(following - 1)[1]
+        if following > max(0 if is_kept else queue.end(), self._built_end):
             text = f"a broker takes the zeros at queue offset {following - 1} for "
             text += (
                 "an expired message, and serves no other" if log_begin else "one, and serves them"
