@@ -25,6 +25,7 @@ from rmqstore.storage.queue.queue_set import (
     ends_file,
     found_again,
     kept_end,
+    recovered_begin,
 )
 from rmqstore.store.message_store import MessageStore
 
@@ -202,7 +203,7 @@ class BuiltUnits:
             until = log_end if start.cuts_queues else FOREVER
             is_cut = start.cuts_queues and not start.builds_first
             self.kept = kept_end(queue, until, is_cut=is_cut)
-            if self.kept:
+            if self.kept > recovered_begin(queue):  # else it has met no unit
                 built_from = max(built_from, records_end(queue, self.kept))
             if start.builds_first:  # it cuts later what leads behind the log, and builds until then
                 built_from = max(built_from, built_end(queue))
