@@ -155,6 +155,9 @@ class LeftOpen(NamedTuple):
     def written_end(self, queue: ConsumeQueue | BatchConsumeQueue, end: int) -> int:
         """Return the queue offset before which nothing is missing that a repair would build again.
 
+        A broker passes over what stands before its last three files, and over files that are
+        missing between these.
+
         Args:
             queue: the queue as its files have it.
             end: the queue offset after its last unit.
@@ -162,12 +165,17 @@ class LeftOpen(NamedTuple):
         start = queue.begin
         written = whole_end(queue, start, queue.cut(start, end, self.safe_until))
         looked_at = recovered_begin(queue)
-        hole = whole_end(queue, written, min(looked_at, end))
-        if not hole < looked_at < end:
-            return written
-        known = queue.unit(hole - 1)[0] if hole > start else 0
-        is_built = self.log.min_offset <= known <= queue.unit(looked_at)[0]
-        return written if is_built else looked_at
+        while True:
+            hole = whole_end(queue, written, end)
+            behind = looked_at
+            if hole >= looked_at:
+                behind = next((low for low, _ in queue.runs(hole, end)), end)
+            if not hole < behind < end:
+                return written
+            known = queue.unit(hole - 1)[0] if hole > start else 0
+            if self.log.min_offset <= known <= queue.unit(behind)[0]:
+                return written
+            written = behind
 
 
 def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> bool:

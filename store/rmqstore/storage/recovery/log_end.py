@@ -24,7 +24,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record, split_record
-from rmqstore.spans import LogSlice
+from rmqstore.spans import FOREVER, LogSlice
 from rmqstore.storage.broker.broker_run import Checkpoint, may_be_before_5
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths
@@ -117,16 +117,19 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
     )  # fmt: skip
 
 
-def end_in_last_files(log: CommitLog, paths: StorePaths) -> LogEnd | None:
+def end_in_last_files(
+    log: CommitLog, paths: StorePaths, scanned_from: int = FOREVER
+) -> LogEnd | None:
     """Return where a broker before 5.0 ends a log that was closed; None for a later one's store.
 
-    Later ones go by the queues.
+    Later ones go by the queues. None also if a scan from ``scanned_from`` on has found the end.
 
     Source: CommitLog.java#recoverNormally of 4.9.
     """
     if not log.segments or not may_be_before_5(paths):
         return None
-    return find_end_from(log, log.segments[-_RECOVERED_FILES:][0].start)
+    start = log.segments[-_RECOVERED_FILES:][0].start
+    return find_end_from(log, start) if start < scanned_from else None
 
 
 def end_of_broker(log: CommitLog, end: LogEnd) -> LogEnd:
