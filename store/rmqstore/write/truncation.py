@@ -265,10 +265,14 @@ def cut_queue(
 
 
 def delete_behind(disk: Disk, queue: ConsumeQueue | BatchConsumeQueue) -> None:
-    """Delete the files behind the last unit of a queue, whose zeros a broker takes for units."""
+    """Delete the files behind the last unit of a queue, whose zeros a broker takes for units.
+
+    The name of the first file shows where a queue without a unit goes on.
+    """
     end = queue.end()
     behind = [one for one in queue.segments if one.start >= queue.position(end)]
-    if behind and end > queue.begin:
+    behind = behind[end == queue.begin :]
+    if behind:
         for segment in reversed(behind):
             disk.delete(segment.path)
         disk.flush_folder(queue.folder)
