@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow.compute as pc
@@ -91,6 +92,7 @@ from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
+_Misplace: TypeAlias = Callable[[Bytes, RecordHeaders, int], None]
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
 _NONE = np.empty(0, np.int64)
@@ -197,7 +199,7 @@ def _wrong_units_and_keys(
     def second_pass(done: int, _total: int) -> None:
         progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
 
-    for data, all_headers in _record_headers(store, end, gaps, second_pass):
+    for data, all_headers in _record_headers(store, end, gaps, second_pass, queues.misplace):
         headers = queues.without_torn(data, all_headers) if has_entries else all_headers
         requests = read_requests(data, headers, rules)
         for units in requests.units_of_messages(count_messages(data, headers), batch_topics):
@@ -244,7 +246,7 @@ def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> It
 
 
 def _record_headers(
-    store: MessageStore, end: int, gaps: list[Span], progress: Progress
+    store: MessageStore, end: int, gaps: list[Span], progress: Progress, misplace: _Misplace
 ) -> Iterator[tuple[Bytes, RecordHeaders]]:
     """Yield the headers of complete records in the order of the log, and the bytes around them.
 
@@ -255,6 +257,7 @@ def _record_headers(
         end: physical offset where the log ends.
         gaps: receives the parts of the log, up to any offset, in which no complete record lies.
         progress: called with the bytes that were walked.
+        misplace: gets each complete record that has another physical offset than its own, and this.
     """
     log = store.parts.log
     for part in join_spans(log, log.min_offset, end):
@@ -264,7 +267,7 @@ def _record_headers(
             progress(part.end - log.min_offset, end - log.min_offset)
             continue
         for span in part.spans if isinstance(part, JoinedWindow) else (part,):
-            log_end = yield from _headers_of_span(store, span, gaps)
+            log_end = yield from _headers_of_span(store, span, gaps, misplace)
             progress(min(span.end, end) - log.min_offset, end - log.min_offset)
             if log_end is not None:
                 gaps.append(Span(log_end, FOREVER))
@@ -273,7 +276,7 @@ def _record_headers(
 
 
 def _headers_of_span(
-    store: MessageStore, span: SegmentSpan, gaps: list[Span]
+    store: MessageStore, span: SegmentSpan, gaps: list[Span], misplace: _Misplace
 ) -> Generator[tuple[Bytes, RecordHeaders], None, int | None]:
     """Yield as :func:`_record_headers` does; return where the log ends, None if it continues."""
     start, end, segment = span
@@ -291,7 +294,12 @@ def _headers_of_span(
                 Span(int(offsets_in_log[row]), int(stops[row]))
                 for row in np.flatnonzero(~is_valid)[:_MAX_FINDINGS].tolist()
             ]
-            yield from _valid_headers(data, headers, is_valid)
+            is_misplaced = is_complete & ~is_valid
+            cuts = np.flatnonzero(is_misplaced)[:_MAX_FINDINGS]
+            for part in np.split(np.arange(len(headers)), cuts):
+                if is_misplaced[part[:1]].any():
+                    misplace(data, headers.take(part[:1]), int(offsets_in_log[part[0]]))
+                yield from _valid_headers(data, headers.take(part), is_valid[part])
         if window.damage is None:
             continue
         # The log of a store that was closed may end where a walk ended.
@@ -343,8 +351,8 @@ class _Tally:
             self._end = queue.cut(self._begin, self._end, log_end)
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
-        self._built = BuiltUnits(queue, start)
-        self._kept = self._end if start is None else self._built.kept
+        self.built = BuiltUnits(queue, start)
+        self._kept = self._end if start is None else self.built.kept
         # the largest queue offset of a unit or a record, or at which reads give a message
         self._last = max(self._end, read_end) - 1
         self.n_missing = 0
@@ -378,7 +386,7 @@ class _Tally:
             if not (len(lost) or len(cut) or self.n_missing or len(unserved)):
                 text = "a broker that starts cuts off messages that the log has deleted"
                 yield Finding("queue", queue_name, text + again, "emptied", next_offset=following)
-        yield from self._built.of_zeros(queue_name, following, log.min_offset)
+        yield from self.built.of_zeros(queue_name, following, log.min_offset)
         finding = partial(Finding, "queue", queue_name, next_offset=next_offset)
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
@@ -475,7 +483,7 @@ class _Tally:
         unbuilt, cut = (
             np.unique(np.concatenate([_NONE, *parts])) for parts in (self._unbuilt, self._cut)
         )
-        again = self._built.found_again()
+        again = self.built.found_again()
         is_served = (unbuilt >= again.start) & (unbuilt < again.stop)
         return again.stop, unbuilt[~is_served], cut
 
@@ -488,7 +496,7 @@ class _Tally:
         """
         offsets, expected = units.queue_offsets[rows], units.units[rows]
         # A broker that builds the queue takes messages of an earlier topic as well.
-        built = self._built.find(offsets, expected["physical_offset"])
+        built = self.built.find(offsets, expected["physical_offset"])
         is_later = expected["physical_offset"] >= self._first_physical_offset
         self.n_earlier += int((~is_later).sum())
         offsets, expected, built = offsets[is_later], expected[is_later], built[is_later]
@@ -631,6 +639,15 @@ class _Queues:
         self._waiting.add(units)
         if self._waiting.is_full:
             self._compare_waiting()
+
+    def misplace(self, data: Bytes, record: RecordHeaders, offset_in_log: int) -> None:
+        """Note a record with another physical offset than its own, which its unit gets."""
+        self._compare_waiting()
+        key = topics(data, record)[0].as_py(), int(record.column("queue_id")[0])
+        if can_have_queue(*key):
+            names = "queue_offset", "physical_offset", "total_size"
+            named, stored, size = (int(record.column(name)[0]) for name in names)
+            self._tally(*key).built.misplace(named, stored, size, offset_in_log)
 
     def _compare_waiting(self) -> None:
         units = self._waiting.take()

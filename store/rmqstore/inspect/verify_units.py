@@ -244,6 +244,21 @@ class BuiltUnits:
                 built[taken] = np.arange(run.place, self.end)
         return built
 
+    def misplace(self, named: int, physical_offset: int, size: int, offset_in_log: int) -> None:
+        """Note a record with another physical offset than its own.
+
+        Of those before that offset none is built after it.
+
+        Args:
+            named: the queue offset in the record.
+            physical_offset, size: what its unit gets.
+            offset_in_log: where it lies.
+        """
+        start, end = self._span
+        if offset_in_log < end and physical_offset + size > start <= offset_in_log:
+            self.find(np.array([named]), np.array([offset_in_log]))
+            self._span = Span(physical_offset + size, end)
+
     def found_again(self) -> range:
         """Return the queue offsets of old units that follow on those built, and so count again.
 
