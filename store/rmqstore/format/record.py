@@ -150,7 +150,8 @@ def check_record(
         require(int(fixed["queue_id"]), expected.queue_id, "queue id")
         require(parts.topic, expected.topic.encode(), "topic")
     if check_crc:
-        require(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
+        if parts.body:  # RocketMQ compares none of an empty body
+            require(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
         recorded = recorded_crc(parts.properties)
         if recorded is not None and check_record_crc:
             end = position + int(fixed["total_size"]) - CRC_PROPERTY_BYTES

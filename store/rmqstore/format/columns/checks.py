@@ -64,7 +64,10 @@ def valid_crcs(
 ) -> Mask:
     """Return a mask (n,) of the records whose CRCs are right.
 
-    Every record has a CRC of its body; some hold one of the whole record in their properties.
+    Every record has a CRC of its body, which nobody compares if the body is empty; some hold one of
+    the whole record in their properties.
+
+    Source: CommitLog.java#checkMessageAndReturnSize.
 
     Args:
         buf: the buffer that ``record_headers`` was read from.
@@ -73,6 +76,7 @@ def valid_crcs(
         of_records: whether to compare CRCs of whole records.
     """
     valid: Mask = body_crcs(bodies.to_pylist()) == headers.column("body_crc")
+    valid |= headers.body_lengths == 0
     if not of_records:
         return valid
     rows = rows_with_crc(buf, headers)
