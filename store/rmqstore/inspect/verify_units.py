@@ -270,7 +270,8 @@ class BuiltUnits:
             if self._has_begun:
                 return range(end, end + 1)
             if start.builds_first:
-                return found_again(self._queue, self.kept, end, self._span.end)
+                log_end = start.log_end.physical_offset
+                return found_again(self._queue, self.kept, end, log_end)
         return range(end, end)
 
     @property
