@@ -65,6 +65,7 @@ from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.log.walks import newest_windows, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
+from rmqstore.write.queue_files import known_batch_topics
 from rmqstore.write.truncation import RESIZED, LogChange
 
 logger = logging.getLogger(__name__)
@@ -378,10 +379,13 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
         ("queue", "mapped_file_size_consume_queue", paths.queue_folders),
         ("BatchConsumeQueue", "mapper_file_size_batch_consume_queue", paths.batch_folders),
     ):
-        if getattr(config, name) == getattr(usual, name):
-            has_files = any(map(LOCAL.size, _queue_files(paths, folders)))
-            in_batches = kind != "queue"
-            unknown += [] if has_files or not _has_messages(log, in_batches=in_batches) else [kind]
+        in_batches = kind != "queue"
+        if getattr(config, name) != getattr(usual, name):
+            continue
+        if in_batches and not known_batch_topics(paths):
+            continue
+        has_files = any(map(LOCAL.size, _queue_files(paths, folders)))
+        unknown += [] if has_files or not _has_messages(log, in_batches=in_batches) else [kind]
     if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
         has_index = any(map(was_ended, index_files(paths.index))) or may_have_index_table(paths)
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]
