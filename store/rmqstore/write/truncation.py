@@ -267,7 +267,7 @@ def cut_queue(
 def delete_behind(disk: Disk, queue: ConsumeQueue | BatchConsumeQueue) -> None:
     """Delete the files behind the last unit of a queue, whose zeros a broker takes for units.
 
-    The name of the first file shows where a queue without a unit goes on.
+    The name of the first file shows the next queue offset of a queue without a unit.
     """
     end = queue.end()
     behind = [one for one in queue.segments if one.start >= queue.position(end)]
