@@ -62,10 +62,10 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
     Source: ConsumeQueue.java#recover, #truncateDirtyLogicFiles.
     """
     segments = [segment for segment in queue.segments if segment.size]
-    end = 0
+    end, queue_end = 0, queue.end()  # behind which there are zeros
     for segment in recovered_files(segments):
         start, stop = segment.start // _UNIT, segment.end // _UNIT
-        end = whole_end(queue, start, stop)
+        end = whole_end(queue, start, min(stop, queue_end))
         if end < stop:
             break
     for segment in reversed(segments):
@@ -73,7 +73,7 @@ def kept_end(queue: ConsumeQueue, log_end: int, *, is_cut: bool) -> int:
         if start > end or queue.unit(start)[0] >= log_end:
             continue  # a broker deletes the file
         if is_cut or end > stop:
-            return whole_end(queue, start + 1, stop, log_end)
+            return whole_end(queue, start + 1, min(stop, queue_end), log_end)
         return queue.cut(start, min(end, stop), log_end)
     return 0
 

@@ -333,7 +333,8 @@ def found_again(queue: Queue, kept: int, end: int, log_end: int) -> range:
             first, file_end = segment.start // size, segment.end // size
             if first <= kept and end < file_end and queue.unit(first)[0] < log_end:
                 start = max(end, first + 1)
-                return range(start, whole_end(queue, start, file_end, log_end))
+                stop = min(file_end, queue.end())
+                return range(start, whole_end(queue, start, stop, log_end))
     return range(end, end)
 
 
