@@ -6,8 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 import goldens
 import rmqstore
@@ -18,7 +20,7 @@ from rmqstore.errors import Finding
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.local import LocalStorage
+from rmqstore.storage.files.local import LocalStorage, MappedFile
 
 
 @pytest.fixture
@@ -49,6 +51,20 @@ def numbers(data: bytes, start: int, count: int, step: int = 4) -> list[int]:
 )
 def test_nothing_is_found_in_a_store_that_rocketmq_closed(golden_store: Golden, name: str) -> None:
     assert findings(golden_store(name)) == []
+
+
+def test_zeros_behind_the_last_unit_of_a_queue_are_not_read(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_bytes, read_into = [0], MappedFile.read_into
+
+    def counted(file: MappedFile, window: NDArray[np.uint8], start: int) -> int:
+        n_bytes[0] += len(window)
+        return read_into(file, window, start)
+
+    monkeypatch.setattr(MappedFile, "read_into", counted)
+    assert findings(golden_store("default-sizes")) == []
+    assert n_bytes[0] < 6_000_000  # the length of one file
 
 
 @pytest.mark.parametrize("name", goldens.CRASHED)
