@@ -41,6 +41,7 @@ from rmqstore.storage.recovery.log_end import (
     is_whole_between,
     last_record_before,
     scan_start,
+    written_end,
 )
 from rmqstore.storage.recovery.queue_tails import NewestRecords, OpenedQueue
 from rmqstore.write.dispatch import Dispatcher
@@ -276,7 +277,7 @@ class Repairer:
 
     def _require_no_records_after(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
-        if segment is None:  # the log ends with an empty file, after which there is nothing
+        if segment is None or written_end(self._log) <= end.physical_offset:  # nothing follows
             return
         if was_closed and not is_damaged_at(self._log, end, self.queues.end()):
             return
