@@ -12,7 +12,7 @@ from rmqstore.errors import CorruptRecordError, StoreFormatError
 from rmqstore.live import pulls, reading
 from rmqstore.live.live_cluster import LiveCluster
 
-N, DAMAGED = 100, 40
+N, DAMAGED = 100, 41  # it has a body, of which a CRC is compared
 
 
 def change(fake: FakeCluster, part: str) -> None:
