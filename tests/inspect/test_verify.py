@@ -370,6 +370,14 @@ def test_which_queue_offset_comes_next_is_said(
     assert (kind, next_offset) in found
 
 
+def test_a_record_with_a_damaged_place_and_topic_is_named(tmp_path: Path) -> None:
+    store = build.Store()
+    store.append(build.Record())
+    store.append(build.Record(topic=b"\xff", physical_offset=1 << 40))
+    texts = [one.text for one in findings(store.write(tmp_path / "s"))]
+    assert f"physical offset is {1 << 40}, not {store.places[1]}" in texts
+
+
 def test_what_a_running_broker_writes_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

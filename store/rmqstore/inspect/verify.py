@@ -29,6 +29,7 @@ from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
     QueueUnits,
     UnitBuffer,
+    group_by_queue,
     have_units,
     read_queue_units,
     read_requests,
@@ -578,10 +579,8 @@ class _Queues:
         self._log = parts.log
         self._start = start
         self._log_end = log_end
-        config = BrokerConfig(paths)
-        self._known_topics = frozenset(config.topics())  # empty if they are not known
-        in_table = config.batch_topics() if self._known_topics else ()
-        self.batch_topics = frozenset((*in_table, *paths.batch_folders.topics()))
+        self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
+        self.batch_topics = parts.queues.batch_topics()
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
@@ -643,7 +642,7 @@ class _Queues:
     def misplace(self, data: Bytes, record: RecordHeaders, offset_in_log: int) -> None:
         """Note a record with another physical offset than its own, which its unit gets."""
         self._compare_waiting()
-        key = topics(data, record)[0].as_py(), int(record.column("queue_id")[0])
+        ((key, _),) = group_by_queue(topics(data, record), record.column("queue_id"))
         if can_have_queue(*key):
             names = "queue_offset", "physical_offset", "total_size"
             named, stored, size = (int(record.column(name)[0]) for name in names)
