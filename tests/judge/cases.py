@@ -15,6 +15,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -451,21 +452,22 @@ def _leading_to_each_other(
         return {}
     at = int(first) if first.isdigit() else None
     found: dict[str, Sequence[int]] = {}
-    for log in (file for file in files if _part(file) == "log" and file[-20:].isdigit()):
+    of_log, of_queue = (
+        [file for file in ([fault.path] if part == kind else files) if _part(file) == kind]
+        for kind in ("log", "queue")
+    )
+    units = {queue: list(_units(origin.root / queue)) for queue in of_queue}
+    for log, queue in product((file for file in of_log if file[-20:].isdigit()), of_queue):
         begin = int(log[-20:])
-        end = begin + _size(origin.root / log)
-        for queue in (file for file in files if _part(file) == "queue"):
-            if fault.path not in (log, queue):
-                continue
-            units = [pair for pair in _units(origin.root / queue) if begin <= pair[1] < end]
-            if fault.path == queue:
-                near = [offset - begin for place, offset in units if at is None or place >= at]
-                other = log
-            else:
-                near = [place for place, offset in units if at is None or offset - begin >= at]
-                other = queue
-            if near:
-                found[other] = near
+        size = _size(origin.root / log)
+        inside = [(place, offset - begin) for place, offset in units[queue]]
+        inside = [(place, in_log) for place, in_log in inside if 0 <= in_log < size]
+        if part == "log":
+            near = [place for place, in_log in inside if at is None or in_log >= at]
+        else:
+            near = [in_log for place, in_log in inside if at is None or place >= at]
+        if near:
+            found[queue if part == "log" else log] = near
     return found
 
 
