@@ -19,8 +19,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
-from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
-from pyspark_rmqstore.store_options import StoreRef
+from pyspark_rmqstore.opened_stores import stores_to_read
 from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot, report
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.errors import OffsetOutOfRangeError
@@ -31,7 +30,8 @@ from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, SampledSlice
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, open_ref, paths_of
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import tail_of
 from rmqstore.spans import QueueKey, QueueSlice

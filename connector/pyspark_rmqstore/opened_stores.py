@@ -10,13 +10,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import NotAStoreError, StoreStateError
 from rmqstore.query.selection import Selection, require_named
-from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
+from rmqstore.read.store_parts import StoreParts, open_ref
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.read.views.stores import stores_that_are_read
-from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 T = TypeVar("T")
@@ -134,32 +132,7 @@ def require_staged(path: str, host: str) -> None:
         )
 
 
-def open_ref(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
-    """Open a store as the options name it.
-
-    Args:
-        ref: the store.
-        planned: what planning found of its ends.
-    """
-    path, storage = locate(ref.path, dict(ref.storage_options))
-    return open_parts(
-        path,
-        broker_name=ref.broker_name,
-        ignore_log_end=ref.ignore_log_end,
-        storage=storage,
-        tiered=ref.tiered,
-        planned=planned,
-        **ref.folders,
-    )
-
-
 def open_in_task(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
-    """Open a store in a task, whose error names the host; see :func:`open_ref`."""
+    """Open a store in a task, whose error names the host; see :meth:`open_ref`."""
     with naming_this_host():
         return open_ref(ref, planned)
-
-
-def paths_of(ref: StoreRef) -> StorePaths:
-    """Return where the parts of a store lie; raises as :func:`open_ref` does."""
-    path, storage = locate(ref.path, dict(ref.storage_options))
-    return paths_for(path, storage, **ref.folders)

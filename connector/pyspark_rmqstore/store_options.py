@@ -7,13 +7,12 @@ take them from there: the schema of a write is that of its rows, which may come 
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
@@ -21,13 +20,12 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import json_table
 from rmqstore.query.times import time_zone
-from rmqstore.storage.broker.folders import names_by_path, read_brokers, root_for
+from rmqstore.read.store_ref import StoreRef, find_stores
+from rmqstore.storage.broker.folders import read_brokers
 from rmqstore.storage.broker.store_config import read_conf, root_of
-from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.remote_location import (
     SECRETS,
@@ -35,10 +33,8 @@ from rmqstore.storage.files.remote_location import (
     is_uri,
     local_path,
     made_absolute,
-    matching,
     options_by_path,
     require_known,
-    taken_by,
 )
 from rmqstore.storage.files.storage import path_of
 
@@ -188,7 +184,8 @@ def store_path(path: str) -> str:
 
 def brokers(value: str) -> dict[str, tuple[str, ...]]:
     """Return the paths of each broker's stores from a JSON object, or from a file that is named."""
-    return read_brokers(value if value.lstrip().startswith("{") else absolute_path(value))
+    table = read_brokers(value if value.lstrip().startswith("{") else absolute_path(value))
+    return {name: tuple(map(store_path, paths)) for name, paths in table.items()}
 
 
 def zone_of(name: str | None) -> AbstractContextManager[None]:
@@ -196,73 +193,41 @@ def zone_of(name: str | None) -> AbstractContextManager[None]:
     return nullcontext() if name is None else time_zone(name)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRef:
-    """Where one store lies, and the name of its broker if it is given."""
-
-    path: str
-    broker_name: str | None
-    # the parts elsewhere; the broker's file is read on the driver, as a task may not see it
-    folders: FolderArguments
-    ignore_log_end: bool
-    tiered: str | None = None
-    # how to reach the storage of a URI; they may be secrets, so no text shows them
-    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-
 def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
     """Return the stores that the options name."""
-    storage_options = given["storageOptions"]
     conf = given_conf(given)
-    if "brokers" in given:
-        names = _named_stores(given, storage_options)
-        paths = [*names]
-    else:
-        patterns = paths_or_root(given, conf, _NO_PATH)
-        paths = [path for pattern in patterns for path in _expand(pattern, storage_options)]
-        names = _broker_names(given["brokerName"], paths)
-    if len(set(paths)) < len(paths):
-        raise OptionError(f"path names a store twice: {paths}")
-    elsewhere = [name for name in _STORE_PATHS if name in given]
-    if elsewhere and len(paths) > 1:
-        raise OptionError(
-            f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
-        )
     tiered = given["tiered"]
-    folders: FolderArguments = {
-        "commitlogs": _folders(given["storePathCommitLog"]),
-        "consumequeue": _folder(given["storePathConsumeQueue"]),
-        "index": _folder(given["storePathIndex"]),
-        "dledger_logs": _folders(given["storePathDLedgerCommitLog"]),
-        "dledger_self_id": given["dLegerSelfId"],
-        "conf": conf,
-    }
-    return tuple(
-        StoreRef(
-            path=path,
-            broker_name=names.get(path),
-            folders=folders,
-            tiered=None if tiered is None else absolute_path(tiered),
-            ignore_log_end=given["ignoreLogEnd"],
-            storage_options=tuple(taken.items()),
-        )
-        for path, taken in options_by_path(paths, storage_options).items()
+    common = StoreRef(
+        path="",
+        folders={
+            "commitlogs": _folders(given["storePathCommitLog"]),
+            "consumequeue": _folder(given["storePathConsumeQueue"]),
+            "index": _folder(given["storePathIndex"]),
+            "dledger_logs": _folders(given["storePathDLedgerCommitLog"]),
+            "dledger_self_id": given["dLegerSelfId"],
+            "conf": conf,
+        },
+        tiered=None if tiered is None else absolute_path(tiered),
+        ignore_log_end=given["ignoreLogEnd"],
+        storage_options=given["storageOptions"],
     )
-
-
-def _named_stores(given: GivenOptions, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the broker's name for the path of each store that option ``brokers`` names."""
-    others = [name for name in ("path", "paths", "brokerName") if name in given]
-    if others:
+    if "brokers" in given:
+        others = [name for name in ("path", "paths", "brokerName") if name in given]
+        if others:
+            raise OptionError(
+                f"brokers: it names the stores and their brokers, so leave out {', '.join(others)}"
+            )
+        stores = find_stores(brokers(given["brokers"]), common)
+    else:
+        stores = find_stores([*map(store_path, paths_or_root(given, conf, _NO_PATH))], common)
+        names = _broker_names(given["brokerName"], [ref.path for ref in stores])
+        stores = tuple(replace(ref, broker_name=names.get(ref.path)) for ref in stores)
+    elsewhere = [name for name in _STORE_PATHS if name in given]
+    if elsewhere and len(stores) > 1:
         raise OptionError(
-            f"brokers: it names the stores and their brokers, so leave out {', '.join(others)}"
+            f"{', '.join(elsewhere)} can be given for one store only, but path names {len(stores)}"
         )
-    return names_by_path(
-        {
-            name: tuple(path for pattern in patterns for path in _expand(pattern, storage_options))
-            for name, patterns in brokers(given["brokers"]).items()
-        }
-    )
+    return stores
 
 
 def given_conf(given: GivenOptions) -> BrokerSettings | None:
@@ -286,22 +251,6 @@ def _folders(text: str | None) -> tuple[str, ...]:
 
 def _folder(text: str | None) -> str | None:
     return store_path(text) if text else None
-
-
-def _expand(pattern: str, storage_options: Mapping[str, str]) -> list[str]:
-    absolute = store_path(pattern)
-    is_pattern = glob.has_magic(absolute)
-    if is_uri(absolute):
-        matches = [absolute]
-        if is_pattern:
-            matches = matching(absolute, taken_by(absolute, storage_options))
-    elif is_pattern:
-        matches = sorted(glob.glob(absolute))  # noqa: PTH207 - it is absolute
-    else:  # a part of a store is found here, and not in every task
-        matches = [str(root_for(absolute, LOCAL))]
-    if not matches:
-        raise OptionError(f"path {pattern!r} does not match any folder")
-    return matches
 
 
 def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.opened_stores import plan_stores, stores_to_read
-from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.read.plan import plan
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_ref import StoreRef
 
 logger = logging.getLogger(__name__)
 

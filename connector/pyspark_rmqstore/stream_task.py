@@ -12,11 +12,11 @@ from itertools import chain
 
 import pyarrow as pa
 
-from pyspark_rmqstore.opened_stores import naming_this_host, open_in_task, paths_of
-from pyspark_rmqstore.store_options import StoreRef
+from pyspark_rmqstore.opened_stores import naming_this_host, open_in_task
 from rmqstore.read.parts import QueuesPart
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, paths_of
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.broker.broker_run import StoreSigns, folders_of
 from rmqstore.storage.broker.retry import Recoveries, Restarts, retry

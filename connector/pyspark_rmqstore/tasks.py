@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.opened_stores import open_in_task
-from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.stream_task import read_planned
 from rmqstore.read.parts import Part, QueuesPart, RangesPart
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
+from rmqstore.read.store_ref import StoreRef
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.opened_stores import open_in_task, open_ref, plan_stores, stores_to_read
+from pyspark_rmqstore.opened_stores import open_in_task, plan_stores, stores_to_read
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
-from pyspark_rmqstore.store_options import StoreRef, parse_stores, zone_of
+from pyspark_rmqstore.store_options import parse_stores, zone_of
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.read.split import Limits
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, open_ref
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.read.views.catalogue import (
     plan_view,
     read_cluster_view,

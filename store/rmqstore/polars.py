@@ -24,7 +24,8 @@ from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arrow_rows import INSTALL_POLARS
 from rmqstore.query.where import parse_where
 from rmqstore.read.request import known_columns
-from rmqstore.store.opening import AnyPath, OpenArguments, Several, open_for
+from rmqstore.read.store_ref import AnyPath
+from rmqstore.store.opening import OpenArguments, Several, open_for
 
 if TYPE_CHECKING:
     import polars as pl

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,15 +16,16 @@ from rmqstore.cli.options import Command, options
 from rmqstore.cli.parameters import CONFS, KEPT, StoreArgument, StoreFolder, with_flags
 from rmqstore.errors import OptionError
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.storage.broker.folders import names_by_path, read_brokers
+from rmqstore.read.store_parts import open_ref
+from rmqstore.read.store_ref import StoreRef, find_stores
+from rmqstore.storage.broker.folders import read_brokers
 from rmqstore.storage.broker.store_config import root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.files.remote_location import is_live, is_uri, options_by_path
-from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.files.remote_location import is_live, is_uri
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.opening import expanded, open_for
+from rmqstore.store.opening import open_for
 from rmqstore.store.scan import Messages
 
 
@@ -51,6 +53,14 @@ class StoreOptions:
         """Where the parts of the store lie, as arguments of the core."""
         parts: dict[str, Any] = {name: getattr(self, name) for name in PARTS_ELSEWHERE}
         return cast("FolderArguments", parts | {"conf": self.conf})
+
+    @property
+    def common(self) -> StoreRef:
+        """What the options say of each store."""
+        tiered = None if self.tiered is None else os.fspath(self.tiered)
+        return StoreRef(
+            "", folders=self.folders, tiered=tiered, storage_options=self.storage_options or {}
+        )
 
     @property
     def for_one_store(self) -> list[str]:
@@ -123,36 +133,15 @@ def _one_path(
         raise click.UsageError(with_flags(err.text), context) from err
 
 
-def open_store(
-    path: Path | None,
-    *,
-    broker_name: str | None = None,
-    ignore_log_end: bool = False,
-    conf: BrokerSettings | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> MessageStore:
-    """Open the store that the arguments of a command name, for reading.
+def open_store(path: Path | None) -> MessageStore:
+    """Open the only store that the arguments of a command name, for reading.
 
     Args:
-        path: its root; None for that of ``conf``.
-        broker_name, ignore_log_end: as for ``rmqstore.open``.
-        conf: the file of its broker, of several that are given.
-        storage_options: those that are for this store, of several; None for all that are given.
+        path: its root; None for that in its broker's file.
     """
     given = given_options()
-    folders = given.folders
-    if conf is not None:
-        folders["conf"] = conf
-    if storage_options is None:
-        storage_options = given.storage_options
-    return open_for(
-        path,
-        broker_name=broker_name,
-        ignore_log_end=ignore_log_end,
-        tiered=given.tiered,
-        storage_options=storage_options,
-        **folders,
-    )
+    root = os.fspath(root_of(path, given.conf))
+    return MessageStore(open_ref(replace(given.common, path=root)))
 
 
 def given_options() -> StoreOptions:
@@ -216,39 +205,20 @@ def open_stores(
 ) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
     given = given_options()
-    paths = [*map(path_of, dict.fromkeys(expanded(paths, given.storage_options)))]
-    by_broker = {} if given.brokers is None else read_brokers(given.brokers)
-    names = names_by_path(
-        {name: expanded(folders, given.storage_options) for name, folders in by_broker.items()}
-    )
-    to_open: list[tuple[Path | None, str | None, BrokerSettings | None]]
-    if len(paths) == len(given.confs) == 1 and not names:  # the file of the store at the path
-        to_open = [(paths[0], None, given.confs[0])]
-    elif bool(paths) + bool(names) + bool(given.confs) == 1:
-        to_open = [(path, None, None) for path in paths]
-        to_open += [(path_of(path), name, None) for path, name in names.items()]
-        to_open += [(None, None, conf) for conf in given.confs]
-    elif not paths and given.brokers is None and not given.confs:
+    is_table = given.brokers is not None
+    if not (paths or is_table or given.confs):
         context = click.get_current_context()
         argument = next(param for param in context.command.params if param.name == "paths")
         hint = "Name stores by PATH..., or by --brokers, or by --conf."
         raise click.MissingParameter(hint, context, argument)
-    else:
+    common = replace(given.common, ignore_log_end=ignore_log_end)
+    named = paths if given.brokers is None else read_brokers(given.brokers)
+    refs = find_stores(named, common, () if paths else given.confs)
+    is_file_of_store = len(refs) == len(given.confs) == 1 and not is_table
+    if bool(paths) + is_table + bool(given.confs) > 1 and not is_file_of_store:
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
-    if len(to_open) > 1 and given.for_one_store:
+    if len(refs) > 1 and given.for_one_store:
         refused = ", ".join(f"`{name}`" for name in given.for_one_store)
         raise click.UsageError(with_flags(f"{refused}: for one store only"))
-    named = [path for path, _, _ in to_open if path is not None]
-    options_of_path = options_by_path(named, given.storage_options)
     with ExitStack() as stack:
-        opened = []
-        for path, name, conf in to_open:
-            store = open_store(
-                path,
-                broker_name=name,
-                ignore_log_end=ignore_log_end,
-                conf=conf,
-                storage_options=None if path is None else options_of_path[path],
-            )
-            opened.append(stack.enter_context(store))
-        yield opened
+        yield [stack.enter_context(MessageStore(open_ref(ref))) for ref in refs]

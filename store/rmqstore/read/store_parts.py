@@ -30,6 +30,7 @@ from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sampler
 from rmqstore.read.store_queues import StoreQueues
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker import identity
 from rmqstore.storage.broker.broker_run import earliest_release
@@ -39,6 +40,7 @@ from rmqstore.storage.broker.retry import Change, Deletions, retry
 from rmqstore.storage.files.lifetime import Lifetime, lifetime_of_reads
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, path_of
 from rmqstore.storage.log.commitlog import CommitLog
@@ -455,6 +457,26 @@ def paths_for(
         if are_compacted_logs(path, storage) or is_tier(path, storage):
             return no_store(Path(path))
         return find_store(root_for(path, storage), storage=storage, **folders)
+
+
+def open_ref(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
+    """Open the store that a reference names, for reading; see :func:`open_parts`."""
+    path, storage = locate(ref.path, ref.storage_options)
+    return open_parts(
+        path,
+        broker_name=ref.broker_name,
+        ignore_log_end=ref.ignore_log_end,
+        storage=storage,
+        tiered=ref.tiered,
+        planned=planned,
+        **ref.folders,
+    )
+
+
+def paths_of(ref: StoreRef) -> StorePaths:
+    """Return where the parts of the store lie that a reference names; see :func:`paths_for`."""
+    path, storage = locate(ref.path, ref.storage_options)
+    return paths_for(path, storage, **ref.folders)
 
 
 def _refuse_others(text: str, others: dict[str, object]) -> None:

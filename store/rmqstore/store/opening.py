@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +18,9 @@ from rmqstore.errors import (
 )
 from rmqstore.query.arguments import FolderArguments, takes
 from rmqstore.query.selection import require_arguments
-from rmqstore.read.store_parts import open_parts
-from rmqstore.storage.broker.folders import find_store, names_by_path, read_brokers, refuse_part
+from rmqstore.read.store_parts import open_parts, open_ref
+from rmqstore.read.store_ref import AnyPath, StoreRef, find_stores
+from rmqstore.storage.broker.folders import find_store, read_brokers, refuse_part
 from rmqstore.storage.broker.store_config import (
     StoreConfig,
     log_folders,
@@ -35,9 +36,6 @@ from rmqstore.storage.files.remote_location import (
     is_pattern,
     is_uri,
     locate,
-    matching,
-    options_by_path,
-    taken_by,
 )
 from rmqstore.storage.files.storage import Storage
 from rmqstore.store.cluster import StoreCluster
@@ -46,7 +44,6 @@ from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
 
 _BROKERS: Final = "rmqstore.live.opening"  # found by name: the core works without it
-AnyPath: TypeAlias = str | os.PathLike[str]
 # not Sequence[str], which a single path is too
 Several: TypeAlias = (
     list[str] | list[Path] | tuple[AnyPath, ...] | Mapping[str, AnyPath | Sequence[AnyPath]]
@@ -348,59 +345,12 @@ def open_cluster(
     """
     if isinstance(brokers, (str, os.PathLike)):
         brokers = read_brokers(os.fspath(brokers))
-    names: Mapping[str, str | None]
-    if isinstance(brokers, Mapping):
-        names = names_by_path(
-            {name: expanded(paths, storage_options) for name, paths in brokers.items()}
-        )
-    else:
-        names = dict.fromkeys(expanded(brokers, storage_options))
     files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
-    if not names and not files:
+    common = StoreRef("", ignore_log_end=ignore_log_end, storage_options=storage_options or {})
+    stores = find_stores(brokers, common, files)
+    if not stores:
         raise OptionError("`brokers`: name at least one store")
-    options_of_path = options_by_path(names, storage_options)
     with ExitStack() as stack:
-        opened = [
-            stack.enter_context(
-                open_for(
-                    path,
-                    broker_name=name,
-                    ignore_log_end=ignore_log_end,
-                    storage_options=options_of_path[path],
-                )
-            )
-            for path, name in names.items()
-        ]
-        opened += [
-            stack.enter_context(open_for(conf=file, ignore_log_end=ignore_log_end))
-            for file in files
-        ]
-        cluster = StoreCluster(opened)
+        cluster = StoreCluster([stack.enter_context(MessageStore(open_ref(ref))) for ref in stores])
         stack.pop_all()
     return cluster
-
-
-def expanded(
-    paths: AnyPath | Sequence[AnyPath], storage_options: Mapping[str, object] | None
-) -> tuple[str, ...]:
-    """Return paths as text, patterns replaced by the folders that they match.
-
-    Raises:
-        OptionError: it is not a path, or a pattern matches none.
-    """
-    expanded: list[str] = []
-    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    if not isinstance(several, Iterable):
-        raise OptionError(f"`path` {several!r}: must be a path, or a list of paths")
-    for path in several:
-        if not isinstance(path, (str, os.PathLike)):
-            raise OptionError(f"`path` {path!r}: must be a path")
-        text = os.fspath(path)
-        if not is_pattern(text) or (not is_uri(text) and LOCAL.exists(text)):
-            expanded.append(text)
-            continue
-        found = matching(text, taken_by(text, storage_options))
-        if not found:
-            raise OptionError(f"{text!r} does not match any folder")
-        expanded += found
-    return tuple(expanded)
