@@ -54,7 +54,7 @@ class StoreSource:
                     "%s: planning took %s; reading takes about %d GETs",
                     ref.path, requests, -(-int(n_bytes) // _REQUEST_BYTES),
                 )  # fmt: skip
-            return [StoreTask(part, ref) for part in parts]
+            return [StoreTask(piece, ref) for part in parts for piece in part.pieces]
 
         return plan_stores(stores_to_read(self.stores), plan_one, selection)
 

@@ -308,7 +308,7 @@ def cut_at_headers(whole: LogSlice, headers: Sequence[int], limits: Limits) -> l
         for start, end in pairwise(points)
         if start < end
     ]
-    return [log_slice for (log_slice,) in cut_log(parts, limits)]
+    return [part.log_slice for (part,) in cut_log(parts, limits)]
 
 
 def random_headers(rng: np.random.Generator, whole: LogSlice) -> list[int]:
@@ -476,6 +476,6 @@ def test_parts_of_the_log_that_lie_apart_share_a_task() -> None:
         for start, end in [(0, 10), (10, 30), (50, 60), (60, 90)]
     ]
     tasks = cut_log(parts, Limits(45))
-    assert [[(queue_slice.start, queue_slice.end) for queue_slice in task] for task in tasks] == [
+    assert [[(part.log_slice.start, part.log_slice.end) for part in task] for task in tasks] == [
         [(0, 30), (50, 60)], [(60, 90)],
     ]  # fmt: skip

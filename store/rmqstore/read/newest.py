@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from rmqstore.format.layout import Mask
 from rmqstore.read.request import ScanRequest
-from rmqstore.spans import LogSlice, QueueKey, QueueSlice
+from rmqstore.read.split import SampledSpan
+from rmqstore.spans import QueueKey, QueueSlice
 
 _QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset")
 _GROWTH: Final = 4
 
 ReadQueues = Callable[[ScanRequest, list[QueueSlice]], Iterator[pa.RecordBatch]]
-ReadLog = Callable[[LogSlice], Iterator[pa.RecordBatch]]
+ReadLog = Callable[[SampledSpan], Iterator[pa.RecordBatch]]
 
 
 def newest_of_queues(
@@ -59,9 +60,9 @@ def newest_of_queues(
 
 
 def newest_of_log(
-    parts: Sequence[LogSlice], count: int, read: ReadLog, schema: pa.Schema
-) -> pa.Table:
-    """Return the newest records of the log that meet the conditions of a read.
+    parts: Sequence[SampledSpan], count: int, read: ReadLog, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the newest records of the log that meet the conditions of a read.
 
     Args:
         parts: parts of the log in their order, small ones.
@@ -79,7 +80,7 @@ def newest_of_log(
         n_rows += len(table)
         n_parts *= _GROWTH
     table = pa.concat_tables([schema.empty_table(), *reversed(tables)])
-    return table.slice(max(len(table) - count, 0))
+    yield from table.slice(max(len(table) - count, 0)).to_batches()
 
 
 def _take_last(queue_slices: list[QueueSlice], count: int) -> list[QueueSlice]:

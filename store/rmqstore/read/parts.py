@@ -7,8 +7,10 @@ read there, whatever the others are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -18,14 +20,15 @@ from rmqstore.format.layout import Positions
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
+from rmqstore.read.newest import newest_of_log, newest_of_queues
 from rmqstore.read.pending import PendingRows, read_pending
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import look_up, read_log, read_queues, read_records, read_units
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.rows import UnitRows
+from rmqstore.read.rows import PHYSICAL_OFFSET, UnitRows, merge_by_physical_offset
 from rmqstore.read.split import Limits, SampledQueues, SampledSpan, cut_log, cut_rows
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
+from rmqstore.spans import LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 
@@ -57,16 +60,30 @@ class Part(ABC):
     def split(self, limits: Limits) -> Sequence[Part]:
         """Return parts within limits that together are this one; none is empty."""
 
+    @property
+    def pieces(self) -> Sequence[Part]:
+        """The parts whose rows together are those of this one, where their order is free."""
+        return [self]
+
+    @abstractmethod
     def read(
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Batches:
-        """Return the rows that a request asks for, with the columns of ``request.spec``.
+        """Return the rows that a request asks for, with the columns of ``request.spec`` at least.
 
         Args:
             store: the store, which another process may have opened.
             request: the request that was planned, perhaps with other columns.
             advance: called when records were read.
         """
+
+
+class PlainPart(Part):
+    """A part that holds no others."""
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Batches:
         spec = request.spec(store.broker_name, advance)
         return request.kept(self._rows(store, request, spec))
 
@@ -110,7 +127,7 @@ class RangesPart:
 
 
 @dataclass(frozen=True)
-class QueuesPart(RangesPart, Part):
+class QueuesPart(RangesPart, PlainPart):
     """Ranges of queues of a store.
 
     In a look-up they lie in tiered storage, and all of their messages are compared.
@@ -146,7 +163,7 @@ class QueuesPart(RangesPart, Part):
 
 
 @dataclass(frozen=True)
-class UnitsPart(Part):
+class UnitsPart(PlainPart):
     """Single messages of queues, which the index names.
 
     Attributes:
@@ -175,20 +192,17 @@ class UnitsPart(Part):
 
 
 @dataclass(frozen=True)
-class LogPart(Part):
+class LogPart(PlainPart):
     """Ranges of the log, rising.
 
     Attributes:
-        slices: the ranges.
-        spans: the same ranges in spans that cannot be cut; None if these were not looked for.
+        spans: the ranges, none of which can be cut.
     """
 
-    slices: tuple[LogSlice, ...]
-    spans: tuple[SampledSpan, ...] | None = None
+    spans: tuple[SampledSpan, ...]
 
     @property
     def n_bytes(self) -> float:
-        assert self.spans is not None, "it is not known where the ranges can be cut"
         return sum(span.n_bytes for span in self.spans)
 
     @property
@@ -196,17 +210,16 @@ class LogPart(Part):
         return None
 
     def split(self, limits: Limits) -> list[LogPart]:
-        assert self.spans is not None, "it is not known where the ranges can be cut"
-        return [LogPart(slices) for slices in cut_log(self.spans, limits)]
+        return [LogPart(spans) for spans in cut_log(self.spans, limits)]
 
     def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
         chosen = request.log_filter()
-        for log_slice in self.slices:
-            yield from read_log(store, log_slice, spec, chosen)
+        for span in self.spans:
+            yield from read_log(store, span.log_slice, spec, chosen)
 
 
 @dataclass(frozen=True)
-class RecordsPart(Part):
+class RecordsPart(PlainPart):
     """Single records of the log, which the index names.
 
     Attributes:
@@ -237,7 +250,7 @@ class RecordsPart(Part):
 
 
 @dataclass(frozen=True)
-class PendingPart(Part):
+class PendingPart(PlainPart):
     """Pending messages.
 
     Attributes:
@@ -265,7 +278,7 @@ class PendingPart(Part):
 
 
 @dataclass(frozen=True)
-class LostPart(Part):
+class LostPart(PlainPart):
     """Damage of the log that may have held messages of queues, and that no other part reports.
 
     Attributes:
@@ -280,10 +293,111 @@ class LostPart(Part):
 
     @property
     def n_records(self) -> int:
-        return len(self.spans)
+        return 0
 
     def split(self, _: Limits) -> list[LostPart]:
         return [self]
 
     def _rows(self, _store: StoreParts, _request: ScanRequest, spec: ReadSpec) -> Batches:
         return refuse_spans(self.spans, spec)
+
+
+@dataclass(frozen=True)
+class Merged(Part):
+    """Parts whose rows are those of one part, in the order of the log.
+
+    Attributes:
+        singles: messages or records that the index names.
+        others: ranges of queues with other messages, or the log where the index does not cover it.
+    """
+
+    singles: UnitsPart | RecordsPart
+    others: QueuesPart | LogPart
+
+    @property
+    def pieces(self) -> Sequence[Part]:
+        return [self.others, self.singles]
+
+    @property
+    def n_bytes(self) -> float:
+        return self.singles.n_bytes + self.others.n_bytes
+
+    @property
+    def n_records(self) -> int | None:
+        others = self.others.n_records
+        return None if others is None else others + self.singles.n_records
+
+    def split(self, limits: Limits) -> list[Part]:
+        shares = [(part, limits.share(part.n_bytes, self.n_bytes)) for part in self.pieces]
+        return [cut for part, share in shares for cut in part.split(share)]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Batches:
+        if isinstance(self.singles, RecordsPart) and isinstance(self.others, LogPart):
+            parts = _in_order(self.singles, self.others)
+            return chain.from_iterable(part.read(store, request, advance) for part in parts)
+        wider = request.with_columns([PHYSICAL_OFFSET])
+        return merge_by_physical_offset(
+            self.others.read(store, wider, advance), self.singles.read(store, wider, advance)
+        )
+
+
+def _in_order(singles: RecordsPart, log: LogPart) -> Iterator[Part]:
+    """Yield single records and ranges of the log, none of which has one of them, in their order."""
+    offsets = singles.physical_offsets
+    for span in log.spans:
+        before = int(np.searchsorted(offsets, span.log_slice.start))
+        yield replace(singles, physical_offsets=offsets[:before])
+        yield LogPart((span,))
+        offsets = offsets[before:]
+    yield replace(singles, physical_offsets=offsets)
+
+
+@dataclass(frozen=True)
+class NewestPart(Part):
+    """The newest messages of a part: of each queue, or of the log, in the order of the log.
+
+    Attributes:
+        part: the part.
+        count: how many messages.
+    """
+
+    part: QueuesPart | LogPart
+    count: int
+
+    @property
+    def n_bytes(self) -> float:
+        if isinstance(self.part, QueuesPart):
+            return self.part.n_bytes
+        return sum(span.n_bytes for span in self.part.spans[-1:])
+
+    @property
+    def n_records(self) -> int | None:
+        if isinstance(self.part, LogPart):
+            return None
+        counts = Counter[QueueKey]()
+        for topic, queue_id, start, end in self.part.slices:
+            counts[topic, queue_id] += end - start
+        return sum(min(count, self.count) for count in counts.values())
+
+    def split(self, _: Limits) -> list[NewestPart]:
+        return [self]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Batches:
+        if isinstance(self.part, LogPart):
+            return newest_of_log(
+                self.part.spans,
+                self.count,
+                lambda span: LogPart((span,)).read(store, request, advance),
+                request.spec().schema,
+            )
+        return newest_of_queues(
+            request,
+            self.part.slices,
+            self.count,
+            lambda wider, slices: QueuesPart(tuple(slices)).read(store, wider, advance),
+            "storeTimestamp" if store.is_tiered else PHYSICAL_OFFSET,
+        )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from rmqstore.errors import CorruptDatabaseError, rendered
-from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
+from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.parts import (
     LogPart,
     LostPart,
+    Merged,
+    NewestPart,
     Part,
     PendingPart,
     QueuesPart,
@@ -26,11 +29,11 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice
+from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice, SampledSpan
 from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
-from rmqstore.storage.recovery.log_end import last_record_before
+from rmqstore.storage.recovery.log_end import last_record_before, n_written
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +66,13 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
     if request.lookup_keys:
         return _look_up(store, request, limits)
     if request.by == "commitlog":
-        return [_log(store, request, limits)]
+        log = _log(store, request, limits)
+        return [log if request.last is None else NewestPart(log, request.last)]
     try:
         parts = _queues(store, request, limits)
         if request.mode != FAILFAST and (in_rocksdb := store.ends.in_rocksdb) is not None:
-            ranges = (part.slices for part in parts if isinstance(part, QueuesPart))
+            pieces = chain.from_iterable(part.pieces for part in parts)
+            ranges = (part.slices for part in pieces if isinstance(part, QueuesPart))
             for topic, queue_id, start, end in chain.from_iterable(ranges):
                 in_rocksdb.require_units((topic, queue_id), start, end)
     except CorruptDatabaseError as err:
@@ -79,7 +84,7 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
 
 
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
-    """Return the parts of a read by queue."""
+    """Return the parts of a read by queue: lost ranges, then messages, then pending ones."""
     spec, pruning = request.spec(store.broker_name), request.pruning
     store.ranges.require_queues(request.selection, tolerant=spec.is_tolerant)
     if store.log.segments and not store.store_queues.topics():
@@ -101,26 +106,34 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
             store.paths.root, _total_length(pruned.slices), _total_length(slices),
             len(pruned.slices), len(slices), n_single, pruning,
         )  # fmt: skip
-        parts.append(queues_part(store, pruned.slices, limits))
-        if pruned.single is not None:
-            parts.append(UnitsPart(pruned.single))
+        if pruned.single is None:
+            parts.append(queues_part(store, pruned.slices, limits))
+        else:
+            in_tier, local = store.store_queues.divide(pruned.slices)
+            if in_tier:
+                parts.append(queues_part(store, in_tier, limits))
+            local_part = queues_part(store, local, limits)
+            parts.append(Merged(UnitsPart(pruned.single), local_part))
         slices = []
-    elif limits is None:
-        slices = [*store.ranges.resolve(request.selection, spec, pruning)]
-        is_empty = not slices
-        parts.append(queues_part(store, slices, limits))
     else:
-        # The samples of a queue are taken while its file is open.
-        ranges = store.ranges.resolve(request.selection, spec)
-        sampled = [*map(store.sampler.at_ends, ranges)]
-        slices = [item.queue_slice for item in sampled]
+        if limits is None:
+            slices = [*store.ranges.resolve(request.selection, spec, pruning)]
+            queues = queues_part(store, slices, limits)
+        else:
+            # The samples of a queue are taken while its file is open.
+            ranges = store.ranges.resolve(request.selection, spec)
+            sampled = [*map(store.sampler.at_ends, ranges)]
+            slices = [item.queue_slice for item in sampled]
+            queues = _sampled_part(store, sampled, limits)
         is_empty = not slices
-        parts.append(_sampled_part(store, sampled, limits))
+        parts.append(queues if request.last is None else NewestPart(queues, request.last))
     if is_empty:
         warn_of_empty_window(store, request.selection, pruning)
     lost = find_lost(store, slices, spec)
-    if lost:
-        parts.append(LostPart(tuple(lost)))
+    if lost and request.last is None:
+        parts.insert(0, LostPart(tuple(lost)))
+    elif lost:
+        deque(refuse_spans(lost, spec), maxlen=0)  # only an error counts
     if request.include_pending:
         rows = find_pending(store, request.selection, spec)
         mean_bytes = 0.0 if limits is None else mean_size(store, rows.physical_offsets)
@@ -157,7 +170,7 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
         "%s: the index names %d records and does not cover %d bytes of the log",
         store.paths.root, len(found.physical_offsets), found.n_uncovered_bytes,
     )  # fmt: skip
-    parts: list[Part] = [records_part(store, offsets, limits)]
+    parts: list[Part] = []
     if store.is_tiered and not request.index_only:
         # The index of tiered storage is not used, and the records decide about times.
         every = replace(request.selection, start=Bound(), end=Bound(LATEST))
@@ -166,24 +179,19 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
         if in_tier:
             part = queues_part(store, in_tier, limits)
             parts.append(replace(part, recovered=None, last_record=None))
-    if uncovered:
-        headers = None if limits is None else store.sampler.log_headers()
-        parts.append(_log_part(store, uncovered, headers))
-    return parts
-
-
-def records_part(store: StoreParts, offsets: Positions, limits: Limits | None) -> RecordsPart:
-    """Return single records of the log, by physical offset (n,)."""
-    return RecordsPart(offsets, 0.0 if limits is None else mean_size(store, offsets))
+    records = RecordsPart(offsets, 0.0 if limits is None else mean_size(store, offsets))
+    headers = None if limits is None or not uncovered else store.sampler.log_headers()
+    log = _log_part(store, uncovered, headers)
+    return [*parts, Merged(records, log) if uncovered else records]
 
 
 def _log_part(
     store: StoreParts, slices: Sequence[LogSlice], headers: Sequence[int] | None
 ) -> LogPart:
     """Return ranges of the log, which can be cut at headers."""
-    if headers is None:
-        return LogPart(tuple(slices))
-    return LogPart(tuple(slices), tuple(store.sampler.log_parts(slices, headers)))
+    if headers is not None:
+        return LogPart(tuple(store.sampler.log_parts(slices, headers)))
+    return LogPart(tuple(SampledSpan(part, n_written(store.log, [part])) for part in slices))
 
 
 def queues_part(

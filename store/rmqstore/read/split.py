@@ -258,7 +258,7 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
     return [first, second]
 
 
-def cut_log(parts: Sequence[SampledSpan], limits: Limits) -> list[tuple[LogSlice, ...]]:
+def cut_log(parts: Sequence[SampledSpan], limits: Limits) -> list[tuple[SampledSpan, ...]]:
     """Join parts of the log, in their order, into tasks.
 
     Args:
@@ -295,21 +295,22 @@ def cut_rows(sizes: NDArray[np.number], limits: Limits) -> list[slice]:
     ]
 
 
-def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[LogSlice, ...]]:
+def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[SampledSpan, ...]]:
     """Join parts of the log, in their order, to groups of at most ``max_bytes``.
 
-    A part that is larger makes a group of its own. Parts that touch each other become one slice.
+    A part that is larger makes a group of its own. Parts that touch each other become one.
     """
-    groups: list[list[LogSlice]] = []
+    groups: list[list[SampledSpan]] = []
     n_bytes = 0
     for part in parts:
         if not groups or (n_bytes and n_bytes + part.n_bytes > max_bytes):
             groups.append([])
             n_bytes = 0
         group = groups[-1]
-        if group and group[-1].end == part.log_slice.start:
-            group[-1] = group[-1]._replace(end=part.log_slice.end)
+        if group and group[-1].log_slice.end == part.log_slice.start:
+            whole = group[-1].log_slice._replace(end=part.log_slice.end)
+            group[-1] = SampledSpan(whole, group[-1].n_bytes + part.n_bytes)
         else:
-            group.append(part.log_slice)
+            group.append(part)
         n_bytes += part.n_bytes
     return [tuple(group) for group in groups]

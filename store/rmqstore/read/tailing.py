@@ -14,8 +14,7 @@ import pyarrow as pa
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
-from rmqstore.read.message_scan import MessageScan
-from rmqstore.read.parts import QueuesPart
+from rmqstore.read.parts import NewestPart, Part, QueuesPart
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail, continued, replacements
@@ -120,10 +119,10 @@ class TailingScan:
         request = self._request
         is_first = self._read_until is None
         slices = self._store.retry(self._new, self._recoveries)
+        part: Part = QueuesPart(tuple(slices))
         if is_first and request.last is not None:
-            yield from MessageScan(self._store, request).newest(slices, request.last)
-            return
-        yield from request.returned(QueuesPart(tuple(slices)).read(self._store, request))
+            part = NewestPart(QueuesPart(tuple(slices)), request.last)
+        yield from request.returned(part.read(self._store, request))
 
     def _new(self) -> list[QueueSlice]:
         """Look, and return the ranges of queues that were not read yet."""

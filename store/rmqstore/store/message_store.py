@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, OptionError
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
-from rmqstore.progress import ignore_progress
 from rmqstore.query.arguments import (
     Boundary,
     ScanArguments,
@@ -23,10 +22,9 @@ from rmqstore.query.selection import Selection, parse_lookup_keys, parse_selecti
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
-from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.reading import query
 from rmqstore.read.record_filter import matched_groups
-from rmqstore.read.request import DEFAULTS, parse_request
+from rmqstore.read.request import DEFAULTS
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo, QueueInfos
 from rmqstore.read.views.catalogue import read_view, require_known_names
@@ -35,7 +33,7 @@ from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.lifetime import Opened
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
-from rmqstore.store.scan import Scan, as_html, as_text
+from rmqstore.store.scan import Scan, as_html, as_text, scan_messages
 
 
 class MessageStore(Opened):
@@ -339,19 +337,7 @@ class MessageStore(Opened):
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
             OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
-        limit = options.pop("limit", None)
-        progress = options.pop("progress", ignore_progress)
-        request = parse_request({"columns": columns, **options})
-        if not request.inflate and request.by == "queue":
-            self.parts.ranges.require_records(request.selection)
-        return Scan(
-            request.schema,
-            lambda: MessageScan(self.parts, request, progress).rows(),
-            self._require_open,
-            limit=limit,
-            count=lambda: MessageScan(self.parts, request, progress).count(limit),
-            is_quick=request.is_quick,
-        )
+        return scan_messages([self.parts], {"columns": columns, **options}, self._require_open)
 
     def count(
         self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
@@ -410,4 +396,5 @@ class MessageStore(Opened):
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
         condition = parse_where(where, view_columns(name))
         require_known_names([self.parts], spec)
-        return Scan(spec.schema, lambda: read_view(self.parts, spec, condition), self._require_open)
+        sources = [self.parts]
+        return Scan(spec.schema, lambda: read_view(sources, spec, condition), self._require_open)

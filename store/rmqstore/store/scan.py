@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
@@ -11,7 +11,10 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError, StoreStateError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.notebook import MAX_ROWS, line, table
+from rmqstore.progress import ignore_progress
 from rmqstore.query.arrow_rows import ArrowRows, first_rows
+from rmqstore.read.message_scan import MessageScan
+from rmqstore.read.request import parse_request
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.files.lifetime import Opened
@@ -145,3 +148,33 @@ class Scan(ArrowRows, Opened):
         """
         self._require_open()
         return super().count() if self._count is None else self._count()
+
+
+def scan_messages(
+    stores: Sequence[StoreParts], arguments: Mapping[str, Any], require_open: Callable[[], None]
+) -> Scan:
+    """Return the messages that arguments of a scan choose, of one store after the other.
+
+    Args:
+        stores: the stores.
+        arguments: those of ``ScanArguments``, and ``columns``.
+        require_open: refuses to read from a store that was closed.
+
+    Raises:
+        OptionError: as ``MessageStore.scan`` does.
+    """
+    given = {**arguments}
+    limit = given.pop("limit", None)
+    progress = given.pop("progress", ignore_progress)
+    request = parse_request(given)
+    if not request.inflate and request.by == "queue":
+        for store in stores:
+            store.ranges.require_records(request.selection)
+    return Scan(
+        request.schema,
+        lambda: MessageScan(stores, request, progress).rows(),
+        require_open,
+        limit=limit,
+        count=lambda: MessageScan(stores, request, progress).count(limit),
+        is_quick=request.is_quick,
+    )

@@ -46,7 +46,13 @@ _CLUSTER_VIEWS: Final[dict[str, Callable[[Sequence[StoreParts], ViewSpec], Itera
 
 
 def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a view of several stores together."""
+    """Yield the rows of a view of several stores together.
+
+    Raises:
+        UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
+    """
+    for source in sources:
+        source.require(f"view {spec.view}")
     return to_batches(spec, sources[0], _CLUSTER_VIEWS[spec.view](sources, spec))
 
 
@@ -95,7 +101,7 @@ def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None
         parts.require(f"view {spec.view}")
     if not spec.names_groups:
         return
-    where = ", ".join(str(parts.paths.root) for parts in all_parts)
+    where = _where(all_parts)
     try:
         if spec.view == "groups":
             # those that a store knows, and those that groups have offsets of
@@ -138,8 +144,6 @@ def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSl
         UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
     """
     source.require(f"view {spec.view}")
-    if spec.view in OF_CLUSTER:
-        return [ViewSlice()]
     return source.retry(lambda: _VIEWS[spec.view].plan(source, spec, limits))
 
 
@@ -150,24 +154,35 @@ def read_slice(
 
     Another process than that which planned the slice opens the store with its ``ends``.
     """
-    if spec.view in OF_CLUSTER:
-        return read_cluster_view([source], spec)
     return _VIEWS[spec.view].read(source, spec, view_slice)
 
 
 def read_view(
-    source: StoreParts, spec: ViewSpec, where: Where | None = None
+    sources: Sequence[StoreParts], spec: ViewSpec, where: Where | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Return a view as batches, with the rows that meet a condition on its columns.
+    """Return a view of stores as batches, with the rows that meet a condition on its columns.
 
     Raises:
-        OptionError: the selection names a topic or queue that is not there.
+        OptionError: no store has a topic or queue that is named.
     """
     read_spec = spec if where is None else spec.widened(where.columns)
     if spec.names_topics:
-        source.ranges.require_named(spec.selection)
-    view_slices = plan_view(source, read_spec, Limits(_SLICE_BYTES))
-    batches = chain.from_iterable(read_slice(source, read_spec, part) for part in view_slices)
+        known = [source.ranges.named_queues(spec.selection) for source in sources]
+        require_named(spec.selection, known, _where(sources))
+    if spec.view in OF_CLUSTER:
+        batches = read_cluster_view(sources, read_spec)
+    else:
+        each = (_read_one(source, read_spec) for source in sources)
+        batches = chain(next(each), chain.from_iterable(each))  # the first is planned now
     if where is not None:
         return (where.keep(batch).select(spec.schema.names) for batch in batches)
     return batches
+
+
+def _read_one(source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+    view_slices = plan_view(source, spec, Limits(_SLICE_BYTES))
+    return chain.from_iterable(read_slice(source, spec, part) for part in view_slices)
+
+
+def _where(sources: Sequence[StoreParts]) -> str:
+    return ", ".join(str(source.paths.root) for source in sources)

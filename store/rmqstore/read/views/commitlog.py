@@ -68,7 +68,7 @@ def plan_record_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list
         headers = [segment.start for segment in source.log.segments]
     parts = source.sampler.log_parts([whole], headers)
     goal = limits.target(sum(part.n_bytes for part in parts))
-    slices = [log_slice for group in join_parts(parts, goal) for log_slice in group]
+    slices = [part.log_slice for group in join_parts(parts, goal) for part in group]
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [
