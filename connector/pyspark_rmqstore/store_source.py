@@ -54,7 +54,7 @@ class StoreSource:
                     "%s: planning took %s; reading takes about %d GETs",
                     ref.path, requests, -(-int(n_bytes) // _REQUEST_BYTES),
                 )  # fmt: skip
-            return [StoreTask(piece, ref) for part in parts for piece in part.pieces]
+            return [StoreTask(one, ref) for part in parts for one in part.parts]
 
         return plan_stores(stores_to_read(self.stores), plan_one, selection)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -16,13 +16,14 @@ from rmqstore.read.parts import Part, QueuesPart, RangesPart
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.read.store_ref import StoreRef
+from rmqstore.read.views.parts import ViewPart
 
 
 @dataclass(frozen=True)
 class Task(InputPartition, ABC):
     """A part of a read. Its subclasses know where it is read."""
 
-    part: Part | RangesPart
+    part: Part | RangesPart | ViewPart
 
     @property
     @abstractmethod
@@ -44,8 +45,8 @@ class Task(InputPartition, ABC):
         return [replace(self, part=part) for part in self.part.split(limits)]
 
     @abstractmethod
-    def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a request."""
+    def read(self, request: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - of its parts
+        """Yield the rows of the request that was planned."""
 
     def read_planned(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a micro-batch, which may be planned again after a restart."""
@@ -56,7 +57,7 @@ class Task(InputPartition, ABC):
 class StoreTask(Task):
     """A part of a read of one store."""
 
-    part: Part
+    part: Part | ViewPart
     store: StoreRef
 
     @property
@@ -64,8 +65,8 @@ class StoreTask(Task):
         """The path of the store."""
         return self.store.path
 
-    def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a request."""
+    def read(self, request: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - of its parts
+        """Yield the rows of the request, for messages or a view, that was planned."""
         with open_in_task(self.store, self.part.ends) as store:
             yield from self.part.read(store, request)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,6 +17,7 @@ from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import parse_stores, zone_of
+from pyspark_rmqstore.tasks import StoreTask
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
@@ -27,7 +28,6 @@ from rmqstore.read.store_ref import StoreRef
 from rmqstore.read.views.catalogue import (
     plan_view,
     read_cluster_view,
-    read_slice,
     require_known_names,
 )
 from rmqstore.read.views.schema import (
@@ -39,7 +39,6 @@ from rmqstore.read.views.schema import (
     view_columns,
     view_spec,
 )
-from rmqstore.read.views.slices import ViewSlice
 
 logger = logging.getLogger(__name__)
 
@@ -132,32 +131,6 @@ def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class ViewTask(InputPartition):
-    """A task: one part of a view of one store."""
-
-    store: StoreRef
-    view_slice: ViewSlice
-
-
-class _StoreView(NamedTuple):
-    """A view of one store, which was cut into tasks when it was planned."""
-
-    source: str  # the path of the store
-    tasks: list[ViewTask]
-
-    @property
-    def n_bytes(self) -> float:
-        return float(sum(task.view_slice.n_bytes for task in self.tasks))
-
-    @property
-    def n_records(self) -> None:
-        return None
-
-    def split(self, _: Limits) -> list[ViewTask]:
-        return self.tasks
-
-
-@dataclass(frozen=True)
 class ClusterSplit(InputPartition):
     """The only task of a view of several stores together."""
 
@@ -190,17 +163,16 @@ class RmqStoreViewReader(DataSourceReader):
         if limits.min_partitions:
             limits = limits._replace(min_partitions=-(-limits.min_partitions // len(stores)))
 
-        def plan_one(ref: StoreRef, store: StoreParts) -> list[_StoreView]:
+        def plan_one(ref: StoreRef, store: StoreParts) -> list[StoreTask]:
             if spec.view in OF_CLUSTER:
                 store.require(f"view {spec.view}")
                 return []
-            tasks = [ViewTask(ref, view_slice) for view_slice in plan_view(store, spec, limits)]
-            return [_StoreView(ref.path, tasks)]
+            return [StoreTask(part, ref) for part in plan_view(store, spec, limits)]
 
-        views = plan_stores(stores, plan_one, spec.selection if spec.names_topics else None)
+        parts = plan_stores(stores, plan_one, spec.selection if spec.names_topics else None)
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
-        tasks = plan_tasks(views, self._options.limits)
+        tasks = plan_tasks(parts, self._options.limits)
         logger.info(
             "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )
@@ -214,6 +186,6 @@ class RmqStoreViewReader(DataSourceReader):
                 opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]
                 yield from read_cluster_view(opened, self._spec)
             return
-        for task in splits_of(partition, ViewTask):
-            with option_names(), open_in_task(task.store, task.view_slice.ends) as store:
-                yield from read_slice(store, self._spec, task.view_slice)
+        for task in splits_of(partition, StoreTask):
+            with option_names():
+                yield from task.read(self._spec)

@@ -18,11 +18,8 @@ from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.tasks import Task
-from pyspark_rmqstore.view_reader import (
-    RmqStoreViewReader,
-    ViewTask,
-)
+from pyspark_rmqstore.tasks import StoreTask, Task
+from pyspark_rmqstore.view_reader import RmqStoreViewReader
 from reading import rows
 from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
 from rmqstore.read.views.schema import OF_CLUSTER, OF_MESSAGES, VIEWS
@@ -147,6 +144,6 @@ def _view(
     names = json.dumps({str(root): root.name for root in sorted(folder.iterdir())})
     reader, tasks = planned(path=f"{folder}/*", view=view, brokerName=names, **options)
     assert all(
-        isinstance(split, ViewTask) for task in tasks for split in splits_of(task, InputPartition)
+        isinstance(split, StoreTask) for task in tasks for split in splits_of(task, InputPartition)
     )
     return reader, tasks

@@ -15,9 +15,9 @@ import goldens
 import rmqstore
 from connector.sparkreads import Golden, GoldenStore, collect
 from pyspark_rmqstore.store_options import asks_for_view
+from pyspark_rmqstore.tasks import StoreTask
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
-    ViewTask,
     parse_view_options,
     view_schema,
 )
@@ -74,10 +74,12 @@ def test_views_are_not_streams(golden: Golden, tmp_path: Path) -> None:
 def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
     """The end of the log and the ends of queues cost a scan, which no task is to repeat."""
     _, (split,) = planned(view="queues", path=str(golden_store("crash")))
-    assert isinstance(split, ViewTask)
-    assert split.view_slice.log_end is not None
-    assert split.view_slice.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
-    assert sum(len(units.units) for units in split.view_slice.recovered.values()) > 0
+    assert isinstance(split, StoreTask)
+    ends = split.part.ends
+    assert ends is not None
+    assert ends.log_end is not None
+    assert ends.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
+    assert sum(len(units.units) for units in ends.recovered.values()) > 0
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,8 @@ from rmqstore.read.parts import QueuesPart
 from rmqstore.read.plan import plan
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.split import Limits
+from rmqstore.read.split import WHOLE
 from rmqstore.read.store_parts import StoreParts
-
-_ONE_PART = Limits(1 << 62)  # so that only the sizes of parts are found out
 
 
 class MessageScan:
@@ -80,7 +78,7 @@ class MessageScan:
         """Return the messages of one store, which is planned now."""
         tally = self._tally
         is_sized = tally is not None and bool(request.lookup_keys)
-        parts = plan(store, request, _ONE_PART if is_sized else None)
+        parts = plan(store, request, WHOLE if is_sized else None)
         if tally is not None:
             if request.is_by_queue:
                 tally.expect(sum(part.n_records or 0 for part in parts))

@@ -61,7 +61,7 @@ class Part(ABC):
         """Return parts within limits that together are this one; none is empty."""
 
     @property
-    def pieces(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[Part]:
         """The parts whose rows together are those of this one, where their order is free."""
         return [self]
 
@@ -315,7 +315,7 @@ class Merged(Part):
     others: QueuesPart | LogPart
 
     @property
-    def pieces(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[Part]:
         return [self.others, self.singles]
 
     @property
@@ -328,7 +328,7 @@ class Merged(Part):
         return None if others is None else others + self.singles.n_records
 
     def split(self, limits: Limits) -> list[Part]:
-        shares = [(part, limits.share(part.n_bytes, self.n_bytes)) for part in self.pieces]
+        shares = [(part, limits.share(part.n_bytes, self.n_bytes)) for part in self.parts]
         return [cut for part, share in shares for cut in part.split(share)]
 
     def read(
@@ -361,16 +361,16 @@ class NewestPart(Part):
     Attributes:
         part: the part.
         count: how many messages.
+        n_first: the bytes of the log that are read first; more are if too few messages are there.
     """
 
     part: QueuesPart | LogPart
     count: int
+    n_first: float = 0.0
 
     @property
     def n_bytes(self) -> float:
-        if isinstance(self.part, QueuesPart):
-            return self.part.n_bytes
-        return sum(span.n_bytes for span in self.part.spans[-1:])
+        return self.part.n_bytes if isinstance(self.part, QueuesPart) else self.n_first
 
     @property
     def n_records(self) -> int | None:

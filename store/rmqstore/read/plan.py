@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from rmqstore.errors import CorruptDatabaseError, rendered
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
@@ -29,7 +28,7 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice, SampledSpan
+from rmqstore.read.split import WHOLE, Limits, Sample, SampledQueues, SampledSlice, SampledSpan
 from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
@@ -67,20 +66,17 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
         return _look_up(store, request, limits)
     if request.by == "commitlog":
         log = _log(store, request, limits)
-        return [log if request.last is None else NewestPart(log, request.last)]
+        if request.last is None:
+            return [log]
+        newest = [span.log_slice for span in log.spans[-1:]]
+        return [NewestPart(log, request.last, n_written(store.log, newest))]
     try:
-        parts = _queues(store, request, limits)
-        if request.mode != FAILFAST and (in_rocksdb := store.ends.in_rocksdb) is not None:
-            pieces = chain.from_iterable(part.pieces for part in parts)
-            ranges = (part.slices for part in pieces if isinstance(part, QueuesPart))
-            for topic, queue_id, start, end in chain.from_iterable(ranges):
-                in_rocksdb.require_units((topic, queue_id), start, end)
+        return _queues(store, request, limits)
     except CorruptDatabaseError as err:
         if request.mode == FAILFAST:
             raise
         leave_out_rocksdb(store, err)  # a tolerant read takes the units from the log
-        parts = _queues(store, request, limits)
-    return parts
+        return _queues(store, request, limits)
 
 
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
@@ -94,42 +90,11 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
             store.paths.root, store.paths.consumequeue, rendered(BY_LOG),
         )  # fmt: skip
     store.warn_of_messages_elsewhere()
-    parts: list[Part] = []
-    if request.where is not None and request.last is None:
-        slices = [*store.ranges.resolve(request.selection, spec, pruning)]
-        is_empty = not slices
-        pruned = StorePruner(store, pruning).queues(slices)
-        n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
-        logger.info(
-            "%s: the condition leaves %d of %d messages of the queues that it allows "
-            "in %d of %d ranges, and %d that the index gives: %s",
-            store.paths.root, _total_length(pruned.slices), _total_length(slices),
-            len(pruned.slices), len(slices), n_single, pruning,
-        )  # fmt: skip
-        if pruned.single is None:
-            parts.append(queues_part(store, pruned.slices, limits))
-        else:
-            in_tier, local = store.store_queues.divide(pruned.slices)
-            if in_tier:
-                parts.append(queues_part(store, in_tier, limits))
-            local_part = queues_part(store, local, limits)
-            parts.append(Merged(UnitsPart(pruned.single), local_part))
-        slices = []
-    else:
-        if limits is None:
-            slices = [*store.ranges.resolve(request.selection, spec, pruning)]
-            queues = queues_part(store, slices, limits)
-        else:
-            # The samples of a queue are taken while its file is open.
-            ranges = store.ranges.resolve(request.selection, spec)
-            sampled = [*map(store.sampler.at_ends, ranges)]
-            slices = [item.queue_slice for item in sampled]
-            queues = _sampled_part(store, sampled, limits)
-        is_empty = not slices
-        parts.append(queues if request.last is None else NewestPart(queues, request.last))
-    if is_empty:
+    is_pruned = request.where is not None and request.last is None
+    parts, slices = (_pruned if is_pruned else _ranges)(store, request, limits)
+    if not slices:
         warn_of_empty_window(store, request.selection, pruning)
-    lost = find_lost(store, slices, spec)
+    lost = find_lost(store, () if is_pruned else slices, spec)
     if lost and request.last is None:
         parts.insert(0, LostPart(tuple(lost)))
     elif lost:
@@ -139,6 +104,58 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         mean_bytes = 0.0 if limits is None else mean_size(store, rows.physical_offsets)
         parts.append(PendingPart(rows, mean_bytes))
     return parts
+
+
+def _pruned(
+    store: StoreParts, request: ScanRequest, limits: Limits | None
+) -> tuple[list[Part], list[QueueSlice]]:
+    """Return the messages that a condition leaves, and the ranges that the selection allows."""
+    pruning = request.pruning
+    slices = [*store.ranges.resolve(request.selection, request.spec(store.broker_name), pruning)]
+    pruned = StorePruner(store, pruning).queues(slices)
+    n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
+    logger.info(
+        "%s: the condition leaves %d of %d messages of the queues that it allows "
+        "in %d of %d ranges, and %d that the index gives: %s",
+        store.paths.root, _total_length(pruned.slices), _total_length(slices),
+        len(pruned.slices), len(slices), n_single, pruning,
+    )  # fmt: skip
+    _require_units(store, request, pruned.slices)
+    if pruned.single is None:
+        return [queues_part(store, pruned.slices, limits)], slices
+    in_tier, local = store.store_queues.divide(pruned.slices)
+    merged = Merged(UnitsPart(pruned.single), queues_part(store, local, limits))
+    return [*([queues_part(store, in_tier, limits)] if in_tier else []), merged], slices
+
+
+def _ranges(
+    store: StoreParts, request: ScanRequest, limits: Limits | None
+) -> tuple[list[Part], list[QueueSlice]]:
+    """Return the messages of all ranges that the selection allows, and the ranges."""
+    spec = request.spec(store.broker_name)
+    if limits is None:
+        slices = [*store.ranges.resolve(request.selection, spec, request.pruning)]
+        queues = queues_part(store, slices, limits)
+    else:
+        # The samples of a queue are taken while its file is open.
+        ranges = store.ranges.resolve(request.selection, spec)
+        sampled = [*map(store.sampler.at_ends, ranges)]
+        slices = [item.queue_slice for item in sampled]
+        queues = _sampled_part(store, sampled, limits)
+    _require_units(store, request, slices)
+    return [queues if request.last is None else NewestPart(queues, request.last)], slices
+
+
+def _require_units(store: StoreParts, request: ScanRequest, slices: Sequence[QueueSlice]) -> None:
+    """Refuse ranges of queues of which a damaged database lacks units, if damage is tolerated.
+
+    Raises:
+        CorruptDatabaseError: it lacks one; a read in FAILFAST comes upon it.
+    """
+    in_rocksdb = store.ends.in_rocksdb
+    if request.mode != FAILFAST and in_rocksdb is not None:
+        for topic, queue_id, start, end in slices:
+            in_rocksdb.require_units((topic, queue_id), start, end)
 
 
 def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogPart:
@@ -180,9 +197,10 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
             part = queues_part(store, in_tier, limits)
             parts.append(replace(part, recovered=None, last_record=None))
     records = RecordsPart(offsets, 0.0 if limits is None else mean_size(store, offsets))
-    headers = None if limits is None or not uncovered else store.sampler.log_headers()
-    log = _log_part(store, uncovered, headers)
-    return [*parts, Merged(records, log) if uncovered else records]
+    if not uncovered:
+        return [*parts, records]
+    headers = None if limits in (None, WHOLE) else store.sampler.log_headers()
+    return [*parts, Merged(records, _log_part(store, uncovered, headers))]
 
 
 def _log_part(

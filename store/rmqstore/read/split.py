@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ class Limits(NamedTuple):
         if self.min_partitions is None or n_bytes >= total:
             return self
         return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
+
+
+WHOLE: Final = Limits(1 << 62)  # nothing is cut, but parts know their sizes
 
 
 class Sample(NamedTuple):

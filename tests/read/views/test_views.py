@@ -20,9 +20,9 @@ from reading import Row, rows, state
 from rmqstore import OptionError
 from rmqstore.format.layout import INDEX_ITEM
 from rmqstore.read.split import Limits
-from rmqstore.read.views.catalogue import plan_view, read_slice
+from rmqstore.read.views.catalogue import plan_view
+from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.schema import OF_MESSAGES, VIEWS, ViewSpec, view_spec
-from rmqstore.read.views.slices import ViewSlice
 from rmqstore.store.opening import open_for
 
 # The real store keeps a minimum here that points at no record (golden/README.md, facts 11 and 13).
@@ -108,15 +108,15 @@ def test_a_view_in_many_pieces_is_the_same(
     spec = view_spec(view_name)
     with open_for(golden_store(name)) as store:
         whole = rows(store.view(view_name))
-        view_slices = plan_view(store.parts, spec, Limits(max_bytes=max_bytes))
-    assert len(view_slices) >= least
+        parts = plan_view(store.parts, spec, Limits(max_bytes=max_bytes))
+    assert len(parts) >= least
     if view_name == "consumequeue":
-        sizes = [sum(units.end - units.start for units in piece.units) for piece in view_slices]
+        sizes = [sum(units.end - units.start for units in piece.slices) for piece in parts]
         assert max(sizes) == 50
     # each by a store of its own, as tasks do
-    found = [row for piece in view_slices for row in _read_slice(golden_store(name), spec, piece)]
+    found = [row for piece in parts for row in _read_part(golden_store(name), spec, piece)]
     if view_name == "deadLetters":  # in no order over the pieces
-        assert all(piece.n_bytes >= 0 for piece in view_slices)
+        assert all(piece.n_bytes >= 0 for piece in parts)
         found, whole = sorted(found, key=str), sorted(whole, key=str)
     assert found == whole
 
@@ -631,10 +631,8 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
     min((root / "index").iterdir()).unlink()
     found = {
-        spec.view: [
-            row for view_slice in view_slices for row in _read_slice(root, spec, view_slice)
-        ]
-        for spec, view_slices in planned
+        spec.view: [row for part in parts for row in _read_part(root, spec, part)]
+        for spec, parts in planned
     }
     kept = [row["commitLogOffset"] for row in found["commitlog"] if row["kind"] == "record"]
     assert kept == [
@@ -646,21 +644,21 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     assert len({row["file"] for row in found["index"]}) == len(list((root / "index").iterdir()))
 
 
-def _read_slice(root: Path, spec: ViewSpec, view_slice: ViewSlice) -> list[Row]:
+def _read_part(root: Path, spec: ViewSpec, part: ViewPart) -> list[Row]:
     with open_for(root) as store:
-        return rows(read_slice(store.parts, spec, view_slice))
+        return rows(part.read(store.parts, spec))
 
 
 def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(copied: Golden) -> None:
     root = copied("basic")
     spec = view_spec("commitlog")
     with open_for(root) as store:
-        (view_slice,) = plan_view(store.parts, spec, Limits(1 << 30))
+        (part,) = plan_view(store.parts, spec, Limits(1 << 30))
     with open_for(root) as store:  # it has listed the files, and opened none
         for path in (root / "commitlog").iterdir():
             if path.name != f"{0:020d}":
                 path.unlink()
-        found = rows(read_slice(store.parts, spec, view_slice))
+        found = rows(part.read(store.parts, spec))
     gaps = [(row["commitLogOffset"], row["storeSize"]) for row in found if row["kind"] == "missing"]
     assert gaps == [(131072 * number, 131072) for number in range(1, 6)]
     assert "deleted while it was read" in next(

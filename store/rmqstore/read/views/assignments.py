@@ -11,8 +11,8 @@ from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics, nearest_topics
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.routes import READABLE
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Row
 from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.broker.config_files import OFFSETS, TOPICS, warn_if_unknown, why_unknown
 from rmqstore.storage.broker.topic_table import topic_entry

@@ -1,10 +1,10 @@
-"""Views of one store by name: planned in slices, read slice by slice."""
+"""Views by name: planned in parts, read part by part."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,27 +16,24 @@ from rmqstore.query.where import Where
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.assignments import assign, assignment_rows
-from rmqstore.read.views.commitlog import plan_record_rows, read_record_rows
-from rmqstore.read.views.consumequeue import plan_unit_rows, read_unit_rows
-from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
+from rmqstore.read.views.commitlog import plan_record_rows
+from rmqstore.read.views.consumequeue import plan_unit_rows
+from rmqstore.read.views.dead_letters import plan_dead_letters
 from rmqstore.read.views.epochs import epoch_rows
 from rmqstore.read.views.files import file_rows
-from rmqstore.read.views.groups import group_rows, plan_consumed, plan_groups, read_consumed
-from rmqstore.read.views.index import plan_index, read_index
-from rmqstore.read.views.queues import (
-    plan_queue_rows,
-    plan_topic_rows,
-    queue_rows,
-    topic_rows,
-)
+from rmqstore.read.views.groups import group_rows, plan_consumed
+from rmqstore.read.views.index import plan_index
+from rmqstore.read.views.parts import RowsPart, ViewPart
+from rmqstore.read.views.queues import plan_queue_rows, plan_topic_rows
 from rmqstore.read.views.routes import route_rows
+from rmqstore.read.views.rows import Row, to_batches
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
-from rmqstore.read.views.slices import Row, ViewSlice, to_batches
 from rmqstore.read.views.stores import store_rows
-from rmqstore.read.views.traces import plan_traces, read_traces
+from rmqstore.read.views.traces import plan_traces
 from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
-_SLICE_BYTES: Final = 128 << 20  # that are read for one slice in this process
+_PART_BYTES: Final = 128 << 20  # that are read for one part in this process
 
 _CLUSTER_VIEWS: Final[dict[str, Callable[[Sequence[StoreParts], ViewSpec], Iterator[Row]]]] = {
     "stores": store_rows,
@@ -56,35 +53,30 @@ def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator
     return to_batches(spec, sources[0], _CLUSTER_VIEWS[spec.view](sources, spec))
 
 
-_Read: TypeAlias = Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[pa.RecordBatch]]
+def _whole(
+    make: Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]],
+) -> Callable[[StoreParts, ViewSpec, Limits], list[RowsPart]]:
+    """Return what plans a view as one part, whose rows are made one by one."""
+
+    def plan(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[RowsPart]:
+        ends = PlannedEnds(dict(source.ends.recovered), source.ends.log_end, is_log_end_known=True)
+        return [RowsPart(make, planned=ends)]
+
+    return plan
 
 
-def _in_one_slice(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
-    return [ViewSlice(log_end=source.ends.log_end)]
-
-
-def _by_row(make: Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[Row]]) -> _Read:
-    """Return what reads a view whose rows are made one by one."""
-    return lambda source, spec, part: to_batches(spec, source, make(source, spec, part))
-
-
-class _View(NamedTuple):
-    plan: Callable[[StoreParts, ViewSpec, Limits], list[ViewSlice]]
-    read: _Read
-
-
-_VIEWS: Final = {
-    "queues": _View(plan_queue_rows, _by_row(queue_rows)),
-    "topics": _View(plan_topic_rows, _by_row(topic_rows)),
-    "commitlog": _View(plan_record_rows, read_record_rows),
-    "consumequeue": _View(plan_unit_rows, read_unit_rows),
-    "index": _View(plan_index, read_index),
-    "groups": _View(plan_groups, _by_row(group_rows)),
-    "epochs": _View(_in_one_slice, _by_row(epoch_rows)),
-    "files": _View(_in_one_slice, _by_row(file_rows)),
-    "deadLetters": _View(plan_dead_letters, read_dead_letters),
-    "traces": _View(plan_traces, read_traces),
-    "consumed": _View(plan_consumed, read_consumed),
+_VIEWS: Final[dict[str, Callable[[StoreParts, ViewSpec, Limits], Sequence[ViewPart]]]] = {
+    "queues": plan_queue_rows,
+    "topics": plan_topic_rows,
+    "commitlog": plan_record_rows,
+    "consumequeue": plan_unit_rows,
+    "index": plan_index,
+    "groups": _whole(group_rows),
+    "epochs": _whole(epoch_rows),
+    "files": _whole(file_rows),
+    "deadLetters": plan_dead_letters,
+    "traces": plan_traces,
+    "consumed": plan_consumed,
 }
 
 
@@ -137,24 +129,14 @@ def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> N
         raise OptionError(f"no consumer group {group} in {where}; {nearest}{reasons}")
 
 
-def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return the slices of a view, in the order of their rows.
+def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> Sequence[ViewPart]:
+    """Return the parts of a view of one store, in the order of their rows.
 
     Raises:
         UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
     """
     source.require(f"view {spec.view}")
-    return source.retry(lambda: _VIEWS[spec.view].plan(source, spec, limits))
-
-
-def read_slice(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a slice, in the columns that are asked for.
-
-    Another process than that which planned the slice opens the store with its ``ends``.
-    """
-    return _VIEWS[spec.view].read(source, spec, view_slice)
+    return source.retry(lambda: _VIEWS[spec.view](source, spec, limits))
 
 
 def read_view(
@@ -180,8 +162,8 @@ def read_view(
 
 
 def _read_one(source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
-    view_slices = plan_view(source, spec, Limits(_SLICE_BYTES))
-    return chain.from_iterable(read_slice(source, spec, part) for part in view_slices)
+    parts = plan_view(source, spec, Limits(_PART_BYTES))
+    return chain.from_iterable(part.read(source, spec) for part in parts)
 
 
 def _where(sources: Sequence[StoreParts]) -> str:

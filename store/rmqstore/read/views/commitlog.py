@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +33,14 @@ from rmqstore.lazy import cached_property
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.split import Limits, join_parts
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.parts import ViewPart
+from rmqstore.read.views.rows import Column, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.slices import Column, ViewSlice, times, to_batch
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.walks import Window, walk_forward
-from rmqstore.storage.recovery.log_end import damage_met, last_record_before
+from rmqstore.storage.recovery.log_end import LogEnd, damage_met, last_record_before
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +56,36 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_record_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return slices of the log, each beginning with a record."""
+@dataclass(frozen=True)
+class RecordsPart(ViewPart):
+    """A range of the log.
+
+    Attributes:
+        log_slice: the range.
+        log_end: where the log ends.
+        is_last: whether it is the last one.
+    """
+
+    log_slice: LogSlice
+    log_end: LogEnd | None
+    is_last: bool
+
+    @property
+    def n_bytes(self) -> float:  # type: ignore[override]
+        return self.log_slice.end - self.log_slice.start
+
+    @property
+    def ends(self) -> PlannedEnds:
+        return PlannedEnds({}, self.log_end, is_log_end_known=True)
+
+    def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+        return _LogView(source, spec).batches(
+            self.log_slice, self.log_end if self.is_last else None
+        )
+
+
+def plan_record_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[RecordsPart]:
+    """Return ranges of the log, each beginning with a record."""
     source.ranges.warn_unknown_topics(spec.selection)
     whole = source.ends.log_slice()
     end = source.ends.log_end
@@ -71,30 +101,13 @@ def plan_record_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list
     slices = [part.log_slice for group in join_parts(parts, goal) for part in group]
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
-    return [
-        ViewSlice(
-            log=part,
-            is_last=number == len(slices),
-            log_end=end,
-            n_bytes=part.end - part.start,
-        )
-        for number, part in enumerate(slices, start=1)
-    ]
-
-
-def read_record_rows(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
-    """Yield a slice of the log."""
-    assert view_slice.log is not None
-    return _LogView(source, spec, view_slice).batches(view_slice.log)
+    return [RecordsPart(part, end, part is slices[-1]) for part in slices]
 
 
 class _LogView:
-    def __init__(self, source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> None:
+    def __init__(self, source: StoreParts, spec: ViewSpec) -> None:
         self._source = source
         self._spec = spec
-        self._view_slice = view_slice
         self._log = source.log
         self._chosen = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)
@@ -103,7 +116,8 @@ class _LogView:
     def _queues_end(self) -> int:
         return self._source.store_queues.proved_end()
 
-    def batches(self, log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
+    def batches(self, log_slice: LogSlice, log_end: LogEnd | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range, and of the end of the log if that is given."""
         for start, end, segment in self._log.segment_spans(log_slice.start, log_slice.end):
             if segment is None:
                 yield from self._row(
@@ -121,8 +135,7 @@ class _LogView:
             )
             if ended:
                 return
-        log_end = self._view_slice.log_end
-        if self._view_slice.is_last and log_end is not None:
+        if log_end is not None:
             end = log_end.physical_offset
             reason = log_end.reason or None
             yield from self._row(END, end, log_end.bytes_behind, reason, self._log.find(end))

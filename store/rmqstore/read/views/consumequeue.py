@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,22 +14,59 @@ from rmqstore.format.layout import GAP_TAGS_CODE, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
+from rmqstore.read.views.rows import Column, reasons, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.slices import Column, ViewSlice, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue, Units
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
 _UNITS_AT_ONCE = 1 << 16
 
 
-def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
+@dataclass(frozen=True)
+class UnitsPart(ViewPart):
+    """Ranges of units.
+
+    Attributes:
+        slices: the ranges.
+        log_end: where the log ends.
+    """
+
+    slices: Sequence[QueueSlice]
+    log_end: LogEnd | None
+
+    @property
+    def n_bytes(self) -> float:  # type: ignore[override]
+        return sum(part.end - part.start for part in self.slices) * QUEUE_UNIT.itemsize
+
+    @property
+    def ends(self) -> PlannedEnds:
+        return PlannedEnds({}, self.log_end, is_log_end_known=True)
+
+    def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+        for units in self.slices:
+            queue = _open(source, units.topic, units.queue_id)
+            try:
+                for start in range(units.start, units.end, _UNITS_AT_ONCE):
+                    yield from _batch(source, spec, units, start, queue)
+            except (OffsetOutOfRangeError, CorruptDatabaseError, OSError) as err:
+                logger.warning(
+                    "%s-%d: units were deleted meanwhile: %s", units.topic, units.queue_id, err
+                )
+            finally:
+                queue.close()
+
+
+def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[UnitsPart]:
     """Return ranges of units, large ones cut and small ones joined."""
     paths, in_rocksdb = source.paths, source.ends.in_rocksdb
     warn_of_rocksdb(source, spec)
@@ -54,14 +92,7 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[V
             groups[-1].append(whole._replace(start=start, end=stop))
             left -= stop - start
             start = stop
-    return [
-        ViewSlice(
-            units=tuple(group),
-            log_end=source.ends.log_end,
-            n_bytes=sum(part.end - part.start for part in group) * QUEUE_UNIT.itemsize,
-        )
-        for group in groups
-    ]
+    return [UnitsPart(group, source.ends.log_end) for group in groups]
 
 
 def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
@@ -87,23 +118,6 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return open_files(paths, topic, queue_id, files=files, in_rocksdb=in_rocksdb)
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
-
-
-def read_unit_rows(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
-    """Yield the units of some ranges."""
-    for units in view_slice.units:
-        queue = _open(source, units.topic, units.queue_id)
-        try:
-            for start in range(units.start, units.end, _UNITS_AT_ONCE):
-                yield from _batch(source, spec, units, start, queue)
-        except (OffsetOutOfRangeError, CorruptDatabaseError, OSError) as err:
-            logger.warning(
-                "%s-%d: units were deleted meanwhile: %s", units.topic, units.queue_id, err
-            )
-        finally:
-            queue.close()
 
 
 def _batch(

@@ -23,19 +23,13 @@ from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.messages import (
-    REASON,
-    plan_messages,
-    queue_fault,
-    read_messages,
+from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
+from rmqstore.read.views.queues import topics_with_folders
+from rmqstore.read.views.rows import (
+    Column,
+    to_batch,
 )
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import (
-    Column,
-    ViewSlice,
-    to_batch,
-    topics_with_folders,
-)
 
 DEAD_LETTER, RETRY = "deadLetter", "retry"
 
@@ -47,25 +41,24 @@ _SAME = (
 _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 
-def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return the messages of the topics of retries and dead letters in slices."""
+def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[MessagesPart]:
+    """Return the messages of the topics of retries and dead letters in parts."""
     topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
-    return plan_messages(source, spec, limits, topics)
+    return plan_messages(source, spec, limits, topics, dead_letter_rows)
 
 
-def read_dead_letters(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+def dead_letter_rows(
+    source: StoreParts, spec: ViewSpec, part: MessagesPart
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message."""
-    yield from queue_fault(source, spec, view_slice)
     known = known_names(source)
     names = {*spec.schema.names}
     columns = {*_SAME} & names
     if {*_OF_PROPERTIES} & names or spec.consumer_group is not None:
         columns.add("properties")
-    for batch in read_messages(source, spec, view_slice, columns):
+    for batch in part.messages(source, spec, columns):
         found: dict[str, Column] = {
             name: batch.column(name) for name in _SAME if name in batch.schema.names
         }

@@ -7,19 +7,20 @@ have with the same start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rmqstore.errors import CorruptConfigError
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Row, ViewSlice
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 
 logger = logging.getLogger(__name__)
 
 
-def epoch_rows(source: StoreParts, _spec: ViewSpec, _view_slice: ViewSlice) -> Iterator[Row]:
+def epoch_rows(source: StoreParts, _spec: ViewSpec, _names: Sequence[Any]) -> Iterator[Row]:
     """Yield a row for each epoch, rising, or one that says why the epochs cannot be read."""
     try:
         epochs, log_end = find_epochs(source)

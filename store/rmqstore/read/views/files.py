@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, Unreadabl
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
 from rmqstore.lazy import cached_property
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Row, ViewSlice
 from rmqstore.storage.broker.folders import PARTS
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry, Storage
@@ -35,7 +36,7 @@ _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 
-def file_rows(source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice) -> Iterator[Row]:
+def file_rows(source: StoreParts, spec: ViewSpec, _names: Sequence[Any]) -> Iterator[Row]:
     """Return one row for each file, by path."""
     return _Files(source, {*spec.schema.names}).rows()
 

@@ -9,10 +9,10 @@ would have to be taken apart first. The rows are made from offsets and need no l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,22 +23,14 @@ from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.messages import (
-    REASON,
-    plan_messages,
-    queue_fault,
-    read_messages,
-)
-from rmqstore.read.views.queues import QueueRow, queue_facts
-from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import (
+from rmqstore.read.views.messages import REASON, Committed, MessagesPart, plan_messages
+from rmqstore.read.views.queues import QueueRow, queue_facts, topics_with_folders
+from rmqstore.read.views.rows import (
     Column,
-    CommittedOffsets,
     Row,
-    ViewSlice,
     to_batch,
-    topics_with_folders,
 )
+from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
 from rmqstore.storage.files.paths import can_name_queues
 
@@ -50,12 +42,7 @@ _SAME: Final = (
 _GROUPS_OF_QUEUE: Final = pa.list_(pa.struct([("group", pa.string()), ("offset", pa.int64())]))
 
 
-def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[ViewSlice]:
-    """Return all groups in one slice."""
-    return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
-
-
-def group_rows(source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice) -> Iterator[Row]:
+def group_rows(source: StoreParts, spec: ViewSpec, _names: Sequence[Any]) -> Iterator[Row]:
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:
@@ -122,13 +109,13 @@ def _lag(
     return columns
 
 
-def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return messages in slices, each with the offsets that groups have committed so far.
+def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[MessagesPart]:
+    """Return messages in parts, each with the offsets that groups have committed so far.
 
     Raises:
         CorruptConfigError: the file with the offsets cannot be parsed.
     """
-    committed: CommittedOffsets = {}
+    committed: dict[str, dict[str, dict[int, int]]] = {}
     unknown = warn_if_unknown(source.paths, OFFSETS)
     for group, offsets in sorted(source.config.committed_offsets().items()):
         if spec.consumer_group in (None, group):
@@ -137,30 +124,27 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[Vi
     topics = choose_topics(spec.selection, topics_with_folders(source))
     if spec.consumer_group is not None and unknown is None:
         topics = [topic for topic in topics if topic in committed]
-    view_slices = []
-    for view_slice in plan_messages(source, spec, limits, topics):
-        messages = () if view_slice.messages is None else view_slice.messages.slices
-        topics_of_slice = {queue_slice.topic for queue_slice in messages}
-        offsets_of_slice = {topic: committed.get(topic, {}) for topic in topics_of_slice}
-        view_slices.append(
-            replace(view_slice, committed=offsets_of_slice, committed_unknown=unknown)
-        )
-    return view_slices
+    parts = []
+    for part in plan_messages(source, spec, limits, topics, consumed_rows):
+        slices = () if part.queues is None else part.queues.slices
+        of_part = {topic: committed.get(topic, {}) for topic in {part.topic for part in slices}}
+        parts.append(replace(part, committed=Committed(of_part, unknown)))
+    return parts
 
 
-def read_consumed(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+def consumed_rows(
+    source: StoreParts, spec: ViewSpec, part: MessagesPart
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message and each group that has an offset of its topic.
 
     A message whose topic no group has an offset of has a row without a group. If the offsets are
     not known, so has each message, with the reason.
     """
-    unknown = view_slice.committed_unknown
-    yield from queue_fault(source, spec, view_slice)
+    assert part.committed is not None, "the plan has what groups have committed"
+    committed, unknown = part.committed
     names = {*spec.schema.names}
-    for batch in read_messages(source, spec, view_slice, {*_SAME} & names):
-        rows, groups, offsets = _with_groups(batch, view_slice.committed)
+    for batch in part.messages(source, spec, {*_SAME} & names):
+        rows, groups, offsets = _with_groups(batch, committed)
         queue_offsets = batch.column("queueOffset").take(rows)
         known = queue_offsets.fill_null(0).to_numpy()
         passed = offsets.fill_null(-1).to_numpy() > known
@@ -181,7 +165,7 @@ def read_consumed(
 
 
 def _with_groups(
-    batch: pa.RecordBatch, committed: CommittedOffsets
+    batch: pa.RecordBatch, committed: dict[str, dict[str, dict[int, int]]]
 ) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Repeat the messages of a batch for the groups of their topics.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,14 @@ from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.slices import (
+from rmqstore.read.views.parts import ViewPart
+from rmqstore.read.views.rows import (
     Column,
-    IndexSlice,
-    ViewSlice,
     reasons,
     times,
     to_batch,
 )
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import StoredFile, path_of
 from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
@@ -31,8 +31,50 @@ logger = logging.getLogger(__name__)
 _ITEMS_AT_ONCE = 1 << 16
 
 
-def plan_index(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return one slice for each index file, and several for a large one."""
+@dataclass(frozen=True)
+class IndexPart(ViewPart):
+    """Items ``[start, end)`` of one index file, by number.
+
+    Attributes:
+        reason: what is wrong with the file as a whole, if anything, which a row says.
+    """
+
+    path: str
+    n_slots: int = 0
+    start: int = 0
+    end: int = 0
+    reason: str = ""
+
+    @property
+    def n_bytes(self) -> float:  # type: ignore[override]
+        return (self.end - self.start) * INDEX_ITEM.itemsize
+
+    def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+        path = path_of(self.path)
+        if self.reason and spec.mode != DROPMALFORMED:
+            columns: dict[str, Column] = {
+                "file": pa.array([path.name]),
+                "isValid": pa.array([False]),
+                "reason": pa.array([self.reason]),
+            }
+            yield to_batch(spec, source, columns, 1)
+        if self.start >= self.end:
+            return
+        try:
+            file = source.paths.storage.open(path)
+        except FileNotFoundError:
+            logger.warning("%s was deleted meanwhile", path)
+            return
+        except (OSError, UnreadableFileError) as err:
+            logger.warning("%s cannot be read any more: %s", path, err)
+            return
+        with file:
+            for start in range(self.start, self.end, _ITEMS_AT_ONCE):
+                yield from _batch(source, spec, self, file, start)
+
+
+def plan_index(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[IndexPart]:
+    """Return one part for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
     if not files:
@@ -41,15 +83,15 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[View
         sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()), storage)
     except StoreStateError as err:
         logger.warning("%s", err)
-        return [ViewSlice(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
+        return [IndexPart(str(file), reason=str(err)) for file in files]
     items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
     slices = []  # of each file, the items that its header counts and its length holds
     for file in files:
-        whole = IndexSlice(str(file), sizes.n_slots, 1, 1)
+        whole = IndexPart(str(file), sizes.n_slots, 1, 1)
         try:
             header, length = read_header(file, storage), storage.size(file)
         except (OSError, UnreadableFileError) as err:
-            slices.append(whole._replace(reason=str(err)))
+            slices.append(replace(whole, reason=str(err)))
             continue
         count = int(header["index_count"])
         room = min((length - items_position) // INDEX_ITEM.itemsize, sizes.n_items)
@@ -59,55 +101,22 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[View
             count = room
         elif length != sizes.file_size:
             reason = f"the file has {length} bytes, not {sizes.file_size}"
-        slices.append(whole._replace(end=max(count, 1), reason=reason))
+        slices.append(replace(whole, end=max(count, 1), reason=reason))
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.target(total) // INDEX_ITEM.itemsize)
-    view_slices = []
+    parts = []
     for whole in slices:
         # The first part of a file, which may be empty, says what is wrong with the file.
         reason = whole.reason
         for start in range(whole.start, max(whole.end, whole.start + 1), goal):
             end = min(start + goal, whole.end)
-            part = whole._replace(start=start, end=end, reason=reason)
-            view_slices.append(ViewSlice(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
+            parts.append(replace(whole, start=start, end=end, reason=reason))
             reason = ""
-    return view_slices
-
-
-def read_index(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
-    """Yield the items of a range of a file.
-
-    A row without an item says what is wrong with the file as a whole.
-    """
-    index = view_slice.index
-    assert index is not None
-    path = path_of(index.path)
-    if index.reason and spec.mode != DROPMALFORMED:
-        columns: dict[str, Column] = {
-            "file": pa.array([path.name]),
-            "isValid": pa.array([False]),
-            "reason": pa.array([index.reason]),
-        }
-        yield to_batch(spec, source, columns, 1)
-    if index.start >= index.end:
-        return
-    try:
-        file = source.paths.storage.open(path)
-    except FileNotFoundError:
-        logger.warning("%s was deleted meanwhile", path)
-        return
-    except (OSError, UnreadableFileError) as err:
-        logger.warning("%s cannot be read any more: %s", path, err)
-        return
-    with file:
-        for start in range(index.start, index.end, _ITEMS_AT_ONCE):
-            yield from _batch(source, spec, index, file, start)
+    return parts
 
 
 def _batch(
-    source: StoreParts, spec: ViewSpec, index: IndexSlice, file: StoredFile, start: int
+    source: StoreParts, spec: ViewSpec, index: IndexPart, file: StoredFile, start: int
 ) -> Iterator[pa.RecordBatch]:
     items_position = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize
     width = INDEX_ITEM.itemsize

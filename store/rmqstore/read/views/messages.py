@@ -1,24 +1,28 @@
-"""Messages as views read them: by queue, in slices, and with damage as rows."""
+"""Messages as views read them: by queue, in parts, and with damage as rows."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OptionError, RmqStoreError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.read.parts import QueuesPart
 from rmqstore.read.plan import queues_part
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.queues import warn_of_rocksdb
+from rmqstore.read.views.rows import Column, to_batch
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Column, ViewSlice, to_batch
+from rmqstore.spans import QueueKey
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +30,80 @@ REASON: Final = "reason"
 _IN_EVERY_VIEW: Final = ("queueId", "queueOffset", "commitLogOffset")
 
 
-def plan_messages(
-    source: StoreParts, spec: ViewSpec, limits: Limits, topics: Iterable[str]
-) -> list[ViewSlice]:
-    """Return the messages of those of some topics that a view chooses, in slices.
+class Committed(NamedTuple):
+    """What groups have committed.
 
-    Each slice is a part of the log. A queue that cannot be read is a slice of its own with the
-    reason.
+    Attributes:
+        offsets: by topic, group and queue id: the next queue offset to consume.
+        unknown: why these are not known, if they are not.
+    """
+
+    offsets: dict[str, dict[str, dict[int, int]]]
+    unknown: str | None
+
+
+@dataclass(frozen=True)
+class MessagesPart(ViewPart):
+    """Messages of queues, or a queue that cannot be read.
+
+    Attributes:
+        rows: makes the rows of a part.
+        queues: the messages; None for such a queue.
+        fault: the queue, and why it cannot be read.
+        n_bytes: see :class:`ViewPart`.
+        committed: what groups have committed of their topics, where the rows need that.
+    """
+
+    rows: Callable[[StoreParts, ViewSpec, MessagesPart], Iterator[pa.RecordBatch]]
+    queues: QueuesPart | None
+    fault: tuple[QueueKey, str] | None = None
+    n_bytes: float = 0.0
+    committed: Committed | None = None
+
+    @property
+    def ends(self) -> PlannedEnds | None:
+        return None if self.queues is None else self.queues.ends
+
+    def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+        if self.fault is not None:
+            (topic, queue_id), reason = self.fault
+            topic_column = "traceTopic" if "traceTopic" in spec.schema.names else "topic"
+            columns: Mapping[str, Column] = {
+                topic_column: pa.array([topic]),
+                "queueId": pa.array([queue_id], pa.int32()),
+                REASON: pa.array([reason]),
+            }
+            yield to_batch(spec, source, columns, 1)
+        if self.queues is not None:
+            yield from self.rows(source, spec, self)
+
+    def messages(
+        self, source: StoreParts, spec: ViewSpec, columns: Iterable[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages with some columns, and with :data:`CORRUPT_RECORD`.
+
+        The rows of damaged records have that column, and of the others what is known.
+        """
+        if self.queues is None:
+            return
+        request = _request(spec, spec.selection, {*columns, *_IN_EVERY_VIEW, "topic"})
+        try:
+            yield from self.queues.read(source, request)
+        except (RmqStoreError, OSError) as err:
+            logger.warning("%s: the rest of a part of the queues: %s", source.paths.root, err)
+            row = {CORRUPT_RECORD: str(err)}
+            yield pa.RecordBatch.from_pylist([row], schema=request.schema)
+
+
+Rows: TypeAlias = Callable[[StoreParts, ViewSpec, MessagesPart], Iterator[pa.RecordBatch]]
+
+
+def plan_messages(
+    source: StoreParts, spec: ViewSpec, limits: Limits, topics: Iterable[str], rows: Rows
+) -> list[MessagesPart]:
+    """Return the messages of those of some topics that a view chooses, in parts.
+
+    Each part is one of the log. A queue that cannot be read is a part of its own with the reason.
     """
     warn_of_rocksdb(source, spec)
     selection = replace(spec.selection, include_system_topics=True)
@@ -45,29 +116,29 @@ def plan_messages(
         assigned = {topic: selection.assign[topic] for topic in chosen}
         selection = replace(selection, assign=assigned)
     try:
-        return _split(source, spec, limits, selection)
+        return _split(source, spec, limits, selection, rows)
     except (OptionError, FileDeletedError):
         raise
     except (RmqStoreError, OSError):
-        return _queue_by_queue(source, spec, limits, selection)
+        return _queue_by_queue(source, spec, limits, selection, rows)
 
 
 def _split(
-    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
-) -> list[ViewSlice]:
+    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection, rows: Rows
+) -> list[MessagesPart]:
     slices = source.ranges.resolve(selection, _request(spec, selection).spec())
-    part = queues_part(source, [*slices], limits)
-    parts = part.split(limits)
-    n_bytes = int(part.n_bytes) // max(len(parts), 1)
-    return [ViewSlice(messages=queues, n_bytes=n_bytes) for queues in parts]
+    whole = queues_part(source, [*slices], limits)
+    parts = whole.split(limits)
+    n_bytes = whole.n_bytes / max(len(parts), 1)
+    return [MessagesPart(rows, part, n_bytes=n_bytes) for part in parts]
 
 
 def _queue_by_queue(
-    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection
-) -> list[ViewSlice]:
-    """Return the slices of each queue alone, and one with the reason for each that has none."""
-    view_slices: list[ViewSlice] = []
-    faults: list[ViewSlice] = []
+    source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection, rows: Rows
+) -> list[MessagesPart]:
+    """Return the parts of each queue alone, and one with the reason for each that has none."""
+    parts: list[MessagesPart] = []
+    faults: list[MessagesPart] = []
     keys = [
         (topic, queue_id)
         for topic in selection.subscribe or selection.assign or ()
@@ -77,31 +148,13 @@ def _queue_by_queue(
     for topic, queue_id in keys:
         alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
         try:
-            view_slices += _split(source, spec, limits, alone)
+            parts += _split(source, spec, limits, alone, rows)
         except FileDeletedError:
             raise
         except (RmqStoreError, OSError) as err:
             logger.warning("%s-%d: %s", topic, queue_id, err)
-            faults.append(ViewSlice(queues=((topic, queue_id),), reason=str(err)))
-    return view_slices + faults
-
-
-def read_messages(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice, columns: Iterable[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice with some columns, and with :data:`CORRUPT_RECORD`.
-
-    The rows of damaged records have that column, and of the others what is known.
-    """
-    if view_slice.messages is None:
-        return
-    request = _request(spec, spec.selection, {*columns, *_IN_EVERY_VIEW, "topic"})
-    try:
-        yield from view_slice.messages.read(source, request)
-    except (RmqStoreError, OSError) as err:
-        logger.warning("%s: the rest of a part of the queues: %s", source.paths.root, err)
-        row = {CORRUPT_RECORD: str(err)}
-        yield pa.RecordBatch.from_pylist([row], schema=request.schema)
+            faults.append(MessagesPart(rows, None, ((topic, queue_id), str(err))))
+    return parts + faults
 
 
 def _request(spec: ViewSpec, selection: Selection, columns: Collection[str] = ()) -> ScanRequest:
@@ -113,18 +166,3 @@ def _request(spec: ViewSpec, selection: Selection, columns: Collection[str] = ()
         check_crc=spec.check_crc,
         fail_on_data_loss=False,
     )
-
-
-def queue_fault(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
-    """Yield the row of a queue that cannot be read, if the slice is one."""
-    if view_slice.reason is not None:
-        ((topic, queue_id),) = view_slice.queues
-        topic_column = "traceTopic" if "traceTopic" in spec.schema.names else "topic"
-        columns: Mapping[str, Column] = {
-            topic_column: pa.array([topic]),
-            "queueId": pa.array([queue_id], pa.int32()),
-            REASON: pa.array([view_slice.reason]),
-        }
-        yield to_batch(spec, source, columns, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,15 +13,17 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.parts import RowsPart
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Row, ViewSlice, topics_with_folders
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
-_QUEUES_A_SLICE = 512
-_OPEN_COST = 64 << 10  # bytes that could be read while the files of a queue are opened
+_QUEUES_A_PART = 512
+_OPEN_COST = 256 << 10  # bytes that could be read while the files of a queue are opened
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 T = TypeVar("T")
@@ -40,6 +42,11 @@ class QueueRow(NamedTuple):
     last_store_timestamp: int | None = None
     reason: str | None = None
     messages: int | None = None
+
+
+def topics_with_folders(source: StoreParts) -> list[str]:
+    """Return every topic with queues, also those of which only empty folders are there."""
+    return sorted({*source.store_queues.topics(), *source.paths.batch_folders.topics()})
 
 
 def chosen_topics(source: StoreParts, spec: ViewSpec, *, known: bool = False) -> list[str]:
@@ -137,7 +144,7 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
     )
 
 
-def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
+def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[RowsPart]:
     """Return the queues in groups of about equal work."""
     queues = {
         (topic, queue_id): ((topic, queue_id),)
@@ -145,19 +152,19 @@ def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[
         for queue_id in queue_ids(source, spec, topic)
     }
     groups = _grouped(source, queues, limits)
-    return [_view_slice(source, keys, queues=tuple(keys)) for keys in groups]
+    return [_part(source, queue_rows, keys, keys) for keys in groups]
 
 
-def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
+def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[RowsPart]:
     """Return the topics in groups of about equal work."""
     queues: dict[str, tuple[QueueKey, ...]] = {}
     for topic in chosen_topics(source, spec, known=True):
         queues[topic] = tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
-    view_slices = []
+    parts = []
     for topics in _grouped(source, queues, limits):
         keys = [key for topic in topics for key in queues[topic]]
-        view_slices.append(_view_slice(source, keys, topics=tuple(topics)))
-    return view_slices
+        parts.append(_part(source, topic_rows, topics, keys))
+    return parts
 
 
 def _grouped(
@@ -175,7 +182,7 @@ def _grouped(
     group: list[T] = []
     n_bytes = n_queues = 0
     for name, keys in queues.items():
-        if group and (n_bytes + weights[name] > goal or n_queues + len(keys) > _QUEUES_A_SLICE):
+        if group and (n_bytes + weights[name] > goal or n_queues + len(keys) > _QUEUES_A_PART):
             yield group
             group = []
             n_bytes = n_queues = 0
@@ -186,28 +193,22 @@ def _grouped(
         yield group
 
 
-def _view_slice(
+def _part(
     source: StoreParts,
-    keys: list[QueueKey],
-    *,
-    queues: tuple[QueueKey, ...] = (),
-    topics: tuple[str, ...] = (),
-) -> ViewSlice:
-    all_recovered = source.ends.recovered
-    recovered = {key: all_recovered[key] for key in keys if key in all_recovered}
-    return ViewSlice(
-        queues=queues,
-        topics=topics,
-        log_end=source.ends.log_end,
-        recovered=recovered,
-        n_bytes=len(keys) * _OPEN_COST,
-    )
+    make: Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]],
+    names: Sequence[Any],
+    keys: Sequence[QueueKey],
+) -> RowsPart:
+    ends = source.ends
+    recovered = {key: ends.recovered[key] for key in keys if key in ends.recovered}
+    planned = PlannedEnds(recovered, ends.log_end, is_log_end_known=True)
+    return RowsPart(make, names, planned, len(keys) * _OPEN_COST)
 
 
-def queue_rows(source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> Iterator[Row]:
+def queue_rows(source: StoreParts, spec: ViewSpec, keys: Sequence[QueueKey]) -> Iterator[Row]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
-    for topic, queue_id in view_slice.queues:
+    for topic, queue_id in keys:
         facts = queue_facts(source, topic, queue_id, with_bytes=with_bytes)
         yield {
             "topic": topic,
@@ -222,7 +223,7 @@ def queue_rows(source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> Ite
         }
 
 
-def topic_rows(source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> Iterator[Row]:
+def topic_rows(source: StoreParts, spec: ViewSpec, topics: Sequence[str]) -> Iterator[Row]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
     fault = None
@@ -232,7 +233,7 @@ def topic_rows(source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> Ite
         logger.warning("%s", err)
         fault = str(err)
     own_topics = broker_topics(source)
-    for topic in view_slice.topics:
+    for topic in topics:
         row: dict[str, object] = {"reason": fault or "config/topics.json has no entry for it"}
         if topic in entries:
             try:

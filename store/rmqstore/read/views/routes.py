@@ -14,8 +14,8 @@ from typing import Final
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Row
 from rmqstore.read.views.stores import Broker, brokers_of
 from rmqstore.storage.broker.config_files import TOPICS, warn_if_unknown
 from rmqstore.storage.broker.identity import READ_AND_WRITE

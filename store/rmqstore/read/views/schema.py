@@ -269,7 +269,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """The request for a view, the same for every slice of it."""
+    """The request for a view, the same for every part of it."""
 
     view: str
     schema: pa.Schema  # the requested columns, in their order

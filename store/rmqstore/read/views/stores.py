@@ -21,8 +21,8 @@ import numpy as np
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.lazy import cached_property
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.slices import Row
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
 from rmqstore.storage.log.commitlog import begins_record

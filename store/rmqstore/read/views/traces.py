@@ -13,20 +13,14 @@ from rmqstore.format.columns.traces import is_trace_topic, trace_columns
 from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.messages import (
-    REASON,
-    plan_messages,
-    queue_fault,
-    read_messages,
-)
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.slices import (
+from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
+from rmqstore.read.views.queues import topics_with_folders
+from rmqstore.read.views.rows import (
     Column,
-    ViewSlice,
     times,
     to_batch,
-    topics_with_folders,
 )
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 
 # Columns by the field of the trace that they show.
 _OF_TRACE: Final = {
@@ -45,20 +39,17 @@ _OF_MESSAGE: Final = {
 }  # fmt: skip
 
 
-def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewSlice]:
-    """Return the messages of the topics of traces in slices; other topics have to be named."""
+def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[MessagesPart]:
+    """Return the messages of the topics of traces in parts; other topics have to be named."""
     topics = topics_with_folders(source)
     if spec.selection.is_open:
         topics = [topic for topic in topics if is_trace_topic(topic)]
-    return plan_messages(source, spec, limits, topics)
+    return plan_messages(source, spec, limits, topics, trace_rows)
 
 
-def read_traces(
-    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
-) -> Iterator[pa.RecordBatch]:
+def trace_rows(source: StoreParts, spec: ViewSpec, part: MessagesPart) -> Iterator[pa.RecordBatch]:
     """Yield a row for each trace; a message has several."""
-    yield from queue_fault(source, spec, view_slice)
-    for batch in read_messages(source, spec, view_slice, ("body", *_OF_MESSAGE.values())):
+    for batch in part.messages(source, spec, ("body", *_OF_MESSAGE.values())):
         parents, fields = trace_columns(batch.column("body"))
         rows = pa.array(parents)
         corrupt = batch.column(CORRUPT_RECORD).take(rows)

@@ -1,10 +1,9 @@
-"""The slices in which a view is read, and its rows as batches."""
+"""The rows of views as batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,66 +19,13 @@ from rmqstore.format.columns.buffers import (
     texts_where,
 )
 from rmqstore.format.schema import TIMESTAMP
-from rmqstore.read.parts import QueuesPart
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
-from rmqstore.spans import LogSlice, QueueKey, QueueSlice
-from rmqstore.storage.queue.queue import RecoveredUnits
-from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 _ROWS = 1 << 14
 
 Column: TypeAlias = NDArray[Any] | pa.Array
 Row: TypeAlias = Mapping[str, object]
-# By topic, group and queue id: the next queue offset to consume.
-CommittedOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
-
-
-class IndexSlice(NamedTuple):
-    """Items ``[start, end)`` of one index file, by number."""
-
-    path: str
-    n_slots: int
-    start: int
-    end: int
-    reason: str = ""  # what is wrong with the file, if anything
-
-
-@dataclass(frozen=True, slots=True)
-class ViewSlice:
-    """A part of a view that is read in one go, perhaps in another process.
-
-    Each view fills in only what it needs.
-
-    ``log_end`` and ``recovered`` come from planning, so that reading need not find them again.
-    """
-
-    log: LogSlice | None = None
-    is_last: bool = False  # whether it is the last slice of the log
-    messages: QueuesPart | None = None
-    units: tuple[QueueSlice, ...] = ()
-    queues: tuple[QueueKey, ...] = ()
-    topics: tuple[str, ...] = ()
-    index: IndexSlice | None = None
-    log_end: LogEnd | None = None
-    recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
-    committed: CommittedOffsets = field(default_factory=dict)
-    committed_unknown: str | None = None  # why these offsets are not known, if they are not
-    n_bytes: int = 0  # of the store that are read for it, about
-    reason: str | None = None  # why the queues of the slice cannot be read, if they cannot
-
-    @property
-    def ends(self) -> PlannedEnds:
-        """What planning found of the ends of the store."""
-        if self.messages is not None and self.messages.ends is not None:
-            return self.messages.ends
-        return PlannedEnds(self.recovered, self.log_end, is_log_end_known=True)
-
-
-def topics_with_folders(source: StoreParts) -> list[str]:
-    """Return every topic with queues, also those of which only empty folders are there."""
-    return sorted({*source.store_queues.topics(), *source.paths.batch_folders.topics()})
 
 
 def to_batch(
