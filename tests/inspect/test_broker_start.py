@@ -31,6 +31,11 @@ def nothing(_root: Path) -> None:
     """Leave a store as it is."""
 
 
+def folder_in_index(root: Path) -> None:
+    """Make a folder beside the files of the index, with a name as theirs."""
+    (root / "index" / "20230101000000000").mkdir()
+
+
 def empty_file(path: str, folder: str = "") -> Callable[[Path], None]:
     """Return a change: there is an empty file, and perhaps a folder."""
 
@@ -129,6 +134,9 @@ def test_what_keeps_a_broker_from_starting(
         ),
         pytest.param(
             "batch-cq", nothing, "takes the queues of BatchA, BatchB for ordinary", id="batch",
+        ),
+        pytest.param(  # as 4.9.8 does
+            "v49", folder_in_index, "a broker from 5.0 on does not start", id="index of 4.x",
         ),
     ],
 )  # fmt: skip

@@ -200,6 +200,9 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     entries = paths.storage.list_folder(paths.index)
     names = [entry.name for entry in entries if entry.is_folder and is_name(entry.name)]
     as_files = [("index", paths.index / name) for name in names]
+    if as_files and may_be_before_5(paths):  # it loads the index without a look at what comes of it
+        logger.warning("%s is a folder: a broker from 5.0 on does not start", as_files[0][1])
+        as_files = []
     # It writes the abort file again, and keeps the one before.
     written = ("lock", paths.lock), ("abort", paths.abort.with_name("abort.bak"))
     as_files += [(part, path) for part, path in written if is_folder(paths.storage, path)]
