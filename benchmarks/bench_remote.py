@@ -117,7 +117,8 @@ def _shares(parts: list[SampledSpan], n_tasks: int) -> Iterator[tuple[LogSlice, 
         groups.setdefault(middle * n_tasks // max(total, 1), []).append(part)
         done += part.n_bytes
     for group in groups.values():
-        yield from join_parts(group, total)
+        for joined in join_parts(group, total):
+            yield tuple(part.log_slice for part in joined)
 
 
 def _share(queue_slice: QueueSlice, number: int, total: int) -> QueueSlice:

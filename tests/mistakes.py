@@ -293,8 +293,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/read/plan.py",
-        "lost = find_lost(store, () if is_pruned else slices, spec)",
-        "lost = [] if is_pruned else find_lost(store, slices, spec)",
+        "lost = tuple(find_lost(store, () if is_pruned else slices, spec))",
+        "lost = () if is_pruned else tuple(find_lost(store, slices, spec))",
         "a read with a condition says nothing of the records that the log lost",
         "read/test_lost_stretches.py",
     ),

@@ -48,6 +48,9 @@ def test_the_messages_of_all_brokers_come_one_broker_after_the_other(
         assert rows["brokerName"].to_pylist() == ["a"] * 8 + ["b"] * 6
         assert counted(cluster.scan(subscribe="T")) == {("a", "T"): 5, ("b", "T"): 2}
         assert counted(cluster.scan(subscribe=["U", "V"])) == {("a", "U"): 3, ("b", "V"): 4}
+        of_b = cluster.scan(subscribe=["U", "V"], where="brokerName = 'b'")
+        assert counted(of_b) == {("b", "V"): 4}
+        assert counted(cluster.scan(subscribe="V", scan="commitlog")) == {("b", "V"): 4}
         assert counted(cluster.scan(where="topic = 'T'", scan="commitlog")) == {
             ("a", "T"): 5, ("b", "T"): 2
         }  # fmt: skip
@@ -55,6 +58,8 @@ def test_the_messages_of_all_brokers_come_one_broker_after_the_other(
         assert counted(cluster.scan(assign={"V": [0, 1]}, limit=1)) == {("b", "V"): 1}
         with pytest.raises(OptionError, match="no topic W in brokers a, b"):
             cluster.scan(subscribe="W")
+        with pytest.raises(OptionError, match="no topic W in brokers a, b"):
+            cluster.scan(subscribe="W", where="brokerName = 'c'")
         with pytest.raises(OptionError, match=r"no queue \[9\]"):
             cluster.scan(assign={"V": [9]})
 

@@ -133,6 +133,6 @@ def require_staged(path: str, host: str) -> None:
 
 
 def open_in_task(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
-    """Open a store in a task, whose error names the host; see :meth:`open_ref`."""
+    """Open a store in a task, whose error names the host; see ``open_ref``."""
     with naming_this_host():
         return open_ref(ref, planned)

@@ -76,6 +76,8 @@ def test_files_of_several_brokers_name_their_stores(
     other.write_text(f"storePathRootDir={golden_store('basic')}\nbrokerName=other\n")
     rows = run("brokers", "-c", conf, "-c", other, "--json").stdout.splitlines()
     assert [json.loads(row)["brokerName"] for row in rows] == ["mine", "other"]
+    refused = run("stat", "-c", conf, "--storage-option", "region=x")
+    assert "a store on the local disk takes none" in refused.stderr
     client = ["-g", "CG_part", "-c", "c1", "-t", "LivePlain"]
     success("assign", "--conf", conf, *client)
 

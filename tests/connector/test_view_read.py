@@ -80,6 +80,8 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
     assert ends.log_end is not None
     assert ends.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
     assert sum(len(units.units) for units in ends.recovered.values()) > 0
+    _, (files,) = planned(view="files", path=str(golden_store("crash")))
+    assert files.part.ends.recovered == {}  # it shows no queue
 
 
 @pytest.mark.parametrize(

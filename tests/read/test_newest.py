@@ -84,7 +84,7 @@ def test_few_messages_are_read_for_the_newest(tmp_path: Path) -> None:
     with rmqstore.open(tmp_path / "s") as store:
         assert len(store.scan(last=10, progress=report).read_all()) == 10
         assert told[-1] == 10
-        n_bytes = n_written(store.parts.log, [store.parts.ends.log_slice()])
+        (n_bytes,) = n_written(store.parts.log, [store.parts.ends.log_slice()])
         told.clear()
         assert len(store.scan(last=10, scan="commitlog", progress=report).read_all()) == 10
         assert told[-1] < n_bytes / 4

@@ -74,7 +74,7 @@ def verify(path: Path, output: Output) -> None:
         if store.parts.is_tiered:
             of_tier = "all messages in tiered storage are whole"
             compared = f"{compared}, and {of_tier}" if store.parts.has_store else of_tier
-        elif not findings and not n_written(store.parts.log, [store.parts.ends.log_slice()]):
+        elif not findings and not any(n_written(store.parts.log, [store.parts.ends.log_slice()])):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
         if findings:
             named = None if tiered is None else str(tiered)
@@ -142,7 +142,7 @@ def rebuild(
         findings = store.rebuild(progress)
     with open_store(path) as built:
         findings += misplaced_files(built.paths)
-        has_records = n_written(built.parts.log, [built.parts.ends.log_slice()]) > 0
+        has_records = any(n_written(built.parts.log, [built.parts.ends.log_slice()]))
         n_queues = len({file.parent for file in files_of_queues(built.paths)})
     text = "nothing was built, as the CommitLog has no record"
     if has_records:

@@ -156,7 +156,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{log.folders}, {start}", text)
-    n_bytes = n_written(log, [log_slice])
+    (n_bytes,) = n_written(log, [log_slice])
     damaged = [*_damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))]
     yield from damaged
     if kind := why_not_foretold(store.paths, log, broker, misplaced):

@@ -11,13 +11,12 @@ import pyarrow as pa
 from rmqstore.format.schema import select_columns
 from rmqstore.progress import Advance, Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows
-from rmqstore.query.selection import require_named
-from rmqstore.read.parts import QueuesPart
+from rmqstore.read.parts import Part, QueuesPart
 from rmqstore.read.plan import plan
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, having_topics
 
 
 class MessageScan:
@@ -54,37 +53,38 @@ class MessageScan:
             UnsupportedFeatureError: such a store cannot answer it.
         """
         request = self._request
-        if request.is_by_queue:
-            self._require_named()
-        each = (self._of_store(store, request) for store in self._stores)
+        each = (self._of_store(store, request) for store in self._having_topics())
         batches = chain.from_iterable(each)
         if not request.lookup_keys:
             batches = chain(next(each), batches)
         return request.returned(batches)
 
-    def _require_named(self) -> None:
-        request = self._request
-        stores = [
-            store for store in self._stores if request.pruning.keeps_broker(store.broker_name)
-        ]
-        for store in stores:
+    def _having_topics(self) -> Sequence[StoreParts]:
+        """Return the stores that are read: of several only those with a topic that is named.
+
+        A look-up and a read by log of one store finds messages of topics that are gone, too.
+        """
+        request, stores = self._request, self._stores
+        if len(stores) == 1:
+            (store,) = stores
+            if not request.is_by_queue or not request.pruning.keeps_broker(store.broker_name):
+                return stores
             store.ranges.require_queues(request.selection, tolerant=request.mode != FAILFAST)
-        if stores:
-            known = [store.ranges.named_queues(request.selection) for store in stores]
-            where = ", ".join(str(store.paths.root) for store in stores)
-            require_named(request.selection, known, where)
+        return having_topics(stores, request.selection)
 
     def _of_store(self, store: StoreParts, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """Return the messages of one store, which is planned now."""
-        tally = self._tally
-        is_sized = tally is not None and bool(request.lookup_keys)
-        parts = plan(store, request, WHOLE if is_sized else None)
-        if tally is not None:
-            if request.is_by_queue:
-                tally.expect(sum(part.n_records or 0 for part in parts))
-            else:
-                tally.expect(round(sum(part.n_bytes for part in parts)))
-        return chain.from_iterable(part.read(store, request, self._advance) for part in parts)
+        is_sized = self._tally is not None and not request.is_by_queue
+        return self._read(store, request, plan(store, request, WHOLE if is_sized else None))
+
+    def _read(
+        self, store: StoreParts, request: ScanRequest, parts: Sequence[Part]
+    ) -> Iterator[pa.RecordBatch]:
+        if self._tally is not None:
+            sizes = (part.n_records if request.is_by_queue else part.n_bytes for part in parts)
+            self._tally.expect(round(sum(size or 0 for size in sizes)))
+        for part in parts:
+            yield from part.read(store, request, self._advance)
 
     def count(self, limit: int | None) -> int:
         """Return the number of messages, at most ``limit``; by the ends of queues if they give it.
@@ -93,7 +93,7 @@ class MessageScan:
         depend on the columns.
         """
         total = 0
-        for store in self._stores:
+        for store in self._having_topics():
             left = None if limit is None else limit - total
             if left == 0:
                 break

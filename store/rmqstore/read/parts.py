@@ -7,7 +7,7 @@ read there, whatever the others are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -362,11 +362,13 @@ class NewestPart(Part):
         part: the part.
         count: how many messages.
         n_first: the bytes of the log that are read first; more are if too few messages are there.
+        lost: damage of the log that may have held some of them; only an error in it counts.
     """
 
     part: QueuesPart | LogPart
     count: int
     n_first: float = 0.0
+    lost: tuple[LostSpan, ...] = ()
 
     @property
     def n_bytes(self) -> float:
@@ -387,14 +389,16 @@ class NewestPart(Part):
     def read(
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Batches:
+        deque(refuse_spans(self.lost, request.spec()), maxlen=0)
         if isinstance(self.part, LogPart):
-            return newest_of_log(
+            yield from newest_of_log(
                 self.part.spans,
                 self.count,
                 lambda span: LogPart((span,)).read(store, request, advance),
                 request.spec().schema,
             )
-        return newest_of_queues(
+            return
+        yield from newest_of_queues(
             request,
             self.part.slices,
             self.count,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rmqstore.errors import CorruptDatabaseError, rendered
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
-from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.parts import (
     LogPart,
@@ -69,7 +67,7 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
         if request.last is None:
             return [log]
         newest = [span.log_slice for span in log.spans[-1:]]
-        return [NewestPart(log, request.last, n_written(store.log, newest))]
+        return [NewestPart(log, request.last, sum(n_written(store.log, newest)))]
     try:
         return _queues(store, request, limits)
     except CorruptDatabaseError as err:
@@ -94,11 +92,11 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
     parts, slices = (_pruned if is_pruned else _ranges)(store, request, limits)
     if not slices:
         warn_of_empty_window(store, request.selection, pruning)
-    lost = find_lost(store, () if is_pruned else slices, spec)
-    if lost and request.last is None:
-        parts.insert(0, LostPart(tuple(lost)))
+    lost = tuple(find_lost(store, () if is_pruned else slices, spec))
+    if request.last is not None:
+        parts = [replace(part, lost=lost) for part in parts if isinstance(part, NewestPart)]
     elif lost:
-        deque(refuse_spans(lost, spec), maxlen=0)  # only an error counts
+        parts.insert(0, LostPart(lost))
     if request.include_pending:
         rows = find_pending(store, request.selection, spec)
         mean_bytes = 0.0 if limits is None else mean_size(store, rows.physical_offsets)
@@ -172,8 +170,8 @@ def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogP
             "%s: the condition leaves %d of %d bytes of the log: %s",
             store.paths.root, _total_length(slices), _total_length([whole]), request.pruning,
         )  # fmt: skip
-    is_cut = limits is not None or request.last is not None
-    return _log_part(store, slices, pruner.headers if is_cut else None)
+    is_cut = limits not in (None, WHOLE) or request.last is not None
+    return _log_part(store, slices, pruner.headers if is_cut else None, limits)
 
 
 def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
@@ -200,16 +198,25 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
     if not uncovered:
         return [*parts, records]
     headers = None if limits in (None, WHOLE) else store.sampler.log_headers()
-    return [*parts, Merged(records, _log_part(store, uncovered, headers))]
+    return [*parts, Merged(records, _log_part(store, uncovered, headers, limits))]
 
 
 def _log_part(
-    store: StoreParts, slices: Sequence[LogSlice], headers: Sequence[int] | None
+    store: StoreParts,
+    slices: Sequence[LogSlice],
+    headers: Sequence[int] | None,
+    limits: Limits | None,
 ) -> LogPart:
-    """Return ranges of the log, which can be cut at headers."""
+    """Return ranges of the log, which can be cut at headers.
+
+    Without limits, what was written of them is not looked for: all of their bytes count.
+    """
     if headers is not None:
         return LogPart(tuple(store.sampler.log_parts(slices, headers)))
-    return LogPart(tuple(SampledSpan(part, n_written(store.log, [part])) for part in slices))
+    lengths = [part.end - part.start for part in slices]
+    if limits is not None:
+        lengths = n_written(store.log, slices)
+    return LogPart(tuple(map(SampledSpan, slices, lengths)))
 
 
 def queues_part(

@@ -26,6 +26,7 @@ from rmqstore.errors import (
 )
 from rmqstore.lazy import cached_property
 from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sampler
@@ -370,6 +371,26 @@ class StoreParts(Closing):
             "queue has a log of its own: read by queue; a filter on columns finds "
             f"messages too{alone}"
         )
+
+
+def having_topics(stores: Sequence[StoreParts], selection: Selection) -> list[StoreParts]:
+    """Return those of some stores that have a topic that a selection names; all if it names none.
+
+    Raises:
+        OptionError: no store has a topic or queue that is named.
+    """
+    if not selection.named_topics:
+        return [*stores]
+    known = [store.ranges.named_queues(selection) for store in stores]
+    where = str(stores[0].paths.root)
+    if len(stores) > 1:
+        where = f"brokers {', '.join(store.view_broker_name for store in stores)}"
+    require_named(selection, known, where)
+    return [
+        store
+        for store, topics in zip(stores, known, strict=True)
+        if selection.named_topics & topics.keys()
+    ]
 
 
 def leave_out_rocksdb(parts: StoreParts, damage: CorruptDatabaseError) -> None:

@@ -69,15 +69,12 @@ def find_stores(
         names = names_by_path({name: _expanded(given, options) for name, given in paths.items()})
     else:
         names = dict.fromkeys(_expanded(paths, options))
-    refs = [
-        replace(common, path=path, broker_name=names[path], storage_options=taken)
-        for path, taken in options_by_path(names, options).items()
-    ]
+    refs = [replace(common, path=path, broker_name=name) for path, name in names.items()]
     for conf in confs:
         folders: FolderArguments = {**common.folders, "conf": conf}
-        root = os.fspath(root_of(None, conf))
-        refs.append(replace(common, path=root, folders=folders, storage_options={}))
-    return tuple(refs)
+        refs.append(replace(common, path=os.fspath(root_of(None, conf)), folders=folders))
+    taken = options_by_path([ref.path for ref in refs], options)
+    return tuple(replace(ref, storage_options=taken[ref.path]) for ref in refs)
 
 
 def _expanded(paths: AnyPath | Sequence[AnyPath], options: Mapping[str, object]) -> tuple[str, ...]:

@@ -175,6 +175,6 @@ def scan_messages(
         lambda: MessageScan(stores, request, progress).rows(),
         require_open,
         limit=limit,
-        count=lambda: MessageScan(stores, request, progress).count(limit),
+        count=lambda: MessageScan(stores, request).count(limit),
         is_quick=request.is_quick,
     )

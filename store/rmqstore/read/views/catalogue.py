@@ -14,14 +14,14 @@ from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.query.where import Where
 from rmqstore.read.split import Limits
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, having_topics
 from rmqstore.read.views.assignments import assign, assignment_rows
 from rmqstore.read.views.commitlog import plan_record_rows
 from rmqstore.read.views.consumequeue import plan_unit_rows
 from rmqstore.read.views.dead_letters import plan_dead_letters
 from rmqstore.read.views.epochs import epoch_rows
 from rmqstore.read.views.files import file_rows
-from rmqstore.read.views.groups import group_rows, plan_consumed
+from rmqstore.read.views.groups import plan_consumed, plan_groups
 from rmqstore.read.views.index import plan_index
 from rmqstore.read.views.parts import RowsPart, ViewPart
 from rmqstore.read.views.queues import plan_queue_rows, plan_topic_rows
@@ -56,10 +56,10 @@ def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator
 def _whole(
     make: Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]],
 ) -> Callable[[StoreParts, ViewSpec, Limits], list[RowsPart]]:
-    """Return what plans a view as one part, whose rows are made one by one."""
+    """Return what plans a view without queues as one part, whose rows are made one by one."""
 
     def plan(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[RowsPart]:
-        ends = PlannedEnds(dict(source.ends.recovered), source.ends.log_end, is_log_end_known=True)
+        ends = PlannedEnds({}, source.ends.log_end, is_log_end_known=True)
         return [RowsPart(make, planned=ends)]
 
     return plan
@@ -71,7 +71,7 @@ _VIEWS: Final[dict[str, Callable[[StoreParts, ViewSpec, Limits], Sequence[ViewPa
     "commitlog": plan_record_rows,
     "consumequeue": plan_unit_rows,
     "index": plan_index,
-    "groups": _whole(group_rows),
+    "groups": plan_groups,
     "epochs": _whole(epoch_rows),
     "files": _whole(file_rows),
     "deadLetters": plan_dead_letters,
@@ -93,7 +93,7 @@ def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None
         parts.require(f"view {spec.view}")
     if not spec.names_groups:
         return
-    where = _where(all_parts)
+    where = ", ".join(str(parts.paths.root) for parts in all_parts)
     try:
         if spec.view == "groups":
             # those that a store knows, and those that groups have offsets of
@@ -148,13 +148,11 @@ def read_view(
         OptionError: no store has a topic or queue that is named.
     """
     read_spec = spec if where is None else spec.widened(where.columns)
-    if spec.names_topics:
-        known = [source.ranges.named_queues(spec.selection) for source in sources]
-        require_named(spec.selection, known, _where(sources))
+    having = having_topics(sources, spec.selection) if spec.names_topics else sources
     if spec.view in OF_CLUSTER:
         batches = read_cluster_view(sources, read_spec)
     else:
-        each = (_read_one(source, read_spec) for source in sources)
+        each = (_read_one(source, read_spec) for source in having)
         batches = chain(next(each), chain.from_iterable(each))  # the first is planned now
     if where is not None:
         return (where.keep(batch).select(spec.schema.names) for batch in batches)
@@ -164,7 +162,3 @@ def read_view(
 def _read_one(source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
     parts = plan_view(source, spec, Limits(_PART_BYTES))
     return chain.from_iterable(part.read(source, spec) for part in parts)
-
-
-def _where(sources: Sequence[StoreParts]) -> str:
-    return ", ".join(str(source.paths.root) for source in sources)

@@ -24,6 +24,7 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, Committed, MessagesPart, plan_messages
+from rmqstore.read.views.parts import RowsPart
 from rmqstore.read.views.queues import QueueRow, queue_facts, topics_with_folders
 from rmqstore.read.views.rows import (
     Column,
@@ -33,6 +34,7 @@ from rmqstore.read.views.rows import (
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
 from rmqstore.storage.files.paths import can_name_queues
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 # Columns that show one of the message unchanged.
 _SAME: Final = (
@@ -40,6 +42,12 @@ _SAME: Final = (
     "commitLogOffset", "storeSize",
 )  # fmt: skip
 _GROUPS_OF_QUEUE: Final = pa.list_(pa.struct([("group", pa.string()), ("offset", pa.int64())]))
+
+
+def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[RowsPart]:
+    """Return all groups in one part."""
+    ends = PlannedEnds(dict(source.ends.recovered), source.ends.log_end, is_log_end_known=True)
+    return [RowsPart(group_rows, planned=ends)]
 
 
 def group_rows(source: StoreParts, spec: ViewSpec, _names: Sequence[Any]) -> Iterator[Row]:

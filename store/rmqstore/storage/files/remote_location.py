@@ -17,13 +17,14 @@ from pyarrow import ArrowException
 
 from rmqstore import platforms
 from rmqstore.errors import (
+    NotPermittedError,
     OptionError,
     RemoteReadError,
     UnsupportedFeatureError,
 )
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_storage import RemoteStorage
-from rmqstore.storage.files.storage import Storage, UriPath
+from rmqstore.storage.files.storage import Storage, UriPath, is_folder, path_of
 
 S3_OPTIONS: Final = (
     "endpoint", "region", "anonymous", "access_key", "secret_key", "session_token",
@@ -374,6 +375,10 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
     folders = ["/".join([first, *parts[:n_plain]])]
     _, storage = locate(folders[0] or "/", options)
     for part in parts[n_plain:]:
+        if not _MAGIC.search(part):  # no folder has to be listed for it
+            below = (f"{folder}/{part}" for folder in folders)
+            folders = [folder for folder in below if _may_be_entered(storage, folder)]
+            continue
         folders = [
             f"{folder}/{entry.name}"
             for folder in folders
@@ -383,6 +388,13 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
             and part.startswith(".") >= entry.name.startswith(".")
         ]
     return sorted(folders)
+
+
+def _may_be_entered(storage: Storage, folder: str) -> bool:
+    try:
+        return is_folder(storage, path_of(folder))
+    except NotPermittedError:  # as for a shell
+        return False
 
 
 def made_absolute(path: Path) -> str:

@@ -279,13 +279,13 @@ def find_written_end(log: CommitLog) -> int:
     return log.min_offset
 
 
-def n_written(log: CommitLog, log_slices: Iterable[LogSlice]) -> int:
-    """Return how many bytes of ranges of a log may hold records.
+def n_written(log: CommitLog, log_slices: Iterable[LogSlice]) -> list[int]:
+    """Return how many bytes of each range of a log may hold records.
 
     A file of a closed log has its full size, however little was written to it.
     """
     end = log.max_offset if log.is_remote else written_end(log)
-    return sum(max(min(log_slice.end, end) - log_slice.start, 0) for log_slice in log_slices)
+    return [max(min(log_slice.end, end) - log_slice.start, 0) for log_slice in log_slices]
 
 
 def written_end(log: CommitLog) -> int:
