@@ -31,7 +31,8 @@ class StoreRef:
     Attributes:
         path: its root, or the URI of that.
         broker_name: the name of its broker, if it is given.
-        folders: the parts elsewhere, and the broker's file.
+        folders: the parts elsewhere, and the broker's file or, as another process may not see
+            that, its settings.
         ignore_log_end: whether a log that was not closed is read on after its end.
         tiered: the tiered storage with its older messages.
         storage_options: how to reach the storage of a URI. No text shows them: they may be secrets.

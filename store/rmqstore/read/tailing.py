@@ -119,9 +119,10 @@ class TailingScan:
         request = self._request
         is_first = self._read_until is None
         slices = self._store.retry(self._new, self._recoveries)
-        part: Part = QueuesPart(tuple(slices))
+        queues = QueuesPart(tuple(slices))
+        part: Part = queues
         if is_first and request.last is not None:
-            part = NewestPart(QueuesPart(tuple(slices)), request.last)
+            part = NewestPart(queues, request.last)
         yield from request.returned(part.read(self._store, request))
 
     def _new(self) -> list[QueueSlice]:

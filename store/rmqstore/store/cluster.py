@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.query.arguments import ScanArguments, ViewArguments
-from rmqstore.query.where import parse_where
-from rmqstore.read.views.catalogue import read_view, require_known_names
-from rmqstore.read.views.schema import OF_CLUSTER, view_columns, view_spec
+from rmqstore.read.views.schema import OF_CLUSTER, view_spec
 from rmqstore.read.views.stores import stores_that_are_read
 from rmqstore.storage.files.lifetime import Opened
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.scan import Scan, scan_messages
+from rmqstore.store.scan import Scan, scan_messages, scan_view
 
 
 class StoreCluster(Opened):
@@ -107,16 +105,9 @@ class StoreCluster(Opened):
             OptionError: as ``MessageStore.view`` does.
         """
         spec = view_spec(name, columns=columns, **options)
-        condition = parse_where(where, view_columns(name))
 
         opened = self._opened if name in OF_CLUSTER else self.stores.values()
-        sources = [store.parts for store in opened]
-
-        def plan() -> Iterator[pa.RecordBatch]:
-            require_known_names(sources, spec)
-            return read_view(sources, spec, condition)
-
-        return Scan(spec.schema, plan, self._require_open)
+        return scan_view([store.parts for store in opened], spec, where, self._require_open)
 
     def _require_open(self) -> None:
         for store in self._opened:

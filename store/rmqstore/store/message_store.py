@@ -20,20 +20,18 @@ from rmqstore.query.arguments import (
 )
 from rmqstore.query.selection import Selection, parse_lookup_keys, parse_selection
 from rmqstore.query.times import parse_timestamp
-from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
 from rmqstore.read.reading import query
 from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.request import DEFAULTS
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo, QueueInfos
-from rmqstore.read.views.catalogue import read_view, require_known_names
-from rmqstore.read.views.schema import view_columns, view_spec
+from rmqstore.read.views.schema import view_spec
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.lifetime import Opened
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
-from rmqstore.store.scan import Scan, as_html, as_text, scan_messages
+from rmqstore.store.scan import Scan, as_html, as_text, scan_messages, scan_view
 
 
 class MessageStore(Opened):
@@ -394,7 +392,4 @@ class MessageStore(Opened):
             OptionError: an argument has no meaning with the view, or is out of its domain.
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
-        condition = parse_where(where, view_columns(name))
-        require_known_names([self.parts], spec)
-        sources = [self.parts]
-        return Scan(spec.schema, lambda: read_view(sources, spec, condition), self._require_open)
+        return scan_view([self.parts], spec, where, self._require_open)

@@ -7,15 +7,19 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.errors import RmqStoreError, StoreStateError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.notebook import MAX_ROWS, line, table
 from rmqstore.progress import ignore_progress
 from rmqstore.query.arrow_rows import ArrowRows, first_rows
+from rmqstore.query.where import parse_where
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.request import parse_request
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.catalogue import read_view, require_known_names
+from rmqstore.read.views.schema import ViewSpec, view_columns
 from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.files.lifetime import Opened
 
@@ -178,3 +182,25 @@ def scan_messages(
         count=lambda: MessageScan(stores, request).count(limit),
         is_quick=request.is_quick,
     )
+
+
+def scan_view(
+    stores: Sequence[StoreParts],
+    spec: ViewSpec,
+    where: str | pc.Expression | None,
+    require_open: Callable[[], None],
+) -> Scan:
+    """Return a view of stores.
+
+    Args:
+        stores: the stores.
+        spec: what is asked for.
+        where: a condition on columns of the view.
+        require_open: refuses to read from a store that was closed.
+
+    Raises:
+        OptionError: as ``MessageStore.view`` does.
+    """
+    condition = parse_where(where, view_columns(spec.view))
+    require_known_names(stores, spec)
+    return Scan(spec.schema, lambda: read_view(stores, spec, condition), require_open)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from rmqstore.read.views.epochs import epoch_rows
 from rmqstore.read.views.files import file_rows
 from rmqstore.read.views.groups import plan_consumed, plan_groups
 from rmqstore.read.views.index import plan_index
-from rmqstore.read.views.parts import RowsPart, ViewPart
+from rmqstore.read.views.parts import MakeRows, RowsPart, ViewPart, rows_part
 from rmqstore.read.views.queues import plan_queue_rows, plan_topic_rows
 from rmqstore.read.views.routes import route_rows
 from rmqstore.read.views.rows import Row, to_batches
@@ -31,7 +31,6 @@ from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.stores import store_rows
 from rmqstore.read.views.traces import plan_traces
 from rmqstore.storage.broker.config_files import OFFSETS, why_unknown
-from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 _PART_BYTES: Final = 128 << 20  # that are read for one part in this process
 
@@ -53,16 +52,9 @@ def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator
     return to_batches(spec, sources[0], _CLUSTER_VIEWS[spec.view](sources, spec))
 
 
-def _whole(
-    make: Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]],
-) -> Callable[[StoreParts, ViewSpec, Limits], list[RowsPart]]:
-    """Return what plans a view without queues as one part, whose rows are made one by one."""
-
-    def plan(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[RowsPart]:
-        ends = PlannedEnds({}, source.ends.log_end, is_log_end_known=True)
-        return [RowsPart(make, planned=ends)]
-
-    return plan
+def _whole(make: MakeRows) -> Callable[[StoreParts, ViewSpec, Limits], list[RowsPart]]:
+    """Return what plans a view without queues as one part."""
+    return lambda source, _spec, _limits: [rows_part(source, make)]
 
 
 _VIEWS: Final[dict[str, Callable[[StoreParts, ViewSpec, Limits], Sequence[ViewPart]]]] = {

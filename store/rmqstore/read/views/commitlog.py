@@ -71,7 +71,7 @@ class RecordsPart(ViewPart):
     is_last: bool
 
     @property
-    def n_bytes(self) -> float:  # type: ignore[override]
+    def n_bytes(self) -> float:
         return self.log_slice.end - self.log_slice.start
 
     @property

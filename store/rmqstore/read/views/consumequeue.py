@@ -45,7 +45,7 @@ class UnitsPart(ViewPart):
     log_end: LogEnd | None
 
     @property
-    def n_bytes(self) -> float:  # type: ignore[override]
+    def n_bytes(self) -> float:
         return sum(part.end - part.start for part in self.slices) * QUEUE_UNIT.itemsize
 
     @property

@@ -25,10 +25,7 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
 from rmqstore.read.views.queues import topics_with_folders
-from rmqstore.read.views.rows import (
-    Column,
-    to_batch,
-)
+from rmqstore.read.views.rows import Column, to_batch
 from rmqstore.read.views.schema import ViewSpec
 
 DEAD_LETTER, RETRY = "deadLetter", "retry"

@@ -24,17 +24,12 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, Committed, MessagesPart, plan_messages
-from rmqstore.read.views.parts import RowsPart
+from rmqstore.read.views.parts import RowsPart, rows_part
 from rmqstore.read.views.queues import QueueRow, queue_facts, topics_with_folders
-from rmqstore.read.views.rows import (
-    Column,
-    Row,
-    to_batch,
-)
+from rmqstore.read.views.rows import Column, Row, to_batch
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
 from rmqstore.storage.files.paths import can_name_queues
-from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 # Columns that show one of the message unchanged.
 _SAME: Final = (
@@ -46,8 +41,7 @@ _GROUPS_OF_QUEUE: Final = pa.list_(pa.struct([("group", pa.string()), ("offset",
 
 def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: Limits) -> list[RowsPart]:
     """Return all groups in one part."""
-    ends = PlannedEnds(dict(source.ends.recovered), source.ends.log_end, is_log_end_known=True)
-    return [RowsPart(group_rows, planned=ends)]
+    return [rows_part(source, group_rows, keys=source.ends.recovered)]
 
 
 def group_rows(source: StoreParts, spec: ViewSpec, _names: Sequence[Any]) -> Iterator[Row]:

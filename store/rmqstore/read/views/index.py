@@ -15,12 +15,7 @@ from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.parts import ViewPart
-from rmqstore.read.views.rows import (
-    Column,
-    reasons,
-    times,
-    to_batch,
-)
+from rmqstore.read.views.rows import Column, reasons, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import StoredFile, path_of
@@ -46,7 +41,7 @@ class IndexPart(ViewPart):
     reason: str = ""
 
     @property
-    def n_bytes(self) -> float:  # type: ignore[override]
+    def n_bytes(self) -> float:
         return (self.end - self.start) * INDEX_ITEM.itemsize
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:

@@ -54,7 +54,7 @@ class MessagesPart(ViewPart):
         committed: what groups have committed of their topics, where the rows need that.
     """
 
-    rows: Callable[[StoreParts, ViewSpec, MessagesPart], Iterator[pa.RecordBatch]]
+    rows: Rows
     queues: QueuesPart | None
     fault: tuple[QueueKey, str] | None = None
     n_bytes: float = 0.0

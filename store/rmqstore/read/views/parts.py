@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -13,13 +13,17 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.rows import Row, to_batches
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.spans import QueueKey
 from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 
 class ViewPart(ABC):
     """A part of a view, which is read in one go, perhaps in another process; as ``read.parts``."""
 
-    n_bytes: float = 0.0  # of the store that are read for it, estimated
+    @property
+    @abstractmethod
+    def n_bytes(self) -> float:
+        """The bytes of the store that are read for it, estimated."""
 
     @property
     def n_records(self) -> None:
@@ -40,6 +44,10 @@ class ViewPart(ABC):
         """Return the rows, in the columns that are asked for."""
 
 
+# Makes rows of some queues or topics; of the whole of a view if none are named.
+MakeRows: TypeAlias = Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]]
+
+
 @dataclass(frozen=True)
 class RowsPart(ViewPart):
     """Rows that are made one by one.
@@ -51,14 +59,37 @@ class RowsPart(ViewPart):
         n_bytes: see :class:`ViewPart`.
     """
 
-    make: Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]]
-    names: Sequence[Any] = ()
-    planned: PlannedEnds | None = None
+    make: MakeRows
+    names: Sequence[Any]
+    planned: PlannedEnds
     n_bytes: float = 0.0
 
     @property
-    def ends(self) -> PlannedEnds | None:
+    def ends(self) -> PlannedEnds:
         return self.planned
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         return to_batches(spec, source, self.make(source, spec, self.names))
+
+
+def rows_part(
+    source: StoreParts,
+    make: MakeRows,
+    names: Sequence[Any] = (),
+    keys: Collection[QueueKey] = (),
+    n_bytes: float = 0.0,
+) -> RowsPart:
+    """Return rows that are made one by one as a part, with the ends of the queues they need.
+
+    Args:
+        source: the store.
+        make, names, n_bytes: see :class:`RowsPart`.
+        keys: the queues that are read. Without any, none is recovered.
+    """
+    recovered = source.ends.recovered if keys else {}
+    planned = PlannedEnds(
+        {key: recovered[key] for key in keys if key in recovered},
+        source.ends.log_end,
+        is_log_end_known=True,
+    )
+    return RowsPart(make, names, planned, n_bytes)

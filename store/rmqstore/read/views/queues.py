@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,12 +13,11 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.parts import RowsPart
+from rmqstore.read.views.parts import RowsPart, rows_part
 from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
-from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +151,7 @@ def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[
         for queue_id in queue_ids(source, spec, topic)
     }
     groups = _grouped(source, queues, limits)
-    return [_part(source, queue_rows, keys, keys) for keys in groups]
+    return [rows_part(source, queue_rows, keys, keys, len(keys) * _OPEN_COST) for keys in groups]
 
 
 def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[RowsPart]:
@@ -163,7 +162,7 @@ def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[
     parts = []
     for topics in _grouped(source, queues, limits):
         keys = [key for topic in topics for key in queues[topic]]
-        parts.append(_part(source, topic_rows, topics, keys))
+        parts.append(rows_part(source, topic_rows, topics, keys, len(keys) * _OPEN_COST))
     return parts
 
 
@@ -191,18 +190,6 @@ def _grouped(
         n_queues += len(keys)
     if group:
         yield group
-
-
-def _part(
-    source: StoreParts,
-    make: Callable[[StoreParts, ViewSpec, Sequence[Any]], Iterator[Row]],
-    names: Sequence[Any],
-    keys: Sequence[QueueKey],
-) -> RowsPart:
-    ends = source.ends
-    recovered = {key: ends.recovered[key] for key in keys if key in ends.recovered}
-    planned = PlannedEnds(recovered, ends.log_end, is_log_end_known=True)
-    return RowsPart(make, names, planned, len(keys) * _OPEN_COST)
 
 
 def queue_rows(source: StoreParts, spec: ViewSpec, keys: Sequence[QueueKey]) -> Iterator[Row]:

@@ -15,11 +15,7 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
 from rmqstore.read.views.queues import topics_with_folders
-from rmqstore.read.views.rows import (
-    Column,
-    times,
-    to_batch,
-)
+from rmqstore.read.views.rows import Column, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 
 # Columns by the field of the trace that they show.
