@@ -24,9 +24,7 @@ from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 import rmqstore
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
-from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.spans import QueueSlice
 
@@ -144,7 +142,7 @@ def narrow_time(path: Path) -> None:
         reader = FilteringReader(default_schema(options.columns), options)
         assert not list(reader.pushFilters(pushed))
         started = time.perf_counter()
-        splits = [split for task in reader.partitions() for split in splits_of(task, StoreTask)]
+        splits = [split for task in reader.partitions() for split in task.tasks]
         figures[f"{name}_seconds"] = time.perf_counter() - started
         queue_slices = [
             queue_slice for split in splits for queue_slice in getattr(split.part, "slices", ())

@@ -191,7 +191,7 @@ MISTAKES: Final = (
         "inspect/test_changes.py",
     ),
     Mistake(
-        "connector/pyspark_rmqstore/continuation.py",
+        "store/rmqstore/source/continuation.py",
         "records = {**since.last_records}",
         "records = dict[str, LastRecord]()",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
@@ -313,14 +313,14 @@ MISTAKES: Final = (
         "cli/test_messages.py",
     ),
     Mistake(
-        "store/rmqstore/read/tail.py",
+        "store/rmqstore/source/tail.py",
         "return min(by_time, self._first_at(key, last_record.physical_offset, span))",
         "return by_time",
         "a stream misses what replaced a cut record if the clock was set back meanwhile",
-        "read/test_tail.py",
+        "source/test_tail.py",
     ),
     Mistake(
-        "connector/pyspark_rmqstore/live/stream.py",
+        "store/rmqstore/live/stream.py",
         "known = {} if last_record is None else self.ends",
         "known = self.ends",
         "a stream of a broker whose log is another one marks no record, or an older one",
@@ -405,14 +405,14 @@ MISTAKES: Final = (
         "following/test_retention.py",
     ),
     Mistake(
-        "store/rmqstore/read/tail.py",
+        "store/rmqstore/source/tail.py",
         """        if self._firsts_since != self.store.log.min_offset:
             self._firsts.clear()
             self._firsts_since = self.store.log.min_offset
         end =""",
         "        end =",
         "a stream reads messages that retention has deleted, and fails",
-        "read/test_tail.py",
+        "source/test_tail.py",
     ),
     Mistake(
         "store/rmqstore/read/pending.py",
@@ -429,11 +429,11 @@ MISTAKES: Final = (
         "inspect/test_counts.py",
     ),
     Mistake(
-        "connector/pyspark_rmqstore/offsets.py",
+        "connector/pyspark_rmqstore/triggers.py",
         "    limited[oldest] = max(limited[oldest], starts[oldest] + 1)\n",
         "",
         "a stream with maxBytesPerTrigger stands still at a message that is larger",
-        "connector/test_offsets.py",
+        "connector/test_triggers.py",
     ),
     Mistake(
         "store/rmqstore/format/hashing.py",

@@ -29,8 +29,6 @@ from live.fake_cluster import FakeCluster
 from memory_storage import MemoryStorage
 from rmqstore.errors import StoreLockedError, StoreStateError
 from rmqstore.query.arrow_rows import ArrowRows
-from rmqstore.read.request import parse_request
-from rmqstore.read.tailing import TailingScan
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter
@@ -101,7 +99,6 @@ def remote_store(world: World) -> rmqstore.MessageStore:
     return rmqstore.open(storage.root, storage=storage)
 
 
-FOLLOWED = parse_request({"subscribe": "T"}, streaming=True)
 OPENED: dict[str, Callable[[World], Any]] = {
     "writer": lambda world: rmqstore.create(world.new, config=SIZES, spec=SPEC),
     "part writer": part_writer,
@@ -117,7 +114,6 @@ PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "view": ("store", lambda store: store.view("queues")),
     "cluster scan": ("cluster", lambda cluster: cluster.scan()),
     "live scan": ("live cluster", lambda cluster: cluster.scan()),
-    "tailing scan": ("store", lambda store: TailingScan(store.parts, FOLLOWED)),
     "partition": ("log dirs", lambda logs: logs.partition("t", 0)),
     "partition scan": ("log dirs", lambda logs: logs.partition("t", 0).scan()),
     "logs scan": ("log dirs", lambda logs: logs.scan()),
@@ -358,7 +354,7 @@ def test_threads_share_running_brokers(world: World) -> None:
         assert [each.result().num_rows for each in tables] == [1] * 6
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tailing scan"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_pickled_is_read_elsewhere_or_says_what_to_do(world: World, kind: str) -> None:
     thing, _ = world.make(kind)
     if kind in ("log dirs", "partition"):

@@ -48,12 +48,10 @@ LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list
 
 # Packages and modules of the core that the connector enters by.
 DOORS = {
-    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema",
-    "rmqstore.query", "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
-    "rmqstore.remoting", "rmqstore.storage.files",
-    "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
-    "rmqstore.storage.broker.folders", "rmqstore.storage.broker.retry",
-    "rmqstore.storage.recovery.store_ends",
+    "rmqstore.errors", "rmqstore.format.schema", "rmqstore.query", "rmqstore.read",
+    "rmqstore.source", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
+    "rmqstore.storage.files", "rmqstore.storage.broker.store_config",
+    "rmqstore.storage.broker.folders",
 }  # fmt: skip
 
 # Calls to the file system, and who may make them: everyone else reads the files of a store through

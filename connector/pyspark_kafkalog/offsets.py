@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from kafkalog.storage.identity import BatchNote, LogIdentity
 from kafkalog.storage.names import TopicPartition
-from pyspark_rmqstore.offsets import flattened, nested, require_version
 from rmqstore.errors import OptionError
+from rmqstore.source.stream_offset import flattened, nested, require_version
 
 # No topic can have this name, so that the rest is what Spark's Kafka source has.
 IDENTITY: Final = "#identity"

@@ -20,9 +20,8 @@ from kafkalog.scan import FAILFAST
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
-from pyspark_rmqstore.opened_stores import naming_this_host
+from pyspark_rmqstore.hosts import naming_this_host
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -128,9 +127,9 @@ class RowReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task."""
         tune_worker()
-        for split in splits_of(partition, RangeSplit):
+        if isinstance(partition, RangeSplit):  # else Spark's own: nothing was planned
             with option_names():
-                yield from self.rows(split)
+                yield from self.rows(partition)
 
     def rows(self, split: RangeSplit) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task."""

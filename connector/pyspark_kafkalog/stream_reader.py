@@ -26,8 +26,8 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.offsets import Offsets, StreamOffset
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.rows import RowReader
-from pyspark_rmqstore.offsets import limit_rows
 from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.triggers import limit_rows
 
 
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

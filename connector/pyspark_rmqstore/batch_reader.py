@@ -15,11 +15,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import plan_tasks, splits_of
+from pyspark_rmqstore.packing import plan_tasks, rows_of
 from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.schema import MADE_OF, as_asked, request_of
-from pyspark_rmqstore.tasks import Task
-from pyspark_rmqstore.worker import tune_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -47,10 +45,8 @@ class RmqStoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        tune_worker()
-        for task in splits_of(partition, Task):  # type: ignore[type-abstract]  # not called
-            with option_names():
-                yield from as_asked(self._request, task.read(self._request), self._kafka_names)
+        batches = rows_of(partition, lambda task: task.read(self._request))
+        return as_asked(self._request, batches, self._kafka_names)
 
 
 class FilteringReader(RmqStoreReader):
@@ -87,7 +83,7 @@ def log_to_spark() -> None:
     """
     if "PYSPARK_SPARK_SESSION_UUID" not in os.environ:
         return
-    for name in (__package__, "rmqstore.read.plan"):
+    for name in (__package__, "rmqstore.read.plan", "rmqstore.source"):
         own = logging.getLogger(name)
         if own.level == logging.NOTSET:
             own.setLevel(logging.INFO)

@@ -12,11 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
-from pyspark_rmqstore.store_options import (
-    MESSAGES,
-    parse_stores,
-    zone_of,
-)
+from pyspark_rmqstore.store_options import MESSAGES, parse_stores, zone_of
+from pyspark_rmqstore.triggers import TriggerLimits
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import ScanArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
@@ -26,10 +23,9 @@ from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_live
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit
-
-    from pyspark_rmqstore.stream_snapshot import FollowedSource
-    from pyspark_rmqstore.tasks import Task
+    from rmqstore.source.continuation import Tail
+    from rmqstore.source.stream import Stream
+    from rmqstore.source.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +52,7 @@ class Source(Protocol):
     """Where messages are read: stores of files, or running brokers."""
 
     def plan(self, request: ScanRequest, limits: Limits) -> Sequence[Task]: ...
-    def follow(self, request: ScanRequest) -> FollowedSource: ...
+    def follow(self, request: ScanRequest) -> Stream[Tail]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,51 +70,6 @@ class ReadOptions:
     source: Source
     request: ScanRequest
     limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerLimits:
-    """The limits of the triggers of a stream; None where there is none."""
-
-    max_rows: int | None
-    min_rows: int | None
-    max_delay_seconds: float
-    max_bytes: int | None = None
-
-    @classmethod
-    def parse(cls, given: GivenOptions, max_bytes: int | None = None) -> TriggerLimits:
-        """Return the limits in options that have the names of Spark's Kafka source.
-
-        Raises:
-            OptionError: the least number of offsets is above the most.
-        """
-        most = given["maxOffsetsPerTrigger"]
-        least = given["minOffsetsPerTrigger"]
-        if most is not None and least is not None and least > most:
-            raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
-        return cls(most, least, given["maxTriggerDelay"], max_bytes)
-
-    def read_limit(self) -> ReadLimit:
-        """Return one of the limits that are set.
-
-        Spark passes it back if limits apply, otherwise another one.
-        """
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadMaxBytes,
-            ReadMaxRows,
-            ReadMinRows,
-        )
-
-        if self.max_rows is not None:
-            return ReadMaxRows(self.max_rows)
-        if self.max_bytes is not None:
-            return ReadMaxBytes(self.max_bytes)
-        return ReadAllAvailable() if self.min_rows is None else ReadMinRows(self.min_rows)
-
-    def is_too_little(self, n_rows: int, seconds: float) -> bool:
-        """Return whether a trigger waits for more, some seconds after the last one that read."""
-        return n_rows < (self.min_rows or 0) and seconds < self.max_delay_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +152,7 @@ def _read_options(given: GivenOptions, *, streaming: bool) -> ReadOptions:
     if is_live(given["path"]):
         source = import_module("pyspark_rmqstore.live.source").parse_source(given, chosen)
     else:
-        from pyspark_rmqstore.store_source import StoreSource
+        from rmqstore.source.store_source import StoreSource
 
         source = StoreSource(parse_stores(given))
     return ReadOptions(chosen, source, request, limits)

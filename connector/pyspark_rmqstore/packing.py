@@ -1,38 +1,42 @@
-"""Packs small parts of a read into tasks, as Spark packs files. Pure: no session, no files."""
+"""Packs small parts of a read into tasks of Spark, as that packs files, and reads these."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_rmqstore.hosts import naming_this_host
+from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.worker import tune_worker
 from rmqstore.read.split import Limits
+from rmqstore.source.tasks import Task
 
 # Bytes that could be read while a source is opened: spark.sql.files.openCostInBytes by default.
 OPEN_COST = 4 << 20
 
 
 @dataclass(frozen=True)
-class PackedSplit(InputPartition):
-    """A task of several small ones, which it reads one after the other."""
+class Packed(InputPartition):
+    """A task of Spark: parts that it reads one after the other."""
 
-    splits: tuple[InputPartition, ...]
-
-
-S = TypeVar("S", bound=InputPartition)
+    tasks: tuple[Any, ...]
 
 
-def splits_of(partition: InputPartition, kind: type[S]) -> Iterator[S]:
-    """Yield the tasks of a kind that a task consists of, in most cases only itself.
+def rows_of(
+    partition: InputPartition, read: Callable[[Any], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task of Spark. Runs in a task.
 
-    There is none in the partition that Spark makes by itself where nothing was planned.
+    There are none in the partition that Spark makes by itself where nothing was planned.
     """
-    splits = partition.splits if isinstance(partition, PackedSplit) else (partition,)
-    for split in splits:
-        if isinstance(split, kind):
-            yield split
+    tune_worker()
+    for task in partition.tasks if isinstance(partition, Packed) else ():
+        with option_names(), naming_this_host():
+            yield from read(task)
 
 
 T = TypeVar("T")
@@ -79,27 +83,7 @@ class Pack(Generic[T]):
         return True
 
 
-class Readable(Protocol):
-    """What one task can read, or several.
-
-    Attributes:
-        source: what is opened to read it.
-        n_bytes: the bytes of its records, estimated.
-        n_records: the number of its records; None if only reading them can show it.
-    """
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def n_bytes(self) -> float: ...
-    @property
-    def n_records(self) -> int | None: ...
-    def split(self, limits: Limits) -> Sequence[InputPartition]:
-        """Return tasks within limits that together are this one."""
-        ...
-
-
-def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition]:
+def plan_tasks(reads: Sequence[Task], limits: Limits) -> list[Packed]:
     """Return the tasks of all reads of a read.
 
     Reads that make one task each are packed into tasks as Spark packs small files: up to
@@ -119,8 +103,8 @@ def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition
     if limits.min_partitions:
         n_stores = len({read.source for read in reads})
         goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
-    tasks: list[list[InputPartition]] = []
-    pack = Pack[InputPartition](goal, limits.max_records)
+    tasks: list[list[Task]] = []
+    pack = Pack[Task](goal, limits.max_records)
     for read, splits in zip(reads, cuts, strict=True):
         is_small = len(splits) == 1 and (read.n_records is not None or not limits.max_records)
         if not is_small:
@@ -139,4 +123,4 @@ def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition
             break
         middle = len(tasks[largest]) // 2
         tasks[largest : largest + 1] = [tasks[largest][:middle], tasks[largest][middle:]]
-    return [task[0] if len(task) == 1 else PackedSplit(tuple(task)) for task in tasks]
+    return [Packed(tuple(task)) for task in tasks]

@@ -28,7 +28,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.opened_stores import require_folder, require_staged, this_host
+from pyspark_rmqstore.hosts import require_folder, require_staged, this_host
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.worker import tune_worker
 from pyspark_rmqstore.write_options import WriteOptions

@@ -60,7 +60,7 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
         """
         if self._start is not None:
             return self.next_offset(self._start, is_limited=False)
-        return self._stores.answer(lambda snapshot: snapshot.offset.json())
+        return self._stream.answer(lambda polled: polled.json())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""

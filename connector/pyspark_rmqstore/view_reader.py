@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,33 +11,23 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.opened_stores import open_in_task, plan_stores, stores_to_read
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.packing import plan_tasks, splits_of
+from pyspark_rmqstore.packing import plan_tasks, rows_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import parse_stores, zone_of
-from pyspark_rmqstore.tasks import StoreTask
-from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.read.split import Limits
-from rmqstore.read.store_parts import StoreParts, open_ref
-from rmqstore.read.store_ref import StoreRef
-from rmqstore.read.views.catalogue import (
-    plan_view,
-    read_cluster_view,
-    require_known_names,
-)
 from rmqstore.read.views.schema import (
     ALLOWED,
-    OF_CLUSTER,
     VIEW_NAMES,
     ViewSpec,
     select_view_columns,
     view_columns,
     view_spec,
 )
+from rmqstore.source.store_source import StoreSource
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +39,7 @@ class ViewOptions:
     """The options of one read of a view, validated."""
 
     view: str
-    stores: tuple[StoreRef, ...]
+    source: StoreSource
     columns: pa.Schema
     has_named_columns: bool
     limits: Limits
@@ -89,7 +78,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         columns = select_view_columns(view, (named,) if isinstance(named, str) else named)
     parsed = ViewOptions(
         view=view,
-        stores=parse_stores(given),
+        source=StoreSource(parse_stores(given)),
         columns=columns,
         has_named_columns=named is not None,
         limits=Limits(given["maxBytesPerPartition"], min_partitions=given["minPartitions"]),
@@ -130,13 +119,6 @@ def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
     return pa.schema(fields)
 
 
-@dataclass(frozen=True)
-class ClusterSplit(InputPartition):
-    """The only task of a view of several stores together."""
-
-    stores: tuple[StoreRef, ...]
-
-
 class RmqStoreViewReader(DataSourceReader):
     """Reads a view of one or several stores."""
 
@@ -151,41 +133,11 @@ class RmqStoreViewReader(DataSourceReader):
         Raises:
             OptionError: no store has a topic, a queue or a consumer group that is named.
         """
-        spec = self._spec
-        stores = self._options.stores
-        if spec.view not in OF_CLUSTER:
-            stores = stores_to_read(stores)
-        if spec.names_groups:
-            with ExitStack() as stack:
-                opened = [stack.enter_context(open_ref(ref)) for ref in stores]
-                require_known_names(opened, spec)
-        limits = self._options.limits
-        if limits.min_partitions:
-            limits = limits._replace(min_partitions=-(-limits.min_partitions // len(stores)))
-
-        def plan_one(ref: StoreRef, store: StoreParts) -> list[StoreTask]:
-            if spec.view in OF_CLUSTER:
-                store.require(f"view {spec.view}")
-                return []
-            return [StoreTask(part, ref) for part in plan_view(store, spec, limits)]
-
-        parts = plan_stores(stores, plan_one, spec.selection if spec.names_topics else None)
-        if spec.view in OF_CLUSTER:
-            return [ClusterSplit(stores)]
-        tasks = plan_tasks(parts, self._options.limits)
-        logger.info(
-            "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
-        )
+        options = self._options
+        tasks = plan_tasks(options.source.plan(self._spec, options.limits), options.limits)
+        logger.info("planned %d tasks of view %s of %s", len(tasks), options.view, options.source)
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
-        tune_worker()
-        if isinstance(partition, ClusterSplit):
-            with option_names(), ExitStack() as stack:
-                opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]
-                yield from read_cluster_view(opened, self._spec)
-            return
-        for task in splits_of(partition, StoreTask):
-            with option_names():
-                yield from task.read(self._spec)
+        return rows_of(partition, lambda task: task.read(self._spec))

@@ -200,7 +200,6 @@ PLACES = {  # the first change to a file with this in its path, and whether the 
     "write to units": ("/consumequeue/", True),
     "intent": ("/ledger/", False),
     "records": ("write to /", False),
-    "headers": ("half of a scatter to", False),
     "staged records": ("unlink", False),
     "checkpoint": ("checkpoint", False),
     "index": ("/index/", True),

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructType
 from connector.engine import Engine
 from connector.sparkreads import GoldenStore, load
 from pyspark_rmqstore import sink as staging
-from pyspark_rmqstore.opened_stores import require_staged
+from pyspark_rmqstore.hosts import require_staged
 from pyspark_rmqstore.sink import StoreSink
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import StoreStateError

@@ -22,12 +22,12 @@ from connector.test_stream_read import EARLIEST, end_offset, failure, rows
 from fake_server import Reply, Request
 from live.fake_cluster import FakeBroker, FakeCluster, fill, pairs, put_behind_proxy
 from live.test_lost_messages import batch_queue
-from pyspark_rmqstore.live.stream import LiveTail
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.live import patience, pulls
 from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.stream import LiveTail
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.last_record import LastRecord
 

@@ -32,9 +32,7 @@ from connector.sparkreads import Golden, GoldenStore, collect, in_log_order, off
 from connector.streams import rows_of
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
-from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.tasks import Task
 from reading import rows
 from rmqstore.read.parts import LogPart, QueuesPart, RecordsPart, UnitsPart
 
@@ -178,7 +176,7 @@ def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringRea
 
 
 def n_messages(found: FilteringReader) -> int:
-    parts = [split.part for task in found.partitions() for split in splits_of(task, Task)]
+    parts = [split.part for task in found.partitions() for split in task.tasks]
     assert all(isinstance(part, QueuesPart | UnitsPart) for part in parts)
     ranges = [
         queue_slice for part in parts if isinstance(part, QueuesPart) for queue_slice in part.slices
@@ -236,7 +234,7 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(name: str, gold
     }  # fmt: skip
     parsed = parse_read_options(options)
     tasks = RmqStoreReader(default_schema(parsed.columns), parsed).partitions()
-    parts = [split.part for task in tasks for split in splits_of(task, Task)]
+    parts = [split.part for task in tasks for split in task.tasks]
     assert sum(isinstance(part, RecordsPart) for part in parts) == (name != "crash3")
     assert any(isinstance(part, LogPart) for part in parts) or name == "live"
     only = collect(golden.load(name, msgKey=json.dumps(keys),

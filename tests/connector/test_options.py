@@ -11,12 +11,12 @@ import pytest
 from pyspark_rmqstore.options import (
     ReadOptions,
     StreamOptions,
-    TriggerLimits,
     parse_read_options,
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import _STORE_PATHS
+from pyspark_rmqstore.triggers import TriggerLimits
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments

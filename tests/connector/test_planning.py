@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.packing import OPEN_COST, plan_tasks, splits_of
+from pyspark_rmqstore.packing import OPEN_COST, Packed, plan_tasks
 from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice, SampledSpan, cut_log
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 
@@ -403,8 +403,8 @@ class Read(NamedTuple):
         ]
 
 
-def parts_of(task: InputPartition) -> list[Part]:
-    return [*splits_of(task, Part)]
+def parts_of(task: Packed) -> tuple[Part, ...]:
+    return task.tasks
 
 
 def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -> None:

@@ -129,7 +129,7 @@ def test_only_reads_take_paths_of_other_file_systems() -> None:
 def test_a_plan_says_how_many_requests_it_took_and_reading_takes(
     s3: S3Server, golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pyspark_rmqstore.store_source")
+    caplog.set_level(logging.INFO, "rmqstore.source.store_source")
     uri = s3.upload(golden_store("basic"))
     for scan in ("queue", "commitlog"):
         given = {"path": uri, "storageOptions": json.dumps(s3.options), "scan": scan}

@@ -18,7 +18,7 @@ from connector.test_stream_read import numbered
 from mutations import overwrite
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 from rmqstore.read.parts import QueuesPart
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 
 RESTART = 5000  # ms, after the first message
 NEW = RESTART + 1000

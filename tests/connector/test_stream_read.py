@@ -15,9 +15,9 @@ import rmqstore
 from connector.engine import Engine
 from connector.sparkreads import Golden
 from connector.streams import SIZES, Clock, add, delivered, drain, put, start
-from read.test_tail import put_back
 from reading import column
 from rmqstore.store.opening import create
+from source.test_tail import put_back
 
 EARLIEST = {"startingOffsets": "earliest"}
 

@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 from connector.streams import add
 from connector.test_stream_read import failure
 from live.fake_cluster import FakeCluster, one_queue
-from pyspark_rmqstore.live.source import BrokerSource
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.store_options import keep_options, options_of_read, user_options
 from reading import column, state
 from rmqstore.errors import OptionError
+from rmqstore.live.source import BrokerSource
 from rmqstore.remoting import Credentials
 
 # What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION

@@ -105,7 +105,7 @@ def test_a_stream_without_the_tier_names_the_option(
     for others, is_warned in (({}, True), ({"tiered": str(root / "tieredstore")}, False)):
         caplog.clear()
         read = parse_stream_options({"path": str(root), **others}).read
-        stores = read.source.follow(read.request)
-        stores.poll()
-        stores.close()
+        stream = read.source.follow(read.request)
+        stream.found()
+        stream.close()
         assert ("tiered= with the broker's tieredStoreFilePath" in caplog.text) == is_warned

@@ -15,7 +15,6 @@ import goldens
 import rmqstore
 from connector.sparkreads import Golden, GoldenStore, collect
 from pyspark_rmqstore.store_options import asks_for_view
-from pyspark_rmqstore.tasks import StoreTask
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
     parse_view_options,
@@ -26,6 +25,7 @@ from rmqstore import OptionError
 from rmqstore.inspect.assignments import assign
 from rmqstore.query.allocation import Allocation
 from rmqstore.read.views.schema import VIEWS
+from rmqstore.source.tasks import StoreTask
 
 
 def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
@@ -73,14 +73,16 @@ def test_views_are_not_streams(golden: Golden, tmp_path: Path) -> None:
 
 def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
     """The end of the log and the ends of queues cost a scan, which no task is to repeat."""
-    _, (split,) = planned(view="queues", path=str(golden_store("crash")))
-    assert isinstance(split, StoreTask)
-    ends = split.part.ends
+    _, (task,) = planned(view="queues", path=str(golden_store("crash")))
+    (queues,) = task.tasks
+    assert isinstance(queues, StoreTask)
+    ends = queues.part.ends
     assert ends is not None
     assert ends.log_end is not None
     assert ends.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
     assert sum(len(units.units) for units in ends.recovered.values()) > 0
-    _, (files,) = planned(view="files", path=str(golden_store("crash")))
+    _, (task,) = planned(view="files", path=str(golden_store("crash")))
+    (files,) = task.tasks
     assert files.part.ends.recovered == {}  # it shows no queue
 
 

@@ -28,7 +28,7 @@ from crash.faults import (
 )
 from goldens import Golden
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig

@@ -20,7 +20,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues

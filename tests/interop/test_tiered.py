@@ -13,7 +13,7 @@ from interop.test_other_queues import configured
 from interop.test_rocksdb_queues import COLUMNS, Rows, by_queue, follow, joined, put
 from interop.tiered import RealTieringStore
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.tailing import tail_of
+from rmqstore.source.tiered_tail import tail_of
 
 pytestmark = pytest.mark.interop
 

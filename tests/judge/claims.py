@@ -27,7 +27,6 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 import rmqstore
 from command_line import run
 from judge import cases
-from pyspark_rmqstore.offsets import flattened
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from reading import state, time_limit
@@ -42,7 +41,9 @@ from rmqstore.inspect.describe import describe
 from rmqstore.inspect.remedies import CheckedStore, by_kind, kind_of
 from rmqstore.inspect.verify import verify
 from rmqstore.read.request import parse_request
-from rmqstore.read.tailing import TailingScan
+from rmqstore.read.store_ref import StoreRef
+from rmqstore.source.store_source import StoreSource
+from rmqstore.source.stream_offset import flattened
 from rmqstore.storage.broker import retry
 
 Claims = dict[str, Any]
@@ -259,8 +260,8 @@ class _Asking:
         """
         root = self.folder / "followed"
         shutil.copytree(whole, root, copy_function=_link)
-        tails = {name: _Tail(self._open(root), is_strict) for name, is_strict in _STRICTNESS}
         located = cases.located(self._options, root)
+        tails = {name: _Tail(located, root, is_strict) for name, is_strict in _STRICTNESS}
         streams = {amount: _Stream(located, root) for amount in ("whole", "half")}
         going_on = {name: _Stream(located, root) for name in tails}
         before, log = {}, self._log(root)
@@ -452,20 +453,22 @@ def _polled(log: _Log, poll: Callable[..., Batches], *asked: bool) -> dict[str, 
 class _Tail:
     """What ``dump --follow`` does."""
 
-    def __init__(self, store: MessageStore, is_strict: bool) -> None:
-        self._store = store
+    def __init__(self, located: Mapping[str, Any], root: Path, is_strict: bool) -> None:
         arguments = {
             "columns": _COLUMNS, "starting_offsets": "earliest", "include_system_topics": True,
             "mode": "FAILFAST" if is_strict else "DROPMALFORMED", "fail_on_data_loss": is_strict,
         }  # fmt: skip
-        self._scan = TailingScan(store.parts, parse_request(arguments, streaming=True))
+        folders = {**located}
+        tiered = folders.pop("tiered", None)
+        ref = StoreRef(str(root), folders=folders, tiered=tiered and str(tiered))
+        self._stream = StoreSource((ref,)).follow(parse_request(arguments, streaming=True))
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         for _ in range(2):
-            yield from self._scan.messages()
+            yield from self._stream.messages()
 
     def close(self) -> None:
-        self._store.close()
+        self._stream.close()
 
 
 class _Stream:

@@ -30,7 +30,7 @@ from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_log
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.store_parts import open_parts
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 
 SEGMENT = 4096
 DIVIDE = 131072  # of the golden store dledger-mixed

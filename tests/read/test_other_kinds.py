@@ -19,7 +19,7 @@ from rmqstore import UnsupportedFeatureError
 from rmqstore.inspect.report import gather
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 
 IN_BOTH = ("v55-combine-cq", "v55-combine-lmq", "v55-cq-separate")
 LMQS_APART = ("v55-combine-lmq", "v55-cq-separate")

@@ -14,7 +14,7 @@ import rmqstore
 import store_builder as build
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 
 LOST, N = 3, 12
 

@@ -1,19 +1,13 @@
-"""The running brokers of a read as a source of tasks, with its options."""
+"""The options of running brokers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from pyspark_rmqstore.live.stream import FollowedBrokers
-from pyspark_rmqstore.live.tasks import BrokerTask
 from pyspark_rmqstore.options import ColumnOptions
-from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import SECRETS_OF_SERVERS, WHO_ASKS, LiveLocation, require_served
-from rmqstore.live.parts import plan_live, sampled_part
+from rmqstore.live.source import BrokerSource
 from rmqstore.query.options import GivenOptions
-from rmqstore.read.request import ScanRequest
-from rmqstore.read.split import Limits
 
 # Options of which the files of a store are needed.
 _OF_FILES = (
@@ -21,42 +15,6 @@ _OF_FILES = (
     "storePathIndex", "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd",
     "msgKey", "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BrokerSource:
-    """The running brokers of a cluster."""
-
-    location: LiveLocation
-
-    def __str__(self) -> str:
-        """Return the address of the name servers."""
-        return str(self.location)
-
-    def plan(self, request: ScanRequest, _: Limits) -> list[BrokerTask]:
-        """Return what a request asks of all brokers, one after the other.
-
-        Raises:
-            OptionError: no broker has a topic or queue that is named.
-            UnsupportedFeatureError: only the files of a store have a column.
-            BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
-        """
-        require_served(columns=request.schema.names)
-        with LiveBrokers(self.location) as brokers:
-            parts = plan_live(brokers, request)
-            return [
-                BrokerTask.of(brokers.opened(name), sampled_part(brokers.opened(name), part.slices))
-                for name, part in parts.items()
-            ]
-
-    def follow(self, request: ScanRequest) -> FollowedBrokers:
-        """Return the brokers as a stream follows them.
-
-        Raises:
-            UnsupportedFeatureError: only the files of a store have a column.
-        """
-        require_served(columns=request.schema.names)
-        return FollowedBrokers(self.location, request)
 
 
 def parse_source(given: GivenOptions, chosen: ColumnOptions) -> BrokerSource:

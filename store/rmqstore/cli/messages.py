@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import wraps
-from itertools import chain
+from pathlib import Path
 from typing import Any, Final, overload
 
 import click
@@ -12,14 +13,15 @@ import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, repeated
 from rmqstore.cli.options import Command, options
-from rmqstore.cli.stores import each_store
-from rmqstore.errors import OptionError, StoreFormatError
+from rmqstore.cli.stores import each_store, find_given, names_brokers
+from rmqstore.errors import OptionError, StoreFormatError, UnsupportedFeatureError
 from rmqstore.exchange.bodies import BodyForm, parse_body_form
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
 from rmqstore.query.selection import is_pattern, match_topics, regular_expression
 from rmqstore.read.request import parse_request
-from rmqstore.read.tailing import TailingScan
+from rmqstore.source.store_source import StoreSource
+from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Messages, Scan
@@ -40,9 +42,8 @@ MESSAGES: Final = (
 
 
 def _chosen(
-    store: Messages,
+    store: Messages | None,
     *,
-    by_log: bool,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     offset: int | None,
@@ -50,16 +51,17 @@ def _chosen(
     where: str | None,
     **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
 ) -> dict[str, Any]:
-    """Return what :data:`MESSAGES` choose, as arguments of a scan."""
+    """Return what :data:`MESSAGES` choose, as arguments of a scan; see :func:`topic_arguments`."""
     offsets = offsets_from(topics, queue_ids, offset)
-    chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=by_log)
+    chosen = topic_arguments(store, topics, queue_ids, include_system_topics)
     where = where_queue(queue_ids, where, chosen)
     return {**chosen, "starting_offsets": offsets, "where": where, **others}
 
 
 def scan_chosen(store: Messages, **choice: Any) -> Scan:  # noqa: ANN401
     """Return the messages that :data:`MESSAGES` choose."""
-    return store.scan(**_chosen(store, by_log=choice["scan"] == "commitlog", **choice))
+    by_log = choice["scan"] == "commitlog"
+    return store.scan(**_chosen(None if by_log else store, **choice))
 
 
 class ValidRows:
@@ -98,14 +100,28 @@ class ValidRows:
                 n_given = max(n_given - len(batch), 0)
 
 
+def source_to_follow(paths: Sequence[Path], *, ignore_log_end: bool) -> StoreSource:
+    """Return the stores that the arguments of a command name.
+
+    Raises:
+        UnsupportedFeatureError: they name running brokers.
+    """
+    if names_brokers(paths):
+        raise UnsupportedFeatureError(
+            "--follow reads the files of a store; a stream of Spark follows running brokers"
+        )
+    return StoreSource(find_given(paths, ignore_log_end=ignore_log_end))
+
+
+@contextmanager
 def followed(
-    store: MessageStore | StoreCluster,
+    source: StoreSource,
     *,
     ending_timestamp: str | None,
     scan: ScanOrder,
     **choice: Any,  # noqa: ANN401
-) -> pa.RecordBatchReader:
-    """Return the messages that :data:`MESSAGES` choose, and new ones for ever.
+) -> Iterator[pa.RecordBatchReader]:
+    """Follow stores: the messages that :data:`MESSAGES` choose, and new ones for ever.
 
     They end when the process is asked to end.
     """
@@ -114,24 +130,13 @@ def followed(
     begins = (choice["starting_timestamp"], choice["offset"])
     if choice["last"] is not None and begins != (None, None):
         raise click.UsageError("--follow begins at --last, -b or -o: give one of them")
-    arguments = _chosen(store, by_log=True, **choice)
+    arguments = _chosen(None, **choice)
     arguments["starting_offsets_by_timestamp_strategy"] = "latest"
     request = parse_request(arguments, streaming=True)
-    tails = []
-    pause = _PAUSE
-    for member in each_store(store):
-        member.parts.ranges.warn_unknown_topics(
-            request.selection, "they are followed once they appear"
-        )
-        tails.append(TailingScan(member.parts, request))
-        if member.parts.log.is_remote:
-            pause = _REMOTE_PAUSE
-
-    def poll() -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(tail.messages() for tail in tails)
-
-    batches = repeated(poll, pause)
-    return pa.RecordBatchReader.from_batches(request.schema, batches)
+    pause = _REMOTE_PAUSE if any(is_uri(ref.path) for ref in source.stores) else _PAUSE
+    with closing(source.follow(request)) as stream:
+        batches = repeated(stream.messages, pause)
+        yield pa.RecordBatchReader.from_batches(request.schema, batches)
 
 
 def offsets_from(
@@ -146,21 +151,19 @@ def offsets_from(
 
 
 def topic_arguments(
-    store: Messages,
+    store: Messages | None,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     include_system_topics: bool,
-    *,
-    by_log: bool,
 ) -> TopicArguments:
     """Return the topics and queues that -t, -i and --all choose, as arguments of a scan.
 
     Args:
-        store: the store, or several.
+        store: the store, or several, whose topics patterns choose from; None where they also
+            choose topics that only records of the log name, or that are yet to come.
         topics: names and patterns; all topics if empty.
         queue_ids: ids of queues, which all topics have that are given by name.
         include_system_topics: whether system topics are chosen, which are not given by name.
-        by_log: whether topics may be chosen that only records of the log name.
     """
     chosen: TopicArguments = {"include_system_topics": include_system_topics}
     if not any(map(is_pattern, topics)):
@@ -168,7 +171,7 @@ def topic_arguments(
             chosen["assign"] = dict.fromkeys(topics, queue_ids)
         elif topics:
             chosen["subscribe"] = topics
-    elif by_log:
+    elif store is None:
         chosen["subscribe_pattern"] = regular_expression(
             topics, include_system_topics=include_system_topics
         )
@@ -217,9 +220,9 @@ def some_bodies(command: Command) -> Command:
     return options("body", "charset")(run)
 
 
-def columns_of_tables(store: Messages, columns: str) -> str:
+def columns_of_tables(columns: str, *, is_one: bool) -> str:
     """Return the columns of a table, with the broker's name if there may be several."""
-    return columns if isinstance(store, MessageStore) else f"brokerName,{columns}"
+    return columns if is_one else f"brokerName,{columns}"
 
 
 @overload

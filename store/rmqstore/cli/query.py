@@ -97,7 +97,8 @@ def query(
             output.write_table(offsets)
             return
         if output.is_table and columns is None:
-            columns = columns_of_tables(store, _COLUMNS if bodies is None else f"{_COLUMNS},body")
+            names = _COLUMNS if bodies is None else f"{_COLUMNS},body"
+            columns = columns_of_tables(names, is_one=isinstance(store, MessageStore))
         found = _messages(store, topics, columns_to_read(columns, bodies), **lookup)
         newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
         output.write(*in_form(newest.to_reader(), bodies))
@@ -171,7 +172,7 @@ def _messages(
     index_only: bool,
     include_system_topics: bool,
 ) -> pa.Table:
-    chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=False)
+    chosen = topic_arguments(store, topics, queue_ids, include_system_topics)
     times: BoundArguments = {
         "starting_timestamp": starting_timestamp,
         "ending_timestamp": ending_timestamp,
@@ -236,7 +237,7 @@ def get(
     names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
     with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
-        chosen = topic_arguments(opened, topics, (), include_system_topics=True, by_log=False)
+        chosen = topic_arguments(opened, topics, (), include_system_topics=True)
         results = [find_messages(store, ids, chosen, progress) for store in each_store(opened)]
     found = pa.concat_tables([result.table(schema) for result in results])
     output.write_any(*in_form(found.to_reader(), bodies))

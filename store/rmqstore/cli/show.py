@@ -23,6 +23,7 @@ from rmqstore.cli.messages import (
     in_form,
     scan_chosen,
     some_bodies,
+    source_to_follow,
     topic_arguments,
     where_queue,
 )
@@ -34,7 +35,6 @@ from rmqstore.errors import (
     NOT_PERMITTED,
     OptionError,
     RmqStoreError,
-    UnsupportedFeatureError,
     number_of,
 )
 from rmqstore.exchange.bodies import BodyForm
@@ -80,7 +80,7 @@ def stat(
     """
     with open_as_one(paths) as store:
         stores = each_store(store)
-        chosen = topic_arguments(store, topics, queue_ids, include_system_topics, by_log=False)
+        chosen = topic_arguments(store, topics, queue_ids, include_system_topics)
         if per is not None:
             if where_queue(queue_ids, where, chosen) is not None:
                 text = "--per counts messages of topics: leave --where out, and name topics for -i"
@@ -172,32 +172,33 @@ def dump(
     damaged = _DamagedRows()
     if follow:
         output.require_live()
+        source = source_to_follow(paths, ignore_log_end=ignore_log_end)
+        if columns is None and output.is_table:
+            columns = columns_of_tables(_COLUMNS, is_one=len(source.stores) == 1)
+        columns = columns_to_read(columns, bodies)
+        with followed(source, columns=columns, **choice) as reader:
+            schema, messages = in_form(reader, bodies)
+            output.write_live(schema, damaged.counted(messages))
+        end_if_damaged(damaged.count, "record", f"; see {CORRUPT_RECORD}")
+        return
     opened = open_any(paths, ignore_log_end=ignore_log_end)
     with opened as store, ExitStack() as stack:
         if columns is None and output.is_table:
-            columns = columns_of_tables(store, _COLUMNS)
+            columns = columns_of_tables(_COLUMNS, is_one=isinstance(store, MessageStore))
         choice["columns"] = columns_to_read(columns, bodies)
-        if follow:
-            if not isinstance(store, MessageStore | StoreCluster):
-                raise UnsupportedFeatureError(
-                    "--follow reads the files of a store; a stream of Spark follows running brokers"
-                )
-            schema, messages = in_form(followed(store, **choice), bodies)
-            output.write_live(schema, damaged.counted(messages))
-        else:
-            progress: Progress = ignore_progress
-            if not output.is_on_terminal:
-                if isinstance(store, MessageStore | StoreCluster):
-                    name = _names(each_store(store))
-                else:
-                    name = str(paths[0])
-                unit = SCAN_UNITS[choice["scan"]] if output.limit is None else "messages"
-                progress = stack.enter_context(progress_bar(f"reading {name}", unit))
-                if output.limit is None:
-                    choice["progress"] = progress
-                    if choice["last"]:  # the total grows while messages are read backwards
-                        choice["progress"] = lambda done, _total: progress(done, 0)
-            _show_all(store, output, bodies, choice, damaged, progress)
+        progress: Progress = ignore_progress
+        if not output.is_on_terminal:
+            if isinstance(store, MessageStore | StoreCluster):
+                name = _names(each_store(store))
+            else:
+                name = str(paths[0])
+            unit = SCAN_UNITS[choice["scan"]] if output.limit is None else "messages"
+            progress = stack.enter_context(progress_bar(f"reading {name}", unit))
+            if output.limit is None:
+                choice["progress"] = progress
+                if choice["last"]:  # the total grows while messages are read backwards
+                    choice["progress"] = lambda done, _total: progress(done, 0)
+        _show_all(store, output, bodies, choice, damaged, progress)
     end_if_damaged(damaged.count, "record", f"; see {CORRUPT_RECORD}")
 
 

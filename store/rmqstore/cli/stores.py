@@ -184,7 +184,7 @@ def open_as_one(
 def open_any(paths: Sequence[Path], *, ignore_log_end: bool) -> Iterator[Messages]:
     """Do the same for a command that also reads running brokers."""
     given = given_options()
-    if len(paths) != 1 or given.brokers is not None or not is_live(paths[0]):
+    if not names_brokers(paths):
         with open_as_one(paths, ignore_log_end=ignore_log_end) as store:
             yield store
         return
@@ -192,6 +192,11 @@ def open_any(paths: Sequence[Path], *, ignore_log_end: bool) -> Iterator[Message
         raise OptionError(f"{paths[0]}: options of stores have no meaning with running brokers")
     with open_for(str(paths[0]), storage_options=given.storage_options) as cluster:
         yield cluster
+
+
+def names_brokers(paths: Sequence[Path]) -> bool:
+    """Return whether the arguments of a command name running brokers."""
+    return len(paths) == 1 and given_options().brokers is None and is_live(paths[0])
 
 
 def each_store(opened: MessageStore | StoreCluster) -> list[MessageStore]:
@@ -204,6 +209,13 @@ def open_stores(
     paths: Sequence[Path], *, ignore_log_end: bool = False
 ) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
+    refs = find_given(paths, ignore_log_end=ignore_log_end)
+    with ExitStack() as stack:
+        yield [stack.enter_context(MessageStore(open_ref(ref))) for ref in refs]
+
+
+def find_given(paths: Sequence[Path], *, ignore_log_end: bool = False) -> tuple[StoreRef, ...]:
+    """Return where the stores of a cluster lie, which the arguments of a command name."""
     given = given_options()
     is_table = given.brokers is not None
     if not (paths or is_table or given.confs):
@@ -220,5 +232,4 @@ def open_stores(
     if len(refs) > 1 and given.for_one_store:
         refused = ", ".join(f"`{name}`" for name in given.for_one_store)
         raise click.UsageError(with_flags(f"{refused}: for one store only"))
-    with ExitStack() as stack:
-        yield [stack.enter_context(MessageStore(open_ref(ref))) for ref in refs]
+    return refs

@@ -12,11 +12,11 @@ from rmqstore.format.schema import select_columns
 from rmqstore.progress import Advance, Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows
 from rmqstore.read.parts import Part, QueuesPart
-from rmqstore.read.plan import plan
+from rmqstore.read.plan import having_messages, plan
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE
-from rmqstore.read.store_parts import StoreParts, having_topics
+from rmqstore.read.store_parts import StoreParts
 
 
 class MessageScan:
@@ -53,24 +53,13 @@ class MessageScan:
             UnsupportedFeatureError: such a store cannot answer it.
         """
         request = self._request
-        each = (self._of_store(store, request) for store in self._having_topics())
+        each = (
+            self._of_store(store, request) for store in having_messages(self._stores, self._request)
+        )
         batches = chain.from_iterable(each)
         if not request.lookup_keys:
             batches = chain(next(each), batches)
         return request.returned(batches)
-
-    def _having_topics(self) -> Sequence[StoreParts]:
-        """Return the stores that are read: of several only those with a topic that is named.
-
-        A look-up and a read by log of one store finds messages of topics that are gone, too.
-        """
-        request, stores = self._request, self._stores
-        if len(stores) == 1:
-            (store,) = stores
-            if not request.is_by_queue or not request.pruning.keeps_broker(store.broker_name):
-                return stores
-            store.ranges.require_queues(request.selection, tolerant=request.mode != FAILFAST)
-        return having_topics(stores, request.selection)
 
     def _of_store(self, store: StoreParts, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """Return the messages of one store, which is planned now."""
@@ -93,7 +82,7 @@ class MessageScan:
         depend on the columns.
         """
         total = 0
-        for store in self._having_topics():
+        for store in having_messages(self._stores, self._request):
             left = None if limit is None else limit - total
             if left == 0:
                 break

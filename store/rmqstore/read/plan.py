@@ -27,12 +27,30 @@ from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE, Limits, Sample, SampledQueues, SampledSlice, SampledSpan
-from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
+from rmqstore.read.store_parts import StoreParts, having_topics, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.recovery.log_end import last_record_before, n_written
 
 logger = logging.getLogger(__name__)
+
+
+def having_messages(stores: Sequence[StoreParts], request: ScanRequest) -> Sequence[StoreParts]:
+    """Return those of some stores that are read: by queue only those with a topic that is named.
+
+    A look-up and a read by log find messages of topics that are gone, too.
+
+    Raises:
+        OptionError: no store has a topic or queue that is named.
+    """
+    if not request.is_by_queue:
+        return stores
+    if len(stores) == 1:
+        (store,) = stores
+        if not request.pruning.keeps_broker(store.broker_name):
+            return stores
+        store.ranges.require_queues(request.selection, tolerant=request.mode != FAILFAST)
+    return having_topics(stores, request.selection)
 
 
 def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) -> list[Part]:

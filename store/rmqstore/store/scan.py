@@ -18,7 +18,7 @@ from rmqstore.query.where import parse_where
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.request import parse_request
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.catalogue import read_view, require_known_names
+from rmqstore.read.views.catalogue import read_view
 from rmqstore.read.views.schema import ViewSpec, view_columns
 from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.files.lifetime import Opened
@@ -202,5 +202,4 @@ def scan_view(
         OptionError: as ``MessageStore.view`` does.
     """
     condition = parse_where(where, view_columns(spec.view))
-    require_known_names(stores, spec)
     return Scan(spec.schema, lambda: read_view(stores, spec, condition), require_open)

@@ -17,7 +17,7 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.store_parts import open_parts
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 
 NAME, LMQ = "lmq", "%LMQ%sub_3"

@@ -34,7 +34,7 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import open_parts
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue, agreeing, trusted
 from rmqstore.storage.queue.queue import total_weight

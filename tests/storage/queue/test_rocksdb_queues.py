@@ -27,7 +27,7 @@ from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.inspect.doctor import WRONG, examine
 from rmqstore.inspect.remedies import kind_of
 from rmqstore.inspect.verify import verify
-from rmqstore.read.tail import LoggedMessages
+from rmqstore.source.tail import LoggedMessages
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.queue.queue import RecoveredUnits

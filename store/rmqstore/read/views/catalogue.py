@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -14,7 +16,8 @@ from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.query.where import Where
 from rmqstore.read.split import Limits
-from rmqstore.read.store_parts import StoreParts, having_topics
+from rmqstore.read.store_parts import StoreParts, having_topics, open_ref
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.read.views.assignments import assign, assignment_rows
 from rmqstore.read.views.commitlog import plan_record_rows
 from rmqstore.read.views.consumequeue import plan_unit_rows
@@ -52,6 +55,28 @@ def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator
     return to_batches(spec, sources[0], _CLUSTER_VIEWS[spec.view](sources, spec))
 
 
+@dataclass(frozen=True)
+class ClusterPart(ViewPart):
+    """The whole of a view of several stores together.
+
+    Attributes:
+        stores: where they lie.
+    """
+
+    stores: tuple[StoreRef, ...]
+
+    @property
+    def n_bytes(self) -> float:
+        """No bytes: such views read tables."""
+        return 0.0
+
+    def read(self, _: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all stores, which are opened here."""
+        with ExitStack() as stack:
+            opened = [stack.enter_context(open_ref(ref)) for ref in self.stores]
+            yield from read_cluster_view(opened, spec)
+
+
 def _whole(make: MakeRows) -> Callable[[StoreParts, ViewSpec, Limits], list[RowsPart]]:
     """Return what plans a view without queues as one part."""
     return lambda source, _spec, _limits: [rows_part(source, make)]
@@ -72,19 +97,23 @@ _VIEWS: Final[dict[str, Callable[[StoreParts, ViewSpec, Limits], Sequence[ViewPa
 }
 
 
-def require_known_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
-    """Refuse a view of topics or of a consumer group that none of some stores knows.
-
-    Topics of views that hide those of the system are checked where these are read.
+def having_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> Sequence[StoreParts]:
+    """Return those of some stores whose rows a view shows: those with a topic that is named.
 
     Raises:
-        OptionError: a name is not known; the text has those nearest.
+        OptionError: no store knows a topic, a queue or a consumer group that is named; the text has
+            the names nearest to it.
         UnsupportedFeatureError: a store cannot show the view.
     """
     for parts in all_parts:
         parts.require(f"view {spec.view}")
-    if not spec.names_groups:
-        return
+    if spec.names_groups:
+        _require_group_names(all_parts, spec)
+    return having_topics(all_parts, spec.selection) if spec.names_topics else all_parts
+
+
+def _require_group_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
+    """Refuse a view of consumer groups, and of topics that they consume, that no store knows."""
     where = ", ".join(str(parts.paths.root) for parts in all_parts)
     try:
         if spec.view == "groups":
@@ -137,10 +166,10 @@ def read_view(
     """Return a view of stores as batches, with the rows that meet a condition on its columns.
 
     Raises:
-        OptionError: no store has a topic or queue that is named.
+        OptionError: as :func:`having_names`.
     """
     read_spec = spec if where is None else spec.widened(where.columns)
-    having = having_topics(sources, spec.selection) if spec.names_topics else sources
+    having = having_names(sources, spec)
     if spec.view in OF_CLUSTER:
         batches = read_cluster_view(sources, read_spec)
     else:

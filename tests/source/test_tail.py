@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-import rmqstore.read.tail as tail_module
+import rmqstore.source.tail as tail_module
 import store_builder as build
 from goldens import Golden
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.store_parts import open_parts
-from rmqstore.read.tail import StoreTail
+from rmqstore.source.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog

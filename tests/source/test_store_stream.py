@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 import rmqstore
 from rmqstore.errors import OptionError
 from rmqstore.read.request import ScanRequest, parse_request
-from rmqstore.read.store_parts import open_parts
-from rmqstore.read.tailing import TailingScan
+from rmqstore.read.store_ref import StoreRef
+from rmqstore.source.store_source import StoreSource
+from rmqstore.source.store_stream import StoreStream
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 
@@ -38,8 +40,12 @@ def request(last: int | None = None, **arguments: Any) -> ScanRequest:
     return parse_request({"columns": columns, "last": last, **arguments}, streaming=True)
 
 
-def rows(follower: TailingScan) -> list[Row]:
-    return [tuple(row.values()) for batch in follower.messages() for row in batch.to_pylist()]
+def followed(root: Path, asked: ScanRequest) -> closing[StoreStream]:
+    return closing(StoreSource((StoreRef(str(root)),)).follow(asked))
+
+
+def rows(stream: StoreStream) -> list[Row]:
+    return [tuple(row.values()) for batch in stream.messages() for row in batch.to_pylist()]
 
 
 @pytest.fixture
@@ -51,16 +57,15 @@ def writer(tmp_path: Path) -> Iterator[StoreWriter]:
 
 
 def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
-    with open_parts(tmp_path / "s") as parts:
-        follower = TailingScan(parts, request(subscribe=["T", "U"]))
-        assert rows(follower) == []
+    with followed(tmp_path / "s", request(subscribe=["T", "U"])) as stream:
+        assert rows(stream) == []
         put(writer, "T", 0, b"a", b"b")
-        assert rows(follower) == [("T", 0, 5, b"a"), ("T", 0, 6, b"b")]
-        assert rows(follower) == []
+        assert rows(stream) == [("T", 0, 5, b"a"), ("T", 0, 6, b"b")]
+        assert rows(stream) == []
         put(writer, "U", 3, b"first")
         put(writer, "V", 0, b"another topic")
         put(writer, "T", 1, b"c")
-        assert rows(follower) == [("U", 3, 0, b"first"), ("T", 1, 1, b"c")]
+        assert rows(stream) == [("U", 3, 0, b"first"), ("T", 1, 1, b"c")]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +83,11 @@ def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
 def test_older_messages_come_first(
     writer: StoreWriter, tmp_path: Path, arguments: dict[str, Any], bodies: list[bytes]
 ) -> None:
-    with open_parts(tmp_path / "s") as parts:
-        follower = TailingScan(parts, request(**arguments))
-        assert [row[3] for row in rows(follower)] == bodies
-        assert rows(follower) == []
+    with followed(tmp_path / "s", request(**arguments)) as stream:
+        assert [row[3] for row in rows(stream)] == bodies
+        assert rows(stream) == []
         put(writer, "T", 1, b"new 1", b"new 2")
-        new = [row[3] for row in rows(follower)]
+        new = [row[3] for row in rows(stream)]
         wanted = {"even": [b"new 2"], "odd": [b"new 1"], "": [b"new 1", b"new 2"]}
         assert new == wanted[arguments.get("tags", "")]
 
@@ -91,15 +95,14 @@ def test_older_messages_come_first(
 def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> None:
     chance = random.Random(7)
     found: list[Row] = []
-    with open_parts(tmp_path / "s") as parts:
-        follower = TailingScan(parts, request(starting_offsets="earliest"))
+    with followed(tmp_path / "s", request(starting_offsets="earliest")) as stream:
         for step in range(60):
             for _ in range(chance.randrange(4)):
                 bodies = (b"x" * chance.randrange(400) for _ in range(chance.randrange(1, 20)))
                 put(writer, f"T{chance.randrange(4)}", chance.randrange(3), *bodies)
             if step % 3 == 0:
-                found += rows(follower)
-        found += rows(follower)
+                found += rows(stream)
+        found += rows(stream)
     with rmqstore.open(tmp_path / "s") as store:
         known = store.scan(columns="topic,queueId,queueOffset,body").read_all().to_pylist()
     assert sorted(found) == sorted(tuple(row.values()) for row in known)
@@ -108,5 +111,5 @@ def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("writer")
 @pytest.mark.parametrize("arguments", [{"scan": "commitlog"}, {"msg_key": "k"}], ids=str)
 def test_only_queues_are_followed(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    with open_parts(tmp_path / "s") as parts, pytest.raises(OptionError, match="of queues"):
-        TailingScan(parts, request(**arguments))
+    with pytest.raises(OptionError, match="of queues"):
+        followed(tmp_path / "s", request(**arguments))

@@ -20,8 +20,8 @@ from rmqstore.read.last_record import LastRecord
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
-from rmqstore.read.tail import StoreTail
-from rmqstore.read.tailing import TieredTail, tail_of
+from rmqstore.source.tail import StoreTail
+from rmqstore.source.tiered_tail import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.remote_location import locate
 from tier_builder import KEYS, Key, TieringBroker

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Set as AbstractSet
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.log_cursor import LogCursor
+from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
@@ -39,116 +40,11 @@ from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end
 
 logger = logging.getLogger(__name__)
 
-STORE_REPLACED: Final = (
-    "another store has taken the place of this one: its log does not begin with the same record"
-)
-
 _COLUMNS = ("queue_offset", "physical_offset", "total_size")
 
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
-
-
-class Tail(Protocol):
-    """What the last poll of a store or a running broker found, and questions about its queues.
-
-    A queue offset is no identity: a topic that is deleted and made again counts from 0. All that
-    was read of a queue lies at or before the newest record that was known then. So the questions
-    are about how far queues were read, and about that record. :class:`StoreTail` describes the
-    methods.
-    """
-
-    @property
-    def ends(self) -> Mapping[QueueKey, int]: ...
-    @property
-    def discovered(self) -> AbstractSet[QueueKey]: ...
-    @property
-    def last_record(self) -> LastRecord | None: ...
-    @property
-    def first_record(self) -> LastRecord | None: ...
-    def first(self, key: QueueKey) -> int: ...
-    def first_after(self, key: QueueKey, last_record: LastRecord) -> int: ...
-    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int: ...
-    def replaced(
-        self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
-    ) -> set[QueueKey]: ...
-    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]: ...
-    def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
-    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
-
-
-def replacements(
-    tail: Tail,
-    next_offsets: Mapping[QueueKey, int],
-    last_record: LastRecord | None,
-    *,
-    is_cut: bool,
-    is_replaced: bool = False,
-) -> dict[QueueKey, int]:
-    """Return the starts of other messages in queues that no longer hold what was read.
-
-    Args:
-        tail: the tail of the store or of the broker.
-        next_offsets: the queue offset after what was read, by queue.
-        last_record: the newest record that was known then; None if there was none.
-        is_cut: whether a recovery has cut that record off.
-        is_replaced: whether another store has taken the place of this one.
-    """
-    ends = tail.ends
-    present = {key: offset for key, offset in next_offsets.items() if offset and key in ends}
-    if is_replaced:
-        return {key: tail.first(key) for key in present}
-    if last_record is None:
-        return {key: ends[key] for key, offset in present.items() if offset > ends[key]}
-    if is_cut:
-        begins = {key: tail.first_after(key, last_record) for key in present}
-        return {key: begin for key, begin in begins.items() if begin < present[key]}
-    return {key: tail.first_behind(key, last_record) for key in tail.replaced(present, last_record)}
-
-
-def continued(
-    tail: Tail,
-    key: QueueKey,
-    delivered: int | None,
-    end: int,
-    replaced_at: int | None,
-    *,
-    is_cut: bool,
-    is_replaced: bool,
-) -> tuple[int, list[str]]:
-    """Return the queue offset at which a queue continues, and in words what was lost before it.
-
-    This is after what was delivered, unless that was cut off or deleted; delivered messages are not
-    delivered again.
-
-    Args:
-        tail: the tail of the store or of the broker.
-        key: the queue.
-        delivered: the queue offset after what was delivered; None for a queue that is new.
-        end: the queue offset up to which the queue is to be read.
-        replaced_at: where other messages begin, as :func:`replacements` says; None for nowhere.
-        is_cut: whether a recovery has cut off the newest record that was known.
-        is_replaced: whether another store has taken the place of this one.
-    """
-    start, first = delivered or 0, tail.first(key)
-    losses = []
-    if delivered is not None and replaced_at is not None:
-        start = replaced_at
-        text = f"a recovery cut it at {start} since"
-        if is_replaced:
-            text = STORE_REPLACED
-        elif start <= first and not is_cut:
-            text = (
-                "its messages are all newer than those: the queue was deleted, as with its topic, "
-                f"and begins again at offset {start}"
-            )
-        losses.append(f"delivered up to offset {delivered}, but {text}")
-    if delivered is not None and start >= end:
-        return start, losses
-    if start < first and (delivered is not None or key in tail.discovered):
-        losses.append(f"offsets {start} to {first} (excluded) were deleted unread")
-    return max(start, first), losses
 
 
 class LoggedMessages(NamedTuple):
@@ -208,6 +104,8 @@ class StoreTail:
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
     """
 
+    proves_records: Final = True
+
     def __init__(self, store: StoreParts, selection: Selection) -> None:
         self.store = store
         self._selection = selection
@@ -246,10 +144,15 @@ class StoreTail:
         store = self.store
         store.retry(self._poll, Restarts(store.paths, store.refresh))
 
-    def holds(self, last_record: LastRecord) -> bool:
+    def holds(self, last_record: LastRecord, _delivered: Mapping[QueueKey, int]) -> bool:
         """Return whether a record still stands in the log, or was deleted because of its age.
 
         The answer is that of the last poll.
+
+        Args:
+            last_record: the newest record at some time.
+            _delivered: the queue offsets up to which queues were delivered then, or lower ones;
+                a log needs none.
         """
         is_before_end = last_record.physical_offset < self._seen.position
         return is_before_end and last_record.is_in(self.store.log)
@@ -530,6 +433,13 @@ class StoreTail:
             if self.last_record is None or physical_offset >= self.last_record.physical_offset:
                 store_timestamp = headers.take(rows[-1:]).column("store_timestamp")[0]
                 self.last_record = LastRecord(physical_offset, int(store_timestamp))
+
+    def slices(
+        self, key: QueueKey, start: int, stop: int, request: ScanRequest
+    ) -> list[QueueSlice]:
+        """Return the parts of a range of a queue that are there."""
+        spec = request.spec(self.store.broker_name)
+        return self.store.store_queues.slices(key, start, stop, spec)
 
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges."""

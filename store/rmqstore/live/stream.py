@@ -1,14 +1,12 @@
-"""The running brokers of a stream: what a poll of their queues finds."""
+"""The stream of new messages of running brokers: what a poll of their queues finds."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
 
-from pyspark_rmqstore.live.tasks import BrokerTask
-from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
-from pyspark_rmqstore.stream_snapshot import StreamSnapshot
 from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
 from rmqstore.live.bounds import (
     bounds_of_withdrawn,
@@ -25,10 +23,15 @@ from rmqstore.live.location import LiveLocation
 from rmqstore.live.parts import sampled_part
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
+from rmqstore.live.tasks import BrokerTask
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
+from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
+from rmqstore.source.continuation import Loss
+from rmqstore.source.stream import Stream, Weight
+from rmqstore.source.stream_offset import Key, StreamOffset
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
@@ -174,26 +177,21 @@ class LiveTail:
             if offset and key[0] not in topics and self._selection.chooses(*key)
         }
 
-    def are_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
-        """Return True: a broker serves what its log confirms."""
-        return True
-
-    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
-        """Return the ranges."""
-        return [*slices]
-
-
-class FollowedBroker(NamedTuple):
-    """One running broker and its tail."""
-
-    tail: LiveTail
+    @property
+    def proves_records(self) -> bool:
+        """Whether it knows of an older record that it still stands; through a proxy it does not."""
+        return not self.broker.is_behind_proxy
 
     def holds(self, record: LastRecord, delivered: Mapping[QueueKey, int]) -> bool:
-        """Return whether a record still stands, or was deleted as too old."""
-        if record == self.tail.last_record:  # which the poll has just found
+        """Return whether a record still stands, or was deleted as too old.
+
+        Args:
+            record: the newest record at some time.
+            delivered: the queue offsets up to which queues were delivered then, or lower ones.
+        """
+        if record == self.last_record:  # which the poll has just found
             return True
-        broker = self.tail.broker
-        spans = self.tail.spans
+        broker, spans = self.broker, self.spans
         is_there = still_has(broker, spans, record)
         if is_there is not None:
             return is_there
@@ -211,58 +209,37 @@ class FollowedBroker(NamedTuple):
             if other is not None
         )
 
-    @property
-    def proves_records(self) -> bool:
-        """Whether it knows of an older record that it still stands; through a proxy it does not."""
-        return not self.tail.broker.is_behind_proxy
-
-    def withheld(self, delivered: Mapping[QueueKey, int], *, is_once: bool) -> dict[QueueKey, str]:
-        """Return the messages of queues that their topics do not have any more, in words."""
-        return {
-            queue: f"the broker lets nobody read offsets {start} to {end} (excluded), "
-            "because its topic has fewer queues to read now (readQueueNums); let it "
-            "have them again (mqadmin updateTopic), or read the broker's files"
-            for queue, (start, end) in self.tail.unread(delivered).items()
-            if not self.tail.note_warning(queue, end) or not is_once
-        }
-
-    def queue_slices(
+    def slices(
         self, key: QueueKey, start: int, stop: int, _request: ScanRequest
     ) -> list[QueueSlice]:
-        """Return the parts of a range of a queue that are there."""
+        """Return the range of a queue."""
         return [QueueSlice(*key, start, stop)]
 
-    def task_of(
-        self, slices: list[QueueSlice], _limits: Limits, last_record: LastRecord | None
-    ) -> BrokerTask:
-        """Return what is read of ranges of queues up to a record."""
-        part = sampled_part(self.tail.broker, slices, last_record)
-        return BrokerTask.of(self.tail.broker, part)
+    def are_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
+        """Return True: a broker serves what its log confirms."""
+        return True
+
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
+        """Return the ranges."""
+        return [*slices]
 
 
-class FollowedBrokers:
-    """The running brokers of a stream, by name; see ``stream_snapshot.FollowedSource``.
-
-    A broker that is gone for a while is waited for.
-    """
+class BrokerStream(Stream[LiveTail]):
+    """New messages of running brokers. A broker that is gone for a while is waited for."""
 
     forgets_gone = False
 
     def __init__(self, location: LiveLocation, request: ScanRequest) -> None:
-        self._request = request
+        super().__init__(request)
         self._brokers = LiveBrokers(location)
         self._tails: dict[str, LiveTail] = {}
 
-    def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
-        """Poll, and return the answer to a question about what was found."""
-        return self._patiently(lambda: ask(self.poll()))
+    def initial_offset(self) -> StreamOffset:
+        """Return the offset at which the request starts."""
+        return self._again(self._initial_offset)
 
-    def initial(self) -> StreamOffset:
-        """Return the offset at which the options start."""
-        return self._patiently(self._initial)
-
-    def _initial(self) -> StreamOffset:
-        request = self._request
+    def _initial_offset(self) -> StreamOffset:
+        request = self.request
         self.poll(ask_for_removed=True)
         withdrawn = {
             (name, *key): start
@@ -283,7 +260,7 @@ class FollowedBrokers:
         }
         # A running consumer may commit messages that were only just written, so queues are polled
         # after the offsets of groups were read.
-        snapshot = self.poll()
+        self.poll()
         initial: dict[Key, int] = withdrawn
         for name, resolver in resolvers.items():
             tail = self._tails[name]
@@ -291,9 +268,9 @@ class FollowedBrokers:
             for key, span in tail.spans.items():
                 there = (min(tail.first(key), span[1]), span[1])
                 initial[name, *key] = resolver.start(*key, there, times)
-        return StreamOffset(initial, snapshot.last_records)
+        return replace(self.found(), queues=initial)
 
-    def poll(self, *, ask_for_removed: bool = False) -> StreamSnapshot:
+    def poll(self, *, ask_for_removed: bool = False) -> None:
         """Look at all queues of all brokers.
 
         Args:
@@ -304,22 +281,20 @@ class FollowedBrokers:
                 a topic of it any more, and data loss is to fail.
         """
         self._brokers.refresh()
-        selection = self._request.selection
+        selection = self.request.selection
         found = self._brokers.spans(
             selection,
             must_exist=False,
             ask_for_removed=ask_for_removed,
-            fail_on_data_loss=self._request.fail_on_data_loss,
+            fail_on_data_loss=self.request.fail_on_data_loss,
         )
         present = {(spans.broker.name, topic) for spans in found for topic, _ in spans.spans}
         known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
-            if self._request.fail_on_data_loss:
+            if self.request.fail_on_data_loss:
                 reason = "no name server knows it at the moment"
-                raise BrokerUnreachableError(
-                    names, f"{reason}; failOnDataLoss=false continues without it"
-                )
+                raise BrokerUnreachableError(names, f"{reason}; {READS_ON} continues without it")
             self._brokers.warn(f"{names}: no name server knows it; continuing without it")
         for spans in found:
             tail = self._tails.setdefault(spans.broker.name, LiveTail(spans.broker, selection))
@@ -327,21 +302,37 @@ class FollowedBrokers:
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
             self._brokers.warn(f"no broker has {names}; they are followed once they appear")
-        return StreamSnapshot.of(self.followed)
-
-    def last_poll(self) -> StreamSnapshot:
-        """Return what the last poll found; the first one if there was none."""
-        if not self._tails:
-            return self._patiently(self.poll)
-        return StreamSnapshot.of(self.followed)
-
-    def expect(self, brokers: AbstractSet[str]) -> None:
-        """Do nothing: a running broker always has its name."""
 
     @property
-    def followed(self) -> Mapping[str, FollowedBroker]:
-        """The brokers that were found until now."""
-        return {name: FollowedBroker(tail) for name, tail in self._tails.items()}
+    def tails(self) -> Mapping[str, LiveTail]:
+        """The brokers that were found until now, by the first poll if there was none."""
+        if not self._tails:
+            self._again(self.poll)
+        return self._tails
+
+    def _withheld(self, since: StreamOffset) -> list[Loss]:
+        """Return the messages of queues that their topics do not have any more.
+
+        Those that there was a warning of are left out.
+        """
+        return [
+            Loss(
+                (broker, *queue),
+                f"the broker lets nobody read offsets {start} to {end} (excluded), "
+                "because its topic has fewer queues to read now (readQueueNums); let it "
+                "have them again (mqadmin updateTopic), or read the broker's files",
+            )
+            for broker, tail in self._tails.items()
+            for queue, (start, end) in tail.unread(since.by_broker.get(broker, {})).items()
+            if not tail.note_warning(queue, end) or self.request.fail_on_data_loss
+        ]
+
+    def _task(
+        self, broker: str, slices: list[QueueSlice], _: Limits, last_record: LastRecord | None
+    ) -> BrokerTask:
+        """Return what is read of ranges of a broker's queues, up to a record."""
+        asked = self._tails[broker].broker
+        return BrokerTask.of(asked, sampled_part(asked, slices, last_record))
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Refuse: option ``maxBytesPerTrigger``, which asks, is not for running brokers."""
@@ -351,7 +342,7 @@ class FollowedBrokers:
         """Refuse, as :meth:`weight` does."""
         raise UnsupportedFeatureError(f"how much of {start} to {end} of {key} is {n_bytes} bytes")
 
-    def report_missing(self, brokers: Collection[str]) -> None:
+    def _report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.
 
         Raises:
@@ -359,12 +350,12 @@ class FollowedBrokers:
         """
         names = ", ".join(sorted(brokers))
         text = "the query has read messages of it, and no name server knows it at the moment"
-        if self._request.fail_on_data_loss:
-            reason = f"{text}; failOnDataLoss=false continues without it"
+        if self.request.fail_on_data_loss:
+            reason = f"{text}; {READS_ON} continues without it"
             raise BrokerUnreachableError(names, reason)
         logger.warning("%s: %s; continuing without it", names, text)
 
-    def report_gone(self, queues: Mapping[Key, int]) -> None:
+    def _report_gone(self, queues: Mapping[Key, int]) -> None:
         """Warn of queues that no name server knows now; they may come back."""
         for (broker, topic, queue_id), delivered in sorted(queues.items()):
             logger.warning(
@@ -373,14 +364,11 @@ class FollowedBrokers:
                 topic, queue_id, broker, delivered,
             )  # fmt: skip
 
-    def invalidate(self, brokers: Iterable[str]) -> None:
-        """Do nothing: each poll asks the brokers."""
-
     def close(self) -> None:
         """Close all connections."""
         self._brokers.close()
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _again(self, ask: Callable[[], T]) -> T:
         """Return an answer of the brokers, and wait for those that do not answer.
 
         Raises:

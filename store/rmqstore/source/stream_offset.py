@@ -1,16 +1,14 @@
-"""Offsets of a stream, and the limits of a micro-batch.
+"""Offsets of a stream, as values and as JSON. Pure: no files.
 
-Offsets are kept as JSON in checkpoints, which outlive releases. Pure: no session, no files.
+They are kept as JSON in checkpoints, which outlive releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import Any
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.read.last_record import LastRecord
@@ -20,78 +18,6 @@ _VERSION = 1
 
 # (broker name, topic, queue id)
 Key = tuple[str, str, int]
-
-
-class Weight(NamedTuple):
-    """The messages between two offsets of a queue."""
-
-    n_bytes: float  # an estimate
-    physical_offset: int  # of the first message
-
-
-K = TypeVar("K", bound=Hashable)
-
-Weigh = Callable[[Key, int, int], Weight]
-RowsWithin = Callable[[Key, int, int, int], int]
-
-
-def limit_rows(starts: Mapping[K, int], ends: Mapping[K, int], max_rows: int) -> dict[K, int]:
-    """Return ends that admit at most ``max_rows`` messages after the starts.
-
-    The messages are shared among queues by their backlog. What rounding down leaves is given out in
-    turn, first to queues that got nothing, so that large queues do not starve small ones.
-
-    Args:
-        starts: the start of every queue in ``ends``.
-        ends: the end of each queue.
-        max_rows: number of messages to admit; if there are fewer, all of them are admitted.
-    """
-    keys = list(ends)
-    backlog = np.array([ends[key] - starts[key] for key in keys], np.int64)
-    total = int(backlog.sum())
-    taken = backlog
-    if total > max_rows:
-        shares = backlog * (max_rows / total)
-        taken = np.minimum(np.floor(shares).astype(np.int64), backlog)
-        left = max_rows - int(taken.sum())
-        # The queue that the round begins with changes from trigger to trigger, but is the same if a
-        # trigger is planned again.
-        turn = np.roll(np.arange(len(keys)), -(total % len(keys)))
-        waiting = turn[(backlog > taken)[turn]]
-        waiting = waiting[np.argsort(taken[waiting] > 0, kind="stable")]
-        taken[waiting[: max(left, 0)]] += 1
-    return {key: starts[key] + int(rows) for key, rows in zip(keys, taken, strict=True)}
-
-
-def limit_bytes(
-    starts: Mapping[Key, int],
-    ends: Mapping[Key, int],
-    max_bytes: int,
-    weigh: Weigh,
-    rows_within: RowsWithin,
-) -> dict[Key, int]:
-    """Return ends that admit at most ``max_bytes`` stored bytes, but always the oldest message.
-
-    Args:
-        starts: the start of every queue in ``ends``.
-        ends: the end of each queue.
-        max_bytes: shared among queues by the estimated bytes of their backlog. What is admitted is
-            counted, not estimated.
-        weigh: estimates the messages of a queue between two offsets.
-        rows_within: counts the messages after an offset of a queue that fit into some bytes.
-    """
-    keys = [key for key in ends if ends[key] > starts[key]]
-    if not keys:
-        return dict(ends)
-    weights = [weigh(key, starts[key], ends[key]) for key in keys]
-    backlog = np.array([weight.n_bytes for weight in weights]) + 1.0
-    limited = dict(ends)
-    shares = backlog * (max_bytes / backlog.sum())
-    for key, share in zip(keys, shares.tolist(), strict=True):
-        limited[key] = starts[key] + rows_within(key, starts[key], ends[key], int(share))
-    oldest = keys[min(range(len(keys)), key=lambda number: weights[number].physical_offset)]
-    limited[oldest] = max(limited[oldest], starts[oldest] + 1)
-    return limited
 
 
 def nested(offsets: Iterable[tuple[Any, ...]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tasks of Spark that read running brokers."""
+"""Tasks that read running brokers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_rmqstore.tasks import Task
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.parts import LivePart
 from rmqstore.read.request import ScanRequest
 from rmqstore.remoting import Address
+from rmqstore.source.tasks import Task
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,226 @@
+"""The stream of new messages of stores, by their files."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set as AbstractSet,
+)
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from rmqstore.read.faults import refuse_spans
+from rmqstore.read.last_record import LastRecord
+from rmqstore.read.parts import NewestPart, Part
+from rmqstore.read.plan import queues_part
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.reading import find_lost
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits, SampledSlice
+from rmqstore.read.store_parts import open_ref, paths_of
+from rmqstore.read.store_ref import StoreRef
+from rmqstore.source.stream import Stream, Weight
+from rmqstore.source.stream_offset import Key, StreamOffset
+from rmqstore.source.tail import StoreTail
+from rmqstore.source.tasks import StoreTask
+from rmqstore.source.tiered_tail import tail_of
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
+from rmqstore.storage.broker.retry import Deletions, Recoveries, retry
+
+_SAMPLES = 8  # of a queue, by which its backlog is weighed
+
+T = TypeVar("T")
+
+
+class AllSigns(NamedTuple):
+    """The signs of several stores."""
+
+    stores: tuple[StoreSigns, ...]
+
+    @property
+    def may_be_recovering(self) -> bool:
+        return any(store.may_be_recovering for store in self.stores)
+
+
+class StoreStream(Stream[StoreTail]):
+    """New messages of stores, which are opened at the first use."""
+
+    forgets_gone = True
+
+    def __init__(self, find: Callable[[], Sequence[StoreRef]], request: ScanRequest) -> None:
+        """Follow nothing yet.
+
+        Args:
+            find: returns the stores, one of each broker.
+            request: as ``Stream`` takes it.
+        """
+        super().__init__(request)
+        self._find = find
+        self._tails: dict[str, StoreTail] = {}
+        self._opened: dict[str, StoreRef] = {}
+        self._reached: StreamOffset | None = None  # by messages()
+
+    @cached_property
+    def _refs(self) -> Sequence[StoreRef]:
+        return self._find()
+
+    @cached_property
+    def _recoveries(self) -> Recoveries:
+        return Recoveries(self._signs, lambda: self._invalidate(self._tails))
+
+    def _signs(self) -> AllSigns:
+        all_paths = [paths_of(ref) for ref in self._refs]
+        return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths))
+
+    def _again(self, ask: Callable[[], T]) -> T:
+        """Return an answer, asked again while files are deleted, or a recovery changes a store."""
+        return retry(ask, Deletions(self), self._recoveries)
+
+    def refresh(self) -> None:
+        """List the files of all stores again."""
+        for tail in self._tails.values():
+            tail.store.refresh()
+
+    def _expect(self, brokers: AbstractSet[str]) -> None:
+        """Take an only store whose files give no name for that of the only broker of an offset."""
+        if len(brokers) != 1 or len(self._refs) != 1 or brokers <= self._tails.keys():
+            return
+        (name,), (ref,) = brokers, self._refs
+        with open_ref(ref) as store:
+            is_named = store.is_named
+        if not is_named:
+            self.close()
+            self._refs = (replace(ref, broker_name=name),)
+
+    @property
+    def tails(self) -> Mapping[str, StoreTail]:
+        """The stores by broker name; each is polled when it is opened."""
+        if not self._tails:
+            opened: dict[str, tuple[StoreRef, StoreTail]] = {}
+            request = self.request
+            selection = request.selection
+            # Damage of the log that may have held messages of recovered queues is refused as in a
+            # batch read. A stream cannot have a row without a queue offset.
+            mode = request.mode if request.mode == FAILFAST else DROPMALFORMED
+            spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=request.fail_on_data_loss)
+            for ref in self._refs:
+                store = open_ref(ref)
+                store.ranges.warn_unknown_topics(selection, "they are followed once they appear")
+                store.warn_of_messages_elsewhere()
+                tail = tail_of(store, selection)
+                opened[store.broker_name] = ref, tail
+                tail.poll()
+                deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
+            self._opened = {broker: ref for broker, (ref, _) in opened.items()}
+            self._tails = {broker: tail for broker, (_, tail) in opened.items()}
+        return self._tails
+
+    def poll(self) -> None:
+        """Look for changes in all stores that were opened already."""
+        for tail in self._tails.values():
+            tail.poll()
+
+    def initial_offset(self) -> StreamOffset:
+        """Return the offset at which the request starts."""
+        return self._again(self._initial_offset)
+
+    def _initial_offset(self) -> StreamOffset:
+        request = self.request
+        initial: dict[Key, int] = {}
+        for broker, tail in self.tails.items():
+            if request.last is not None:  # the newest messages are chosen from all
+                starts = {key: first for key, (first, _) in tail.spans().items()}
+            else:
+                # it polls only after it has read the offsets of consumer groups
+                starts = tail.store.ranges.starts(
+                    request.selection,
+                    broker,
+                    tail.spans,
+                    fail_on_data_loss=request.fail_on_data_loss,
+                )
+            initial |= {(broker, *queue): start for queue, start in starts.items()}
+        return replace(self.found(), queues=initial)
+
+    def messages(self) -> Iterator[pa.RecordBatch]:
+        """Yield what was written since the last call, or since the start of the request.
+
+        Raises:
+            OffsetOutOfRangeError: messages were deleted, or cut off by a recovery, before they were
+                read, and data loss is to fail.
+        """
+        since, last = self._reached, self.request.last if self._reached is None else None
+        if since is None:
+            since = self.initial_offset()
+        until = self._reached = self.next_offset(since)
+        if until is since:
+            return
+        slices = self.answer(lambda polled: self.slices(polled, since, until))
+        for broker, of_broker in slices.items():
+            store = self.tails[broker].store
+            queues = queues_part(store, of_broker, None, until.last_records.get(broker))
+            part: Part = queues if last is None else NewestPart(queues, last)
+            yield from self.request.returned(part.read(store, self.request))
+
+    def _task(
+        self, broker: str, slices: list[QueueSlice], limits: Limits, last_record: LastRecord | None
+    ) -> StoreTask:
+        """Return what is read of ranges of a broker's queues, up to a record."""
+        store = self.tails[broker].store
+        return StoreTask(queues_part(store, slices, limits, last_record), self._opened[broker])
+
+    def weight(self, key: Key, start: int, end: int) -> Weight:
+        """Return an estimate of the messages of a queue between two offsets."""
+        queue_slice = QueueSlice(key[1], key[2], start, end)
+        samples = self.tails[key[0]].store.sampler.sample(queue_slice, _SAMPLES)
+        sampled = SampledSlice(queue_slice, samples).with_a_sample()
+        return Weight(sampled.n_bytes, sampled.samples[0].physical_offset)
+
+    def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
+        """Return how many messages of a queue, from the first of a range on, fit into bytes."""
+        queue_slice = QueueSlice(key[1], key[2], start, end)
+        return self.tails[key[0]].store.sampler.rows_within(queue_slice, n_bytes)
+
+    def _report_missing(self, brokers: Collection[str]) -> None:
+        """Raise an error for brokers that no store is of, or log a warning.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        self.request.report_loss(
+            f"the query has read messages of broker {', '.join(sorted(brokers))}, "
+            f"but its stores are of {', '.join(sorted(self.tails))}",
+            "continues without it, if its store cannot be named again",
+        )
+
+    def _report_gone(self, queues: Mapping[Key, int]) -> None:
+        """Report deleted queues, given the offsets up to which they were delivered.
+
+        Raises:
+            OffsetOutOfRangeError: there is one, and data loss is to fail.
+        """
+        for key, delivered in sorted(queues.items()):
+            self._report_loss(
+                key,
+                f"it is deleted; whether it had messages from offset {delivered} on is not known",
+            )
+
+    def _invalidate(self, brokers: Iterable[str]) -> None:
+        """Let the next poll cover all of the stores of some brokers."""
+        for broker in brokers:
+            self._tails[broker].invalidate()
+
+    def close(self) -> None:
+        """Close the stores."""
+        for tail in self._tails.values():
+            tail.store.close()
+        self._tails = {}

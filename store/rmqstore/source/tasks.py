@@ -1,0 +1,144 @@
+"""Tasks: a part of a read, and where any process reads it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Self
+
+import pyarrow as pa
+
+from rmqstore.read.parts import Part, QueuesPart, RangesPart
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
+from rmqstore.read.store_parts import StoreParts, open_ref, paths_of
+from rmqstore.read.store_ref import StoreRef
+from rmqstore.read.views.parts import ViewPart
+from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.broker.broker_run import StoreSigns, folders_of
+from rmqstore.storage.broker.retry import Recoveries, Restarts, retry
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """A part of a read. Its subclasses know where it is read."""
+
+    part: Part | RangesPart | ViewPart
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """What is opened to read the part, in words."""
+
+    @property
+    def n_bytes(self) -> float:
+        """The bytes of its records, estimated."""
+        return self.part.n_bytes
+
+    @property
+    def n_records(self) -> int | None:
+        """The number of its records; None if only reading them can show it."""
+        return self.part.n_records
+
+    def split(self, limits: Limits) -> Sequence[Self]:
+        """Return tasks within limits that together are this one."""
+        return [replace(self, part=part) for part in self.part.split(limits)]
+
+    @abstractmethod
+    def read(self, request: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - of its parts
+        """Yield the rows of the request, for messages or a view, that was planned."""
+
+    def read_planned(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a micro-batch, which may be planned again after a restart."""
+        return self.read(request)
+
+
+@dataclass(frozen=True)
+class StoreTask(Task):
+    """A part of a read of one store."""
+
+    part: Part | ViewPart
+    store: StoreRef
+
+    @property
+    def source(self) -> str:
+        """The path of the store."""
+        return self.store.path
+
+    def read(self, request: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - of its parts
+        """Yield the rows of the request, for messages or a view, that was planned."""
+        with open_ref(self.store, self.part.ends) as store:
+            yield from self.part.read(store, request)
+
+    def read_planned(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part of a micro-batch, or what is left of it.
+
+        A broker may have recovered the store since it was planned, or may be recovering it now.
+
+        Raises:
+            OffsetOutOfRangeError: messages are gone, and data loss is to fail.
+        """
+        assert isinstance(self.part, QueuesPart), "a micro-batch reads queues"
+        reading = _MicroBatch(self.store, self.part, request)
+        # The signs are taken before the store is opened: a file may be deleted while it is opened.
+        recoveries = Recoveries(reading.signs, reading.note_change)
+        with open_ref(self.store, self.part.ends) as store:
+            # A broker that starts after the plan was checked and before it is read may cut the log
+            # and write other records in the place of those that were planned. Rows that were given
+            # cannot be taken back. So only the first batch is read again here; what fails later is
+            # left to Spark's own attempts.
+            restarts = Restarts(store.paths, reading.note_change)
+            yield from retry(lambda: reading.begin(store), recoveries, restarts)
+
+
+class _MicroBatch:
+    """The reading of a part of a micro-batch."""
+
+    def __init__(self, ref: StoreRef, planned: QueuesPart, request: ScanRequest) -> None:
+        self._ref = ref
+        self._planned = planned
+        self._request = request
+        self._may_have_changed = False
+
+    def signs(self) -> StoreSigns:
+        paths = paths_of(self._ref)
+        queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in self._planned.slices}
+        return StoreSigns.of(paths, folders_of(paths, queues))
+
+    def note_change(self) -> None:
+        self._may_have_changed = True
+
+    def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
+        """Return the batches, the first of which is read already.
+
+        They are planned again unless the store has what was planned. The last record of a closed
+        store shows that.
+        """
+        part = self._planned
+        is_valid = not self._may_have_changed and (
+            part.last_record is None or part.last_record.is_in(store.log)
+        )
+        if is_valid and store.paths.has_abort:
+            is_valid = all(store.ranges.still_holds(queue_slice) for queue_slice in part.slices)
+        if not is_valid:
+            # What queues now lack is taken from the log. What a recovery cut off is left out if
+            # failOnDataLoss is false.
+            store.forget()
+            slices = part.slices
+            if not self._request.fail_on_data_loss:
+                # Messages that took the place of those that were cut off were stored later than the
+                # last record, and come with the next micro-batch.
+                until = LATEST_TIME
+                if part.last_record is not None and not part.last_record.is_in(store.log):
+                    until = part.last_record.store_timestamp
+                confirmed = (
+                    store.ranges.confirmed(planned, store.log.max_offset, until)
+                    for planned in slices
+                )
+                slices = tuple(chain.from_iterable(confirmed))
+            part = replace(part, slices=slices, recovered=store.ends.recovered)
+        batches = part.read(store, self._request)
+        first = next(batches, None)
+        return batches if first is None else chain([first], batches)
