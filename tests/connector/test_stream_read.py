@@ -211,25 +211,7 @@ def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
     assert not drain(engine, tmp_path / "s", tmp_path / "q", **late)
 
 
-def test_messages_that_retention_deleted_are_data_loss(engine: Engine, tmp_path: Path) -> None:
-    root, state = tmp_path / "s", tmp_path / "q"
-    add(root, ("A", 0, numbered(0, 100)))
-    drain(engine, root, state, **EARLIEST)
-    add(root, ("A", 0, numbered(100, 3000)))
-    logs = sorted((root / "commitlog").iterdir())
-    for log in logs[:-2]:
-        log.unlink()
-    with rmqstore.open(root) as store:
-        left = store.queue_range("A", 0)[0]
-    assert left > 100
-    text = failure(lambda: drain(engine, root, state, **EARLIEST))
-    assert f"A-0 of broker s: offsets 100 to {left}" in text
-    assert "failOnDataLoss" in text
-    drain(engine, root, state, **EARLIEST, failOnDataLoss="false")
-    assert delivered(engine, state) == {("A", 0): rows(0, 100) + rows(left, 3000)}
-
-
-@pytest.mark.parametrize("refill", [0, 3, 10, 30])
+@pytest.mark.parametrize("refill", [0, 30])
 def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
     engine: Engine, tmp_path: Path, refill: int
 ) -> None:

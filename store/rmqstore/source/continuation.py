@@ -196,10 +196,12 @@ class Continuation:
             if broker in self.others:
                 text = STORE_REPLACED
             elif start <= first and broker not in self.cut:
-                text = (
-                    "its messages are all newer than those: the queue was deleted, as with its "
-                    f"topic, and begins again at offset {start}"
-                )
+                text = "the queue was deleted, as with its topic"
+                if start < tail.ends.get(queue, 0):
+                    text = (
+                        f"its messages are all newer than those: {text}, and begins again at "
+                        f"offset {start}"
+                    )
             losses.append(f"delivered up to offset {delivered}, but {text}")
         if delivered is not None and start >= end:
             return start, losses
