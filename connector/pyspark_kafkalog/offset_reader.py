@@ -12,11 +12,12 @@ from typing import Final
 
 from kafkalog import CorruptBatchError, Partition
 from kafkalog.partition import warn_of_losses
-from kafkalog.scan import FAILFAST, ScanSpec
+from kafkalog.scan import ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import OffsetLimit, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
 from rmqstore.errors import OptionError
+from rmqstore.query.damage import FAILFAST
 from rmqstore.query.selection import EARLIEST, LATEST
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class OffsetReader:
         """Poll the log directories. Raises as :meth:`poll`."""
         self._options = options
         self._spec = options.spec
-        self._strict = ScanSpec(("offset",), check_crcs=options.spec.check_crcs)
+        self._strict = ScanSpec(("offset",), check_crc=options.spec.check_crc)
         self._log_dirs = options.log_dirs.open()
         self._take()
 
@@ -110,7 +111,7 @@ class OffsetReader:
         spec = self._spec
         if not spec.is_committed:
             return partition.end_offset
-        return partition.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs)
+        return partition.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crc)
 
     def latest_offsets(self) -> dict[TopicPartition, int]:
         """Return the latest offset of each chosen partition."""
@@ -136,7 +137,7 @@ class OffsetReader:
         for key, start in starts.items():
             if start > (last := self.latest(key)):
                 first = self.earliest(key)
-                self._spec.lose(
+                self._spec.report_loss(
                     f"startingOffsets of {key} is {start}, but its committed records have the"
                     f" offsets {first} to {last}, its last stable offset"
                 )
@@ -196,7 +197,9 @@ class OffsetReader:
         last = self._known[key].end_offset
         if first <= offset <= last:
             return offset
-        self._spec.lose(f"{name} of {key} is {offset}, but its offsets are {first} to {last}")
+        self._spec.report_loss(
+            f"{name} of {key} is {offset}, but its offsets are {first} to {last}"
+        )
         return min(max(offset, first), last)
 
     def ranges(

@@ -18,7 +18,7 @@ from typing import Final
 
 import kafkalog
 from kafkalog.opening import require_reachable
-from kafkalog.scan import CORRUPT_RECORD, FAILFAST, MODES, PERMISSIVE, ScanSpec
+from kafkalog.scan import ScanSpec
 from kafkalog.storage.names import TopicPartition, is_internal
 from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
@@ -27,6 +27,7 @@ from pyspark_rmqstore.store_options import store_path, user_paths
 from pyspark_rmqstore.triggers import TriggerLimits
 from rmqstore.errors import OptionError
 from rmqstore.json_text import one_value_each
+from rmqstore.query.damage import CORRUPT_RECORD, FAILFAST, MODES, PERMISSIVE
 from rmqstore.query.options import (
     BATCH,
     READ,
@@ -532,8 +533,8 @@ def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:
         spec=ScanSpec(
             ("offset",),
             given[_ISOLATION_LEVEL],
-            given["mode"],
-            check_crcs=given["checkCRC"],
+            mode=given["mode"],
+            check_crc=given["checkCRC"],
             fail_on_data_loss=given["failOnDataLoss"],
         ),
         limits=Limits(

@@ -16,7 +16,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kafkalog.partition import began_again, identity_of
-from kafkalog.scan import FAILFAST
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
@@ -25,6 +24,7 @@ from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.query.damage import FAILFAST
 
 logger = logging.getLogger(__name__)
 
@@ -138,11 +138,11 @@ class RowReader:
             for offset_range in split.ranges:
                 partition = partitions.get(offset_range.topic_partition)
                 if partition is None:
-                    self._spec.lose(f"{offset_range.topic_partition} is gone")
+                    self._spec.report_loss(f"{offset_range.topic_partition} is gone")
                     continue
                 partition.resume(offset_range.recovered_end)
                 if began_again(partition, offset_range.identity, offset_range.noted_at):
-                    self._spec.lose(
+                    self._spec.report_loss(
                         f"{offset_range.topic_partition} is another log than the one that was "
                         f"planned to be read up to {offset_range.noted_at}: its topic was deleted "
                         "and made again"

@@ -195,7 +195,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lose(self, text: str) -> None:
         """Report records that are gone, once in a trigger."""
         if text not in self._warned:
-            self._options.read.spec.lose(text)
+            self._options.read.spec.report_loss(text)
             self._warned.add(text)
 
     def _report_gone(self, reader: OffsetReader, offsets: Mapping[TopicPartition, int]) -> None:

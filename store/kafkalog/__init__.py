@@ -11,8 +11,9 @@ if TYPE_CHECKING:
         open_log_dirs as open,  # noqa: A004 - `kafkalog.open(path)` reads as it should
     )
     from kafkalog.partition import Partition
-    from kafkalog.scan import IsolationLevel, Mode, Scan
+    from kafkalog.scan import IsolationLevel, Scan
     from kafkalog.storage.names import TopicPartition
+    from rmqstore.query.damage import Mode
 
 __all__ = [
     "CorruptBatchError",
@@ -29,7 +30,7 @@ __all__ = [
 _HOMES = {
     "IsolationLevel": "scan:IsolationLevel",
     "LogDirs": "opening:LogDirs",
-    "Mode": "scan:Mode",
+    "Mode": "opening:Mode",
     "Partition": "partition:Partition",
     "Scan": "scan:Scan",
     "TopicPartition": "storage.names:TopicPartition",

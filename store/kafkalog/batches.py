@@ -183,11 +183,13 @@ class PartitionReader:
             if log.start_offset > self._next:
                 lost = min(log.start_offset, end)
                 text = f"{self._name}: offsets {self._next} to {lost} are gone (retention)"
-                self._spec.lose(text)
+                self._spec.report_loss(text)
                 self._next = lost
             if log.end_offset < end:
                 lost = max(log.end_offset, self._next)
-                self._spec.lose(f"{self._name}: offsets {lost} to {end} are gone (the log was cut)")
+                self._spec.report_loss(
+                    f"{self._name}: offsets {lost} to {end} are gone (the log was cut)"
+                )
                 self._next = self._next if lost < end and self._next < log.end_offset else end
 
     def _pass(self, log: PartitionLog, end: int) -> Iterator[pa.RecordBatch]:
@@ -219,7 +221,7 @@ class PartitionReader:
         rows = self._rows_within(ordered, span, reads_tail=end >= log.end_offset)
         headers, in_order = window.headers[rows], ordered.in_order[rows]
         valid, unknown = np.ones(len(headers), np.bool_), np.zeros(len(headers), np.bool_)
-        if self._spec.check_crcs:
+        if self._spec.check_crc:
             valid = headers.check_crcs(window.data)
         good = valid & in_order
         chosen = ~headers.is_control & (headers.record_count != 0)
@@ -313,9 +315,7 @@ class PartitionReader:
         if not ordered.in_order[row]:
             return True
         window = ordered.window
-        return (
-            self._spec.check_crcs and not window.headers[row : row + 1].check_crcs(window.data)[0]
-        )
+        return self._spec.check_crc and not window.headers[row : row + 1].check_crcs(window.data)[0]
 
     def _decode(self, window: Window, headers: BatchHeaders, end: int) -> Iterator[pa.RecordBatch]:
         if not len(headers):

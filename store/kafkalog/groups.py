@@ -20,10 +20,11 @@ from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition
-from kafkalog.scan import FAILFAST, ScanSpec
+from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.errors import MalformedBytesError
+from rmqstore.query.damage import FAILFAST
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 

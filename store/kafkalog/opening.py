@@ -12,13 +12,19 @@ import pyarrow as pa
 from kafkalog.format.layout import KEY_FIELDS, RECORD
 from kafkalog.groups import read_consumer_groups
 from kafkalog.partition import Partition, Span, read_spans, span_at
-from kafkalog.scan import CORRUPT_RECORD, FAILFAST, IsolationLevel, Mode, Scan, ScanSpec, parse_scan
+from kafkalog.scan import (
+    IsolationLevel,
+    Scan,
+    ScanSpec,
+    parse_scan,
+)
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
+from rmqstore.query.damage import CORRUPT_RECORD, FAILFAST, Mode
 from rmqstore.query.selection import (
     EARLIEST,
     LATEST,
@@ -314,7 +320,7 @@ class LogDirs(Closing):
             isolation_level=isolation_level,
             mode=mode,
             corrupt_column=column_name_of_corrupt_record,
-            check_crcs=check_crc,
+            check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
         )
         spec, names = parse_scan(columns, every.names, given)

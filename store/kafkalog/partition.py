@@ -12,7 +12,7 @@ import pyarrow as pa
 from kafkalog.batches import PartitionReader
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
-from kafkalog.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, counted, parse_scan
+from kafkalog.scan import IsolationLevel, Scan, ScanSpec, counted, parse_scan
 from kafkalog.storage.identity import LogIdentity, is_another, note_before
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
@@ -32,6 +32,7 @@ from rmqstore.errors import FileDeletedError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
+from rmqstore.query.damage import CORRUPT_RECORD, Mode
 from rmqstore.query.times import optional_timestamp
 from rmqstore.storage.files.lifetime import Lifetime
 from rmqstore.storage.files.storage import Storage
@@ -425,7 +426,7 @@ class Partition:
             isolation_level=isolation_level,
             mode=mode,
             corrupt_column=column_name_of_corrupt_record,
-            check_crcs=check_crc,
+            check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
         )
         spec, names = parse_scan(columns, RECORD.names, given)
@@ -471,22 +472,24 @@ class Partition:
         name = str(self.folder.topic_partition)
         end = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
         if requires_end and end_offset is not None and end_offset > log.end_offset:
-            spec.lose(f"{name}: was to be read up to {end_offset}, ends at {log.end_offset}")
+            spec.report_loss(f"{name}: was to be read up to {end_offset}, ends at {log.end_offset}")
         if spec.is_committed and not requires_end:
             end = self.committed_end(spec, end)
         start = log.start_offset if start_offset is None else start_offset
         if start < log.start_offset:
-            spec.lose(
+            spec.report_loss(
                 f"{name}: offset {start} lies before the log, which begins at {log.start_offset}"
             )
             start = log.start_offset
         elif start > log.end_offset:
-            spec.lose(f"{name}: offset {start} lies after the log, which ends at {log.end_offset}")
+            spec.report_loss(
+                f"{name}: offset {start} lies after the log, which ends at {log.end_offset}"
+            )
         transactions = None
         if spec.is_committed:
             transactions = self.answer(
                 lambda log: read_transactions(
-                    log, start, end, is_strict=spec.is_strict, check_crcs=spec.check_crcs
+                    log, start, end, is_strict=spec.is_strict, check_crcs=spec.check_crc
                 )
             )
         gaps = Gaps(self.cleaner_offset)
@@ -500,9 +503,9 @@ class Partition:
             CorruptBatchError: damage keeps the last stable offset low, so it may hide committed
                 records before the offset, and the mode is FAILFAST.
         """
-        if end <= self.stable_offset(is_strict=False, check_crcs=spec.check_crcs):
+        if end <= self.stable_offset(is_strict=False, check_crcs=spec.check_crc):
             return end
-        return min(end, self.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs))
+        return min(end, self.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crc))
 
     def _relisted(self, known: PartitionLog | None) -> PartitionLog:
         """List the segments again; without a known log, look for the end of the log as well."""

@@ -5,55 +5,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.layout import RECORD
-from rmqstore.errors import OffsetOutOfRangeError, OptionError
+from rmqstore.errors import OptionError
 from rmqstore.progress import Tally
 from rmqstore.query.arrow_rows import ArrowRows, first_rows
+from rmqstore.query.damage import FAILFAST, PERMISSIVE, DamageRules
 from rmqstore.storage.files.lifetime import Opened
 
 logger = logging.getLogger(__name__)
 
-Mode: TypeAlias = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
-FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 READ_UNCOMMITTED, READ_COMMITTED = ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-CORRUPT_RECORD: Final = "_corrupt_record"
-READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost records advise
 
 # Begins to read, and returns the batches, which are read as they are taken.
 Reading: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class ScanSpec:
+class ScanSpec(DamageRules):
     """How records are read: the same for every partition of a scan.
 
     Attributes:
         columns: names of columns of ``kafkalog.format.layout.RECORD``, in order.
         isolation_level: one of ISOLATION_LEVELS.
-        mode: one of MODES.
-        corrupt_column: name of the column with the reason, in the mode PERMISSIVE.
-        check_crcs: whether a batch counts as damaged if its CRC is wrong.
-        fail_on_data_loss: whether records that are gone are an error.
     """
 
     columns: tuple[str, ...] = tuple(RECORD.names)
     isolation_level: str = READ_UNCOMMITTED
-    mode: str = FAILFAST
-    corrupt_column: str = CORRUPT_RECORD
-    check_crcs: bool = True
-    fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
         """Refuse unknown modes and isolation levels."""
-        if self.mode not in MODES:
-            raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
+        DamageRules.__post_init__(self)
         if self.isolation_level not in ISOLATION_LEVELS:
             levels = " or ".join(ISOLATION_LEVELS)
             raise OptionError(f"`isolation_level` {self.isolation_level!r}: {levels}")
@@ -66,7 +54,7 @@ class ScanSpec:
     @property
     def is_strict(self) -> bool:
         """Whether damage is an error that may have decided transactions."""
-        return self.mode == FAILFAST and self.check_crcs
+        return self.mode == FAILFAST and self.check_crc
 
     @property
     def is_permissive(self) -> bool:
@@ -97,16 +85,6 @@ class ScanSpec:
         known = {"offset": offset, self.corrupt_column: f"{path}, {position}: {reason}"}
         arrays = [pa.array([known.get(field.name)], field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def lose(self, text: str) -> None:
-        """Handle records that are gone.
-
-        Raises:
-            OffsetOutOfRangeError: data loss is to fail.
-        """
-        if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without it")
-        logger.warning("data loss: %s", text)
 
     def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return decoded rows with the columns of the scan, in order."""

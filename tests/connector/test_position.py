@@ -201,6 +201,6 @@ def test_a_store_that_is_gone_is_no_empty_one(tmp_path: Path, *, is_strict: bool
     shutil.rmtree(position.root)
     for read in (*position.streams(), *position.batches()):
         with pytest.raises(
-            (NotAStoreError, OptionError), match="is not a RocketMQ store|does not exist"
+            (NotAStoreError, OptionError), match=r"is not a RocketMQ store|does not exist"
         ):
             read()

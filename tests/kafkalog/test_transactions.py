@@ -15,9 +15,9 @@ import kafkalog
 from kafka_logs import ABORT, COMMIT, changed, commit, marker, sent
 from kafka_reading import count_crcs, opened, read_in_windows
 from kafkalog.errors import CorruptBatchError
-from kafkalog.scan import MODES
 from kafkalog.transactions import read_transactions
 from rmqstore.errors import OptionError
+from rmqstore.query.damage import MODES
 
 
 def plain(offset: int, *values: bytes) -> bytes:

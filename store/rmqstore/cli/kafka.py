@@ -24,7 +24,7 @@ from kafkalog.dump import (
 from kafkalog.format.consumer_offsets import Decode, decode_group_record, decode_transaction_record
 from kafkalog.opening import LISTED, LogDirs, names_in_storage, open_log_dirs
 from kafkalog.partition import Partition
-from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED, Mode
+from kafkalog.scan import ISOLATION_LEVELS, READ_UNCOMMITTED
 from kafkalog.storage.names import (
     METADATA_TOPIC,
     STATES,
@@ -41,6 +41,7 @@ from rmqstore.cli.stores import given_options
 from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, json_rows
+from rmqstore.query.damage import Mode
 from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import optional_timestamp
 from rmqstore.storage.files.storage import Storage

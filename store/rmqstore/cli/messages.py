@@ -17,7 +17,8 @@ from rmqstore.cli.stores import each_store, find_given, names_brokers
 from rmqstore.errors import OptionError, StoreFormatError, UnsupportedFeatureError
 from rmqstore.exchange.bodies import BodyForm, parse_body_form
 from rmqstore.format.schema import MESSAGE
-from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
+from rmqstore.query.arguments import ScanOrder, TopicArguments
+from rmqstore.query.damage import Mode
 from rmqstore.query.selection import is_pattern, match_topics, regular_expression
 from rmqstore.read.request import parse_request
 from rmqstore.source.store_source import StoreSource

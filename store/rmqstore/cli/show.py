@@ -38,11 +38,10 @@ from rmqstore.errors import (
     number_of,
 )
 from rmqstore.exchange.bodies import BodyForm
-from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.inspect.counts import count_by_time
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.damage import CORRUPT_RECORD, FAILFAST
 from rmqstore.query.selection import Selection, parse_selection
-from rmqstore.read.read_spec import FAILFAST
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Messages, Scan

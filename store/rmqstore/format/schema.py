@@ -87,7 +87,6 @@ RESERVED_PROPERTIES: Final = (
     "TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "__CRC32#",
 )  # fmt: skip
 
-CORRUPT_RECORD: Final = "_corrupt_record"
 
 # fmt: off
 _TYPES: Final[dict[str, pa.DataType]] = {

@@ -26,6 +26,7 @@ from rmqstore.format.layout import SCHEDULE_TOPIC, TIMER_PRECISIONS_MS, TIMER_UN
 from rmqstore.format.topics import TIMER_TOPIC
 from rmqstore.inspect.broker_start import misplaced_timers
 from rmqstore.inspect.verify_units import named_offsets
+from rmqstore.query.damage import DROPMALFORMED
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.pending import (
     Waiting,
@@ -35,7 +36,7 @@ from rmqstore.read.pending import (
     integers,
     read_waiting,
 )
-from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
+from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.storage.broker.broker_run import OPEN, state_of
 from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.broker.store_config import format_levels
@@ -49,7 +50,7 @@ from rmqstore.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _SPEC: Final = ReadSpec(
-    scan_schema("topic", include_pending=False), DROPMALFORMED, fail_on_data_loss=False
+    scan_schema("topic", include_pending=False), mode=DROPMALFORMED, fail_on_data_loss=False
 )
 _PHYSICAL_OFFSET: Final = f"{TIMER_TOPIC}-0"
 _NONE: Final = np.empty(0, np.int64)

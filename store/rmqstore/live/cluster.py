@@ -32,8 +32,8 @@ from rmqstore.live.broker import LiveBroker, LiveServer
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.patience import is_passing
 from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.damage import READS_ON
 from rmqstore.query.selection import Selection, choose_topics, require_named
-from rmqstore.read.read_spec import READS_ON
 from rmqstore.remoting import Address, Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of

@@ -34,9 +34,10 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.live.bounds import still_has
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.read.assembler import Pipeline, plain_pipeline
 from rmqstore.read.faults import Origin, lost_rows
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.read.stages import LogBytes, Rows, keep_planned

@@ -24,9 +24,9 @@ from rmqstore.live.parts import sampled_part
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
 from rmqstore.live.tasks import BrokerTask
+from rmqstore.query.damage import READS_ON
 from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
-from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.source.continuation import Loss

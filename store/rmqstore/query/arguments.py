@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 import pyarrow.compute as pc
 
 from rmqstore.progress import Progress
+from rmqstore.query.damage import Mode
 
-Mode: TypeAlias = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 ScanOrder: TypeAlias = Literal["queue", "commitlog"]
 Boundary: TypeAlias = Literal["lower", "upper"]
 Time: TypeAlias = int | str | datetime

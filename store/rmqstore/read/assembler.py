@@ -15,6 +15,7 @@ from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
 from rmqstore.lazy import cached_property
+from rmqstore.query.damage import PERMISSIVE
 from rmqstore.read.faults import (
     Explain,
     Origin,
@@ -24,7 +25,7 @@ from rmqstore.read.faults import (
     report_flaws,
 )
 from rmqstore.read.read_ahead import Prefetch, prefetch_nothing
-from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows

@@ -18,7 +18,8 @@ from rmqstore.errors import (
 from rmqstore.format.columns.buffers import booleans
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.format.record import Expected, check_record
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.stages import Rows
 from rmqstore.spans import LostSpan
 

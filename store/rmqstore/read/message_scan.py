@@ -11,9 +11,9 @@ import pyarrow as pa
 from rmqstore.format.schema import select_columns
 from rmqstore.progress import Advance, Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows
+from rmqstore.query.damage import FAILFAST
 from rmqstore.read.parts import Part, QueuesPart
 from rmqstore.read.plan import having_messages, plan
-from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE
 from rmqstore.read.store_parts import StoreParts

@@ -36,8 +36,9 @@ from rmqstore.format.topics import (
     ROCKSDB_OP_TOPIC,
     TIMER_TOPIC,
 )
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_copies, read_queues, read_records
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.store_parts import StoreParts

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rmqstore.errors import CorruptDatabaseError, rendered
+from rmqstore.query.damage import FAILFAST
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
 from rmqstore.read.last_record import LastRecord
@@ -23,7 +24,6 @@ from rmqstore.read.parts import (
 )
 from rmqstore.read.pending import find_pending
 from rmqstore.read.pruner import StorePruner
-from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE, Limits, Sample, SampledQueues, SampledSlice, SampledSpan

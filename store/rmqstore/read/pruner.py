@@ -16,8 +16,9 @@ from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.lazy import cached_property
 from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
+from rmqstore.query.damage import DROPMALFORMED
 from rmqstore.read.queue_ranges import slices_within
-from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import find_candidates, read_records
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows

@@ -27,11 +27,12 @@ from rmqstore.format.layout import (
     Mask,
     Positions,
 )
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.faults import expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.read_ahead import Prefetch, ReadAhead, prefetch_nothing
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows

@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError, rendered
-from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE, PENDING, select_columns
+from rmqstore.format.schema import MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
+from rmqstore.query.damage import FAILFAST, DamageRules
 from rmqstore.query.sql92_filter import Filter
 
 if TYPE_CHECKING:
     from rmqstore.read.last_record import LastRecord
 
-logger = logging.getLogger(__name__)
-
-READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost messages advise
-FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
-
 
 @dataclass(frozen=True, slots=True)
-class ReadRules:
+class ReadRules(DamageRules):
     """What a request says of how records are read.
 
     Attributes:
         schema: the columns that are returned.
-        mode: what is done with damaged records.
-        corrupt_column: the column that says what is wrong with one.
-        check_crc: whether CRCs are checked.
-        fail_on_data_loss: whether it is an error if chosen messages are gone.
         tags: the tags of which a message has one; None for all.
         filter: the SQL92 expression over properties; None for all.
         inflate: whether compressed bodies are inflated; if not, they are as stored.
     """
 
     schema: pa.Schema
-    mode: str = FAILFAST
-    corrupt_column: str = CORRUPT_RECORD
-    check_crc: bool = True
-    fail_on_data_loss: bool = True
     tags: frozenset[str] | None = None
     filter: Filter | None = None
     inflate: bool = True
-
-    def report_loss(self, text: str, consequence: str = "reads on without them") -> None:
-        """Report that chosen messages are gone, in these words.
-
-        Args:
-            text: what is gone, and why.
-            consequence: what happens if data loss is not to fail.
-
-        Raises:
-            OffsetOutOfRangeError: data loss is to fail.
-        """
-        if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} {consequence}")
-        logger.warning("data loss: %s", rendered(text))
 
     def rules(self) -> dict[str, Any]:
         """Return these fields alone, by name."""

@@ -18,12 +18,13 @@ from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import FIXED_PART_V4, Positions
 from rmqstore.format.schema import select_columns
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.lookup import SMALL_GAPS, Found, QueryResult, tagged_offsets
 from rmqstore.read.queue_scan import QueueScan
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter, log_filter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
@@ -415,7 +416,9 @@ def read_copies(
     They are in the order of the log.
     """
     columns = select_columns(["topic", "msgId", "commitLogOffset"])
-    spec = ReadSpec(columns, DROPMALFORMED, fail_on_data_loss=fail_on_data_loss, check_crc=False)
+    spec = ReadSpec(
+        columns, mode=DROPMALFORMED, fail_on_data_loss=fail_on_data_loss, check_crc=False
+    )
     chosen = log_filter(parse_selection(subscribe=topics), columns.names, lookup_keys)
     candidates = find_candidates(store, lookup_keys, topics, None, None)
     log_slices = [part for part in uncovered_slices(store, candidates) if part.end > start]

@@ -33,8 +33,9 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.topics import is_system_topic
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.query.selection import BY_LOG, KEY_SEPARATOR, NO_LOOKUP_KEYS, LookupKeys, Selection
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 

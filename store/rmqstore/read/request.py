@@ -9,11 +9,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM
+from rmqstore.format.schema import ALL_COLUMNS, PENDING, VERBATIM
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.arguments import ScanArguments, SelectionArguments
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.damage import CORRUPT_RECORD, FAILFAST, PERMISSIVE, DamageRules
 from rmqstore.query.options import OPTION_OF_ARGUMENT
 from rmqstore.query.selection import (
     NO_LOOKUP_KEYS,
@@ -26,14 +27,7 @@ from rmqstore.query.selection import (
 )
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_physical_offsets
-from rmqstore.read.read_spec import (
-    FAILFAST,
-    MODES,
-    PERMISSIVE,
-    ReadRules,
-    ReadSpec,
-    scan_schema,
-)
+from rmqstore.read.read_spec import ReadRules, ReadSpec, scan_schema
 from rmqstore.read.record_filter import LogFilter, log_filter
 
 KNOWN_ARGUMENTS: Final = ("columns", *ScanArguments.__annotations__)
@@ -121,8 +115,7 @@ class ScanRequest(ReadRules):
         """Refuse arguments that contradict one another."""
         if self.by not in ("queue", "commitlog"):
             raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
-        if self.mode not in MODES:
-            raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
+        DamageRules.__post_init__(self)
         require_corrupt_column(self.corrupt_column, include_pending=self.include_pending)
         if self.index_only and not self.lookup_keys:
             raise OptionError(

@@ -30,9 +30,10 @@ from rmqstore.format.columns.record_headers import RecordHeaders, check_headers,
 from rmqstore.format.layout import GAP_TAGS_CODE, LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, split_record
 from rmqstore.format.text import decode_text
+from rmqstore.query.damage import PERMISSIVE
 from rmqstore.read.assembler import Pipeline, Step, inflating
 from rmqstore.read.faults import explain
-from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows

@@ -18,11 +18,12 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.parts import NewestPart, Part
 from rmqstore.read.plan import queues_part
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, SampledSlice
@@ -112,7 +113,7 @@ class StoreStream(Stream[StoreTail]):
             # Damage of the log that may have held messages of recovered queues is refused as in a
             # batch read. A stream cannot have a row without a queue offset.
             mode = request.mode if request.mode == FAILFAST else DROPMALFORMED
-            spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=request.fail_on_data_loss)
+            spec = ReadSpec(pa.schema([]), mode=mode, fail_on_data_loss=request.fail_on_data_loss)
             for ref in self._refs:
                 store = open_ref(ref)
                 store.ranges.warn_unknown_topics(selection, "they are followed once they appear")

@@ -17,8 +17,8 @@ import tiers
 from reading import offsets, read
 from rmqstore.errors import OffsetOutOfRangeError, RmqStoreError
 from rmqstore.inspect.verify import verify
+from rmqstore.query.damage import MODES
 from rmqstore.read.joined_files import FileSharing, Share
-from rmqstore.read.read_spec import MODES
 from rmqstore.storage.log import walks as joined_walks
 from rmqstore.storage.log.commitlog import SegmentSpan
 

@@ -19,8 +19,8 @@ from rmqstore.format.columns.property_decode import (
     may_hold_copies,
     unwrapped_topic,
 )
-from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
+from rmqstore.query.damage import CORRUPT_RECORD
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.query.damage import CORRUPT_RECORD
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OptionError, RmqStoreError
-from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.query.damage import CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.parts import QueuesPart
 from rmqstore.read.plan import queues_part

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from rmqstore.format.columns.buffers import booleans, in_calendar
 from rmqstore.format.columns.traces import is_trace_topic, trace_columns
-from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
+from rmqstore.format.schema import TIMESTAMP
+from rmqstore.query.damage import CORRUPT_RECORD
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
