@@ -22,8 +22,8 @@ from kafkalog.scan import ScanSpec
 from kafkalog.storage.names import TopicPartition, is_internal
 from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
+from pyspark_rmqstore.paths import store_path, user_paths
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
-from pyspark_rmqstore.store_options import store_path, user_paths
 from pyspark_rmqstore.triggers import TriggerLimits
 from rmqstore.errors import OptionError
 from rmqstore.json_text import one_value_each

@@ -8,8 +8,6 @@ take them from there: the schema of a write is that of its rows, which may come 
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -19,7 +17,8 @@ from typing import Final
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from pyspark_rmqstore.paths import absolute_path, store_path, user_paths
+from rmqstore.errors import OptionError
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import json_table
 from rmqstore.query.times import time_zone
@@ -30,19 +29,13 @@ from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.remote_location import (
     SECRETS,
     is_live,
-    is_uri,
-    local_path,
-    made_absolute,
     options_by_path,
-    require_known,
 )
-from rmqstore.storage.files.storage import path_of
 
 MESSAGES: Final = "messages"  # option view: no view
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _OPTION_PREFIX = "option."  # Source: TableCatalog.java#OPTION_PREFIX
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 _STORE_PATHS: Final = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
@@ -141,21 +134,6 @@ def asks_for_view(options: Mapping[str, str]) -> bool:
     return _lowered(options).get("view", MESSAGES).strip().lower() != MESSAGES
 
 
-def user_paths(given: GivenOptions, remedy: str) -> list[str]:
-    """Return the paths that the options name, at least one.
-
-    Args:
-        given: the options.
-        remedy: what to do if no path is named, for the error.
-
-    Raises:
-        OptionError: no path is named.
-    """
-    if not given.paths:
-        raise OptionError(f"path is missing: {remedy}")
-    return given.paths
-
-
 def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str) -> list[str]:
     """Return the paths in the options, or else the root in a broker's file.
 
@@ -164,22 +142,6 @@ def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str)
     if conf is None or given.paths:
         return user_paths(given, remedy)
     return [str(root_of(None, conf))]
-
-
-def absolute_path(path: str) -> str:
-    """Return an absolute local path, which a ``file:`` URI may name; refuse other URIs."""
-    absolute = made_absolute(path)  # which refuses the address of a server with what to write
-    if _SCHEME.match(os.fspath(local_path(path))):
-        raise UnsupportedFeatureError(
-            f"path {path!r}: only local files are supported, by a path or as file:///…"
-        )
-    return absolute
-
-
-def store_path(path: str) -> str:
-    """Return the absolute path of a store to read, or its URI in another file system."""
-    require_known(path)
-    return str(path_of(path.rstrip("/"))) if is_uri(path) else absolute_path(path)
 
 
 def brokers(value: str) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.store_options import absolute_path, given_conf, paths_or_root
+from pyspark_rmqstore.paths import absolute_path
+from pyspark_rmqstore.store_options import given_conf, paths_or_root
 from rmqstore.errors import OptionError
 from rmqstore.query.options import WRITE_OPTIONS, GivenOptions
 from rmqstore.storage.broker.store_config import StoreConfig, sizes_of

@@ -19,9 +19,9 @@ from connector.sparkreads import GoldenStore
 from connector.streams import rows_of
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.paths import absolute_path, store_path
 from pyspark_rmqstore.s3a import s3a_options
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import absolute_path, store_path
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.options import json_object
 from s3_server import BUCKET, KEYS, S3Server
