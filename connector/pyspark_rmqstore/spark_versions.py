@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from rmqstore.errors import UnsupportedFeatureError
@@ -52,6 +53,7 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
         self._start = super().initialOffset()
         return self._start
 
+    @option_names()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - of PySpark 4.0 and 4.1
         """Return where the next micro-batch ends.
 

@@ -85,12 +85,13 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             ends = limit_bytes(starts, ends, limits.max_bytes, stream.weight, stream.rows_within)
         return ends
 
+    @option_names()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the ends of the queues, for the query's progress.
 
         The difference to its ``endOffset`` is the lag.
         """
-        return self._stream.found().json()
+        return self._stream.last_offset().json()
 
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

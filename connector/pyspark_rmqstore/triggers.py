@@ -10,17 +10,17 @@ import numpy as np
 
 from rmqstore.errors import OptionError
 from rmqstore.query.options import GivenOptions
-from rmqstore.source.stream_offset import Key
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from rmqstore.source.stream import Weight
+    from rmqstore.source.stream_offset import Key
+
+    Weigh = Callable[[Key, int, int], Weight]
+    RowsWithin = Callable[[Key, int, int, int], int]
 
 K = TypeVar("K", bound=Hashable)
-
-Weigh = Callable[[Key, int, int], "Weight"]
-RowsWithin = Callable[[Key, int, int, int], int]
 
 
 def limit_rows(starts: Mapping[K, int], ends: Mapping[K, int], max_rows: int) -> dict[K, int]:

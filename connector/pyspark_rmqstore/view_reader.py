@@ -28,6 +28,7 @@ from rmqstore.read.views.schema import (
     view_spec,
 )
 from rmqstore.source.store_source import StoreSource
+from rmqstore.source.view_tasks import view_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class RmqStoreViewReader(DataSourceReader):
             OptionError: no store has a topic, a queue or a consumer group that is named.
         """
         options = self._options
-        tasks = plan_tasks(options.source.plan(self._spec, options.limits), options.limits)
+        tasks = plan_tasks(view_tasks(options.source, self._spec, options.limits), options.limits)
         logger.info("planned %d tasks of view %s of %s", len(tasks), options.view, options.source)
         return tasks
 

@@ -211,6 +211,10 @@ def test_rocksdb_queues_are_refused_without_the_library_with_the_way_round(
             read(store)
         with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
             read(store, subscribe=goldens.summary("rocksdb-cq")["queues"][0]["topic"])
+    topic = goldens.summary("basic")["queues"][0]["topic"]
+    paths = [golden_store("basic"), golden_store("rocksdb-cq")]
+    with rmqstore.open(paths) as cluster, pytest.raises(UnsupportedFeatureError, match=cure):
+        cluster.scan(subscribe=topic)  # whether the second store has it is not known
 
 
 @pytest.mark.parametrize("name", ["basic", "cq-ext", "live", "v2"])

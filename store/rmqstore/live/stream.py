@@ -305,9 +305,7 @@ class BrokerStream(Stream[LiveTail]):
 
     @property
     def tails(self) -> Mapping[str, LiveTail]:
-        """The brokers that were found until now, by the first poll if there was none."""
-        if not self._tails:
-            self._again(self.poll)
+        """The brokers that were found until now."""
         return self._tails
 
     def _withheld(self, since: StreamOffset) -> list[Loss]:

@@ -13,10 +13,10 @@ from rmqstore.progress import Advance, Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows
 from rmqstore.query.damage import FAILFAST
 from rmqstore.read.parts import Part, QueuesPart
-from rmqstore.read.plan import having_messages, plan
+from rmqstore.read.plan import known_topics, plan
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, having_topics
 
 
 class MessageScan:
@@ -53,13 +53,15 @@ class MessageScan:
             UnsupportedFeatureError: such a store cannot answer it.
         """
         request = self._request
-        each = (
-            self._of_store(store, request) for store in having_messages(self._stores, self._request)
-        )
+        each = (self._of_store(store, request) for store in self._having_topics())
         batches = chain.from_iterable(each)
         if not request.lookup_keys:
             batches = chain(next(each), batches)
         return request.returned(batches)
+
+    def _having_topics(self) -> list[StoreParts]:
+        known = [known_topics(store, self._request) for store in self._stores]
+        return having_topics(self._stores, known, self._request.named)
 
     def _of_store(self, store: StoreParts, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """Return the messages of one store, which is planned now."""
@@ -82,7 +84,7 @@ class MessageScan:
         depend on the columns.
         """
         total = 0
-        for store in having_messages(self._stores, self._request):
+        for store in self._having_topics():
             left = None if limit is None else limit - total
             if left == 0:
                 break

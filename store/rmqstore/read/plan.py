@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from rmqstore.errors import CorruptDatabaseError, rendered
 from rmqstore.query.damage import FAILFAST
@@ -27,30 +28,27 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import WHOLE, Limits, Sample, SampledQueues, SampledSlice, SampledSpan
-from rmqstore.read.store_parts import StoreParts, having_topics, leave_out_rocksdb
+from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.recovery.log_end import last_record_before, n_written
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-def having_messages(stores: Sequence[StoreParts], request: ScanRequest) -> Sequence[StoreParts]:
-    """Return those of some stores that are read: by queue only those with a topic that is named.
 
-    A look-up and a read by log find messages of topics that are gone, too.
+def known_topics(store: StoreParts, request: ScanRequest) -> dict[str, set[int]]:
+    """Return the topics of a store, by which it is known whether a request concerns it.
 
     Raises:
-        OptionError: no store has a topic or queue that is named.
+        UnsupportedFeatureError, CorruptDatabaseError: they cannot be known.
     """
-    if not request.is_by_queue:
-        return stores
-    if len(stores) == 1:
-        (store,) = stores
-        if not request.pruning.keeps_broker(store.broker_name):
-            return stores
+    if request.named is None:
+        return {}
+    if request.pruning.keeps_broker(store.broker_name):
         store.ranges.require_queues(request.selection, tolerant=request.mode != FAILFAST)
-    return having_topics(stores, request.selection)
+    return _tolerant(store, request, lambda: store.ranges.named_queues(request.selection))
 
 
 def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) -> list[Part]:
@@ -86,13 +84,18 @@ def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> lis
             return [log]
         newest = [span.log_slice for span in log.spans[-1:]]
         return [NewestPart(log, request.last, sum(n_written(store.log, newest)))]
+    return _tolerant(store, request, lambda: _queues(store, request, limits))
+
+
+def _tolerant(store: StoreParts, request: ScanRequest, ask: Callable[[], T]) -> T:
+    """Return an answer, without a damaged database of queues if damage is tolerated."""
     try:
-        return _queues(store, request, limits)
+        return ask()
     except CorruptDatabaseError as err:
         if request.mode == FAILFAST:
             raise
         leave_out_rocksdb(store, err)  # a tolerant read takes the units from the log
-        return _queues(store, request, limits)
+        return ask()
 
 
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:

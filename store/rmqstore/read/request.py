@@ -136,6 +136,14 @@ class ScanRequest(ReadRules):
         return self.by == "queue" and not self.lookup_keys
 
     @property
+    def named(self) -> Selection | None:
+        """What names topics that a store must have; None if nothing does.
+
+        A look-up and a read by log find messages of topics that are gone, too.
+        """
+        return self.selection if self.is_by_queue and self.selection.named_topics else None
+
+    @property
     def is_quick(self) -> bool:
         """Whether the first rows are the first that are read."""
         has_conditions = self.where is not None or bool(self.lookup_keys) or self.filter is not None

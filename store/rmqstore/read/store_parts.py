@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -373,15 +373,23 @@ class StoreParts(Closing):
         )
 
 
-def having_topics(stores: Sequence[StoreParts], selection: Selection) -> list[StoreParts]:
-    """Return those of some stores that have a topic that a selection names; all if it names none.
+def having_topics(
+    stores: Sequence[StoreParts],
+    known: Sequence[Mapping[str, set[int]]],
+    selection: Selection | None,
+) -> list[StoreParts]:
+    """Return those of some stores that have a topic that is named; all if none is named.
+
+    Args:
+        stores: the stores.
+        known: the topics of each, with the ids of queues if queues are named.
+        selection: what names topics; None if nothing does.
 
     Raises:
         OptionError: no store has a topic or queue that is named.
     """
-    if not selection.named_topics:
+    if selection is None:
         return [*stores]
-    known = [store.ranges.named_queues(selection) for store in stores]
     where = str(stores[0].paths.root)
     if len(stores) > 1:
         where = f"brokers {', '.join(store.view_broker_name for store in stores)}"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from rmqstore.query.selection import Selection
 from rmqstore.read.parts import Part
-from rmqstore.read.plan import having_messages, plan
+from rmqstore.read.plan import known_topics, plan
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
-from rmqstore.read.store_parts import StoreParts, open_ref
+from rmqstore.read.store_parts import StoreParts, having_topics, open_ref
 from rmqstore.read.store_ref import StoreRef
-from rmqstore.read.views.catalogue import ClusterPart, having_names, plan_view
 from rmqstore.read.views.parts import ViewPart
-from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.stores import stores_that_are_read
 from rmqstore.source.store_stream import StoreStream
 from rmqstore.source.tasks import StoreTask
@@ -45,79 +45,99 @@ class StoreSource:
         """Return the paths of the stores."""
         return ", ".join(ref.path for ref in self.stores)
 
-    def plan(self, request: ScanRequest | ViewSpec, limits: Limits) -> list[StoreTask]:
+    def plan(self, request: ScanRequest, limits: Limits) -> list[StoreTask]:
         """Return what a request asks of all stores, one after the other.
 
         Args:
-            request: the messages or the view that is asked for.
+            request: what is asked for.
             limits: those within which the tasks are to be split.
 
         Raises:
-            OptionError: no store has a topic, a queue or a consumer group that is named; two stores
-                have the same broker name and are not replicas of each other.
+            OptionError: no store has a topic or queue that is named; also as
+                :meth:`of_each_broker`.
         """
-        with self._opened() as opened:
-            stores: Sequence[StoreParts] = [*opened]
-            if isinstance(request, ScanRequest):
-                stores = having_messages(stores_that_are_read(stores), request)
-            elif request.view in OF_CLUSTER:
-                having_names(stores, request)
-                return [StoreTask(ClusterPart(self.stores), self.stores[0])]
-            else:
-                stores = stores_that_are_read(stores)
-                if limits.min_partitions:
-                    least = -(-limits.min_partitions // len(stores))
-                    limits = limits._replace(min_partitions=least)
-                stores = having_names(stores, request)
-            planned = _each(stores, lambda store: _plan_one(store, request, limits))
-            return [
-                StoreTask(part, opened[store])
-                for store, parts in zip(stores, planned, strict=True)
-                for part in parts
-            ]
+        return plan_each(
+            self.of_each_broker(),
+            request.named,
+            lambda store: known_topics(store, request),
+            lambda store: plan(store, request, limits),
+        )
 
     def follow(self, request: ScanRequest) -> StoreStream:
         """Return the stream of new messages of the stores."""
-        return StoreStream(self._of_each_broker, request)
+        return StoreStream(self.of_each_broker, request)
 
-    def _of_each_broker(self) -> Sequence[StoreRef]:
-        """Return the stores without replicas of others."""
+    def of_each_broker(self) -> tuple[StoreRef, ...]:
+        """Return the stores without replicas of others: of these one is read.
+
+        Raises:
+            OptionError: two stores have the same broker name and are not replicas of each other.
+        """
         if len(self.stores) == 1:
             return self.stores
-        with self._opened() as opened:
-            return [opened[store] for store in stores_that_are_read([*opened])]
-
-    @contextmanager
-    def _opened(self) -> Iterator[dict[StoreParts, StoreRef]]:
-        """Open all stores, each with where it lies."""
+        names = [*_each(self.stores, _broker_name)]
+        counts = Counter(names)
+        shared = [ref for ref, name in zip(self.stores, names, strict=True) if counts[name] > 1]
         with ExitStack() as stack:
-            stores = [stack.enter_context(store) for store in _each(self.stores, _open_named)]
-            yield dict(zip(stores, self.stores, strict=True))
+            opened = {stack.enter_context(open_ref(ref)): ref.path for ref in shared}
+            unread = {*opened.values()} - {
+                opened[store] for store in stores_that_are_read([*opened])
+            }
+        return tuple(ref for ref in self.stores if ref.path not in unread)
 
 
-def _open_named(ref: StoreRef) -> StoreParts:
-    """Open a store, and find the name of its broker."""
-    store = open_ref(ref)
-    _ = store.view_broker_name
-    return store
+class _Planned(NamedTuple):
+    """What was planned of one store, which is closed again: there may be hundreds."""
+
+    store: StoreParts
+    topics: dict[str, set[int]]
+    tasks: list[StoreTask]
 
 
-def _plan_one(
-    store: StoreParts, request: ScanRequest | ViewSpec, limits: Limits
-) -> list[Part] | list[ViewPart]:
-    """Plan one store, and close it: there may be hundreds."""
-    with store:
-        if isinstance(request, ViewSpec):
-            return [*plan_view(store, request, limits)]
-        parts = plan(store, request, limits)
-        requests = store.paths.storage.requests_made()
-        if requests is not None:
-            n_bytes = sum(part.n_bytes for part in parts)
-            logger.info(
-                "%s: planning took %s; reading takes about %d GETs",
-                store.paths.root, requests, -(-int(n_bytes) // _REQUEST_BYTES),
-            )  # fmt: skip
-        return [one for part in parts for one in part.parts]
+def plan_each(
+    stores: Sequence[StoreRef],
+    named: Selection | None,
+    known: Callable[[StoreParts], dict[str, set[int]]],
+    plan_one: Callable[[StoreParts], Iterable[Part | ViewPart]],
+) -> list[StoreTask]:
+    """Return the tasks of all stores, one store after the other.
+
+    Args:
+        stores: where they lie.
+        named: what names topics that some store must have; None if nothing does.
+        known: returns the topics of a store.
+        plan_one: plans one store.
+
+    Raises:
+        OptionError: no store has a topic or queue that is named.
+    """
+
+    def planned(ref: StoreRef) -> _Planned:
+        with open_ref(ref) as store:
+            topics = known(store)
+            if named is not None and not named.named_topics & topics.keys():
+                _ = store.view_broker_name  # by which an error names it
+                return _Planned(store, topics, [])
+            parts = [one for part in plan_one(store) for one in part.parts]
+            requests = store.paths.storage.requests_made()
+            if requests is not None:
+                n_bytes = sum(part.n_bytes for part in parts)
+                logger.info(
+                    "%s: planning took %s; reading takes about %d GETs",
+                    ref.path, requests, -(-int(n_bytes) // _REQUEST_BYTES),
+                )  # fmt: skip
+            return _Planned(store, topics, [StoreTask(part, ref) for part in parts])
+
+    every = [*_each(stores, planned)]
+    having_topics([one.store for one in every], [one.topics for one in every], named)
+    return [task for one in every for task in one.tasks]
+
+
+def _broker_name(ref: StoreRef) -> str:
+    if ref.broker_name is not None:
+        return ref.broker_name
+    with open_ref(ref) as store:
+        return store.view_broker_name
 
 
 def _each(values: Sequence[A], ask: Callable[[A], T]) -> Iterator[T]:

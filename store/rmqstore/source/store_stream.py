@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
     Set as AbstractSet,
 )
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -107,23 +108,27 @@ class StoreStream(Stream[StoreTail]):
     def tails(self) -> Mapping[str, StoreTail]:
         """The stores by broker name; each is polled when it is opened."""
         if not self._tails:
-            opened: dict[str, tuple[StoreRef, StoreTail]] = {}
+            refs: dict[str, StoreRef] = {}
+            tails: dict[str, StoreTail] = {}
             request = self.request
             selection = request.selection
             # Damage of the log that may have held messages of recovered queues is refused as in a
             # batch read. A stream cannot have a row without a queue offset.
             mode = request.mode if request.mode == FAILFAST else DROPMALFORMED
             spec = ReadSpec(pa.schema([]), mode=mode, fail_on_data_loss=request.fail_on_data_loss)
-            for ref in self._refs:
-                store = open_ref(ref)
-                store.ranges.warn_unknown_topics(selection, "they are followed once they appear")
-                store.warn_of_messages_elsewhere()
-                tail = tail_of(store, selection)
-                opened[store.broker_name] = ref, tail
-                tail.poll()
-                deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
-            self._opened = {broker: ref for broker, (ref, _) in opened.items()}
-            self._tails = {broker: tail for broker, (_, tail) in opened.items()}
+            with ExitStack() as stack:
+                for ref in self._refs:
+                    store = stack.enter_context(open_ref(ref))
+                    store.ranges.warn_unknown_topics(
+                        selection, "they are followed once they appear"
+                    )
+                    store.warn_of_messages_elsewhere()
+                    tail = tail_of(store, selection)
+                    tail.poll()
+                    deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
+                    refs[store.broker_name], tails[store.broker_name] = ref, tail
+                stack.pop_all()  # close() closes them
+            self._opened, self._tails = refs, tails
         return self._tails
 
     def poll(self) -> None:
@@ -162,13 +167,15 @@ class StoreStream(Stream[StoreTail]):
         since, last = self._reached, self.request.last if self._reached is None else None
         if since is None:
             since = self.initial_offset()
-        until = self._reached = self.next_offset(since)
-        if until is since:
-            return
-        slices = self.answer(lambda polled: self.slices(polled, since, until))
+
+        def step(polled: StreamOffset) -> tuple[StreamOffset, dict[str, list[QueueSlice]]]:
+            until = self._next_offset(polled, since, None, None)
+            return until, {} if until is since else self.slices(polled, since, until)
+
+        self._reached, slices = self.answer(step)
         for broker, of_broker in slices.items():
             store = self.tails[broker].store
-            queues = queues_part(store, of_broker, None, until.last_records.get(broker))
+            queues = queues_part(store, of_broker, None)
             part: Part = queues if last is None else NewestPart(queues, last)
             yield from self.request.returned(part.read(store, self.request))
 

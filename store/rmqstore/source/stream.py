@@ -144,6 +144,10 @@ class Stream(ABC, Generic[AnyTail_co]):
                 first_records[broker] = tail.first_record
         return StreamOffset(ends, last_records, first_records=first_records)
 
+    def last_offset(self) -> StreamOffset:
+        """Return the offset after all that the last poll found, or the first if there was none."""
+        return self.found() if self.tails else self.answer(lambda polled: polled)
+
     def next_offset(
         self,
         since: StreamOffset,

@@ -72,8 +72,8 @@ class StoreCluster(Opened):
                 all brokers.
 
         Raises:
-            OptionError: no broker has a topic or queue that is named; also as
-                ``MessageStore.scan`` does.
+            OptionError: no broker has a topic or queue that is named, but for a look-up or a scan
+                by log; also as ``MessageStore.scan`` does.
         """
         given = {"columns": columns, **options}
         sources = [store.parts for store in self.stores.values()]

@@ -194,8 +194,13 @@ def test_any_file_of_a_database_shows_that_queues_are_missing_and_the_log_is_rea
         with pytest.raises(CorruptDatabaseError, match=r"consumequeue.*scan=commitlog"):
             read(store)
         assert len(read(store, scan="commitlog")) == len(goldens.records(name))
-        assert len(read(store, mode="PERMISSIVE")) == len(goldens.lines(name, "expected"))
+        expected = goldens.lines(name, "expected")
+        assert len(read(store, mode="PERMISSIVE")) == len(expected)
         assert [kind_of(finding) for finding in verify(store)] == ["database"]
+    topic = expected[0]["topic"]
+    with rmqstore.open(root) as store:  # which has not left the database out yet
+        named = read(store, mode="PERMISSIVE", subscribe=topic)
+        assert len(named) == sum(row["topic"] == topic for row in expected)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         rmqstore.open(root, "a")
     assert breaks is flipped or [*examine(root)][-1].state == WRONG, "no unit is read for it"

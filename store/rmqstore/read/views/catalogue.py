@@ -60,21 +60,21 @@ class ClusterPart(ViewPart):
     """The whole of a view of several stores together.
 
     Attributes:
-        stores: where they lie.
+        others: where all but the first of them lie.
     """
 
-    stores: tuple[StoreRef, ...]
+    others: tuple[StoreRef, ...]
 
     @property
     def n_bytes(self) -> float:
         """No bytes: such views read tables."""
         return 0.0
 
-    def read(self, _: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all stores, which are opened here."""
+    def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all stores, of which the others are opened here."""
         with ExitStack() as stack:
-            opened = [stack.enter_context(open_ref(ref)) for ref in self.stores]
-            yield from read_cluster_view(opened, spec)
+            others = (stack.enter_context(open_ref(ref)) for ref in self.others)
+            yield from read_cluster_view([source, *others], spec)
 
 
 def _whole(make: MakeRows) -> Callable[[StoreParts, ViewSpec, Limits], list[RowsPart]]:
@@ -97,23 +97,14 @@ _VIEWS: Final[dict[str, Callable[[StoreParts, ViewSpec, Limits], Sequence[ViewPa
 }
 
 
-def having_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> Sequence[StoreParts]:
-    """Return those of some stores whose rows a view shows: those with a topic that is named.
+def require_group_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
+    """Refuse a view of consumer groups, or of topics that they consume, that no store knows.
 
     Raises:
-        OptionError: no store knows a topic, a queue or a consumer group that is named; the text has
-            the names nearest to it.
-        UnsupportedFeatureError: a store cannot show the view.
+        OptionError: a name is not known; the text has those nearest.
     """
-    for parts in all_parts:
-        parts.require(f"view {spec.view}")
-    if spec.names_groups:
-        _require_group_names(all_parts, spec)
-    return having_topics(all_parts, spec.selection) if spec.names_topics else all_parts
-
-
-def _require_group_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
-    """Refuse a view of consumer groups, and of topics that they consume, that no store knows."""
+    if not spec.names_groups:
+        return
     where = ", ".join(str(parts.paths.root) for parts in all_parts)
     try:
         if spec.view == "groups":
@@ -150,6 +141,16 @@ def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> N
         raise OptionError(f"no consumer group {group} in {where}; {nearest}{reasons}")
 
 
+def topics_of_view(source: StoreParts, spec: ViewSpec) -> dict[str, set[int]]:
+    """Return the topics of a store, by which it is known whether a view concerns it.
+
+    Raises:
+        UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
+    """
+    source.require(f"view {spec.view}")
+    return {} if spec.named is None else source.ranges.named_queues(spec.named)
+
+
 def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> Sequence[ViewPart]:
     """Return the parts of a view of one store, in the order of their rows.
 
@@ -166,10 +167,13 @@ def read_view(
     """Return a view of stores as batches, with the rows that meet a condition on its columns.
 
     Raises:
-        OptionError: as :func:`having_names`.
+        OptionError: no store knows a topic, a queue or a consumer group that is named.
+        UnsupportedFeatureError: a store cannot show the view.
     """
     read_spec = spec if where is None else spec.widened(where.columns)
-    having = having_names(sources, spec)
+    topics = [topics_of_view(source, spec) for source in sources]
+    require_group_names(sources, spec)
+    having = having_topics(sources, topics, spec.named)
     if spec.view in OF_CLUSTER:
         batches = read_cluster_view(sources, read_spec)
     else:

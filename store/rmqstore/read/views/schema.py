@@ -293,10 +293,10 @@ class ViewSpec:
         return replace(self, schema=pa.schema([*self.schema, *extra]))
 
     @property
-    def names_topics(self) -> bool:
-        """Whether the selection names topics or queues that must be there."""
-        has_names = bool(self.selection.named_topics)
-        return has_names and self.view in (*HIDING_SYSTEM_TOPICS, *OF_MESSAGES)
+    def named(self) -> Selection | None:
+        """What names topics or queues that a store must have; None if nothing does."""
+        must_be_there = self.view in (*HIDING_SYSTEM_TOPICS, *OF_MESSAGES)
+        return self.selection if must_be_there and self.selection.named_topics else None
 
     @property
     def names_groups(self) -> bool:

@@ -171,8 +171,6 @@ def stores_that_are_read(sources: Sequence[StoreParts]) -> list[StoreParts]:
         OptionError: two stores have the same broker name and are not replicas of each other.
         UnsupportedFeatureError: a store is of a kind that cannot be compared with another one.
     """
-    if len(sources) == 1:
-        return [*sources]
     counts = Counter(source.view_broker_name for source in sources)
     for source in sources:
         if counts[source.view_broker_name] > 1:
