@@ -142,7 +142,7 @@ OPTIONS: Final = (
         "the column with the reason of damage", "Kafka's columns have no such name, in any case",
         CORRUPT_RECORD,
     ),
-    Option("checkCRC", "check_crcs", READ, "whether a wrong CRC is damage", "", "true", boolean),
+    Option("checkCRC", "check_crc", READ, "whether a wrong CRC is damage", "", "true", boolean),
     Option(
         "storageOptions", "storage_options", READ, "how to reach the storage of a URI",
         "as [elsewhere](remote.md)", "{}", json_object, shown="none",

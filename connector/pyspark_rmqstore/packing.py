@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -13,7 +13,9 @@ from pyspark_rmqstore.hosts import naming_this_host
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.worker import tune_worker
 from rmqstore.read.split import Limits
-from rmqstore.source.tasks import Task
+
+if TYPE_CHECKING:
+    from rmqstore.source.tasks import Task
 
 # Bytes that could be read while a source is opened: spark.sql.files.openCostInBytes by default.
 OPEN_COST = 4 << 20
@@ -104,7 +106,7 @@ def plan_tasks(reads: Sequence[Task], limits: Limits) -> list[Packed]:
         n_stores = len({read.source for read in reads})
         goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
     tasks: list[list[Task]] = []
-    pack = Pack[Task](goal, limits.max_records)
+    pack: Pack[Task] = Pack(goal, limits.max_records)
     for read, splits in zip(reads, cuts, strict=True):
         is_small = len(splits) == 1 and (read.n_records is not None or not limits.max_records)
         if not is_small:

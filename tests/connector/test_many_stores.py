@@ -16,13 +16,11 @@ from connector.test_view_read import planned
 from mutations import overwrite
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
-from pyspark_rmqstore.packing import Packed
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.view_reader import RmqStoreViewReader
 from reading import rows
 from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
 from rmqstore.read.views.schema import OF_CLUSTER, OF_MESSAGES, VIEWS
-from rmqstore.source.tasks import StoreTask
 
 N_STORES = 40
 N_MESSAGES = 12
@@ -72,7 +70,6 @@ def test_small_stores_share_tasks_in_their_order_and_every_message_comes_once(
 ) -> None:
     read = Read(many, **options)
     assert len(read.tasks) == 2  # 40 times 4 MiB, for opening them, in tasks of 128 MiB
-    assert all(isinstance(task, Packed) for task in read.tasks)
     expected = ALL_OF_IT
     if "msgKey" in options:
         expected = Counter(dict.fromkeys(ALL_OF_IT, 2))
@@ -142,5 +139,4 @@ def _view(
 ) -> tuple[RmqStoreViewReader, list[InputPartition]]:
     names = json.dumps({str(root): root.name for root in sorted(folder.iterdir())})
     reader, tasks = planned(path=f"{folder}/*", view=view, brokerName=names, **options)
-    assert all(isinstance(part, StoreTask) for task in tasks for part in task.tasks)
     return reader, tasks

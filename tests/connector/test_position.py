@@ -84,6 +84,11 @@ CHANGES = {
         "T-0 of broker s: delivered up to offset 15, but a recovery cut it at 10 since",
         [(at + 10, f"n{at}") for at in range(3)], (0, 13), "T-0 is 15, the queue holds 0 to 13", 0,
     ),
+    "cut, and grown to the same end": Change(
+        lambda root: (cut(root), add(root, ("T", 0, numbered(0, 5, "n")))),
+        "T-0 of broker s: delivered up to offset 15, but a recovery cut it at 10 since",
+        [(at + 10, f"n{at}") for at in range(5)], (0, 15), None, 0,
+    ),
     "cut, and grown beyond": Change(
         lambda root: (cut(root), add(root, ("T", 0, numbered(0, 9, "n")))),
         "T-0 of broker s: delivered up to offset 15, but a recovery cut it at 10 since",

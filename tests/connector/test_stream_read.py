@@ -211,7 +211,7 @@ def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
     assert not drain(engine, tmp_path / "s", tmp_path / "q", **late)
 
 
-@pytest.mark.parametrize("refill", [0, 30])
+@pytest.mark.parametrize("refill", [0, 10, 30])
 def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
     engine: Engine, tmp_path: Path, refill: int
 ) -> None:

@@ -32,12 +32,13 @@ import pyarrow as pa
 import kafka_logs
 import kafkalog
 from kafkalog.partition import Partition
-from kafkalog.scan import IsolationLevel, Mode
+from kafkalog.scan import IsolationLevel
 from kafkalog.storage.log_dirs import CHECKPOINTS, CLEAN_SHUTDOWN, METADATA
 from kafkalog.storage.names import parse_folder
 from kafkalog.verify import partition_row, verify
 from reading import time_limit
 from rmqstore.errors import RmqStoreError
+from rmqstore.query.damage import Mode
 
 VERSION: Final = "4.1.1"
 CORPUS: Final = kafka_logs.FOLDER.with_name("judge-kafka.json.xz")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
+from rmqstore.errors import BrokerUnreachableError
 from rmqstore.live.bounds import (
     bounds_of_withdrawn,
     first_at,
@@ -30,7 +30,7 @@ from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.source.continuation import Loss
-from rmqstore.source.stream import Stream, Weight
+from rmqstore.source.stream import Stream
 from rmqstore.source.stream_offset import Key, StreamOffset
 from rmqstore.spans import QueueKey, QueueSlice
 
@@ -331,14 +331,6 @@ class BrokerStream(Stream[LiveTail]):
         """Return what is read of ranges of a broker's queues, up to a record."""
         asked = self._tails[broker].broker
         return BrokerTask.of(asked, sampled_part(asked, slices, last_record))
-
-    def weight(self, key: Key, start: int, end: int) -> Weight:
-        """Refuse: option ``maxBytesPerTrigger``, which asks, is not for running brokers."""
-        raise UnsupportedFeatureError(f"the bytes of {start} to {end} of {key} are not known")
-
-    def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
-        """Refuse, as :meth:`weight` does."""
-        raise UnsupportedFeatureError(f"how much of {start} to {end} of {key} is {n_bytes} bytes")
 
     def _report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.

@@ -38,7 +38,7 @@ class DamageRules:
         if self.mode not in MODES:
             raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
 
-    def report_loss(self, text: str, consequence: str = "reads on without them") -> None:
+    def report_loss(self, text: str, consequence: str = "reads on") -> None:
         """Report that chosen records are gone, in these words.
 
         Args:

@@ -168,7 +168,7 @@ def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.Recor
     for span in spans:
         if span.is_missing:
             text = f"{span.path}: the log from {span.start} to {span.end} is gone: {span.reason}"
-            spec.report_loss(text, "reads on without it")
+            spec.report_loss(text)
             continue
         text = f"{span.reason}; {span.end - span.start} bytes up to the next record"
         if spec.mode == FAILFAST:

@@ -339,7 +339,7 @@ def read_records(
         try:
             assembler = Assembler(log, segment, pipeline)
         except OffsetOutOfRangeError as err:
-            spec.report_loss(str(err), "reads on without it")
+            spec.report_loss(str(err))
             continue
         starts = inside - segment.start
         head_size = FIXED_PART_V4.itemsize

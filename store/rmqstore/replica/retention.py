@@ -4,7 +4,7 @@ Whole files are deleted, the oldest first, and never the last one. Files of queu
 go when all of their records have gone. What a stream still has to read is kept: its checkpoint has
 a file for each micro-batch in ``offsets``, with where the batch ends, and one in ``commits`` when
 the batch was written. The offsets are those of this package's data source for Spark; see
-``pyspark_rmqstore.offsets``.
+``rmqstore.source.stream_offset``.
 
 Source: CommitLog.java#deleteExpiredFile; MappedFileQueue.java#deleteExpiredFileByOffset;
 IndexService.java#deleteExpiredFile; OffsetSeqLog.scala; CommitLog.scala.

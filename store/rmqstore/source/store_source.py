@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from rmqstore.query.selection import Selection
+from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.parts import Part
 from rmqstore.read.plan import known_topics, plan
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
-from rmqstore.read.store_parts import StoreParts, having_topics, open_ref
+from rmqstore.read.store_parts import StoreParts, open_ref
 from rmqstore.read.store_ref import StoreRef
 from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.stores import stores_that_are_read
@@ -60,7 +60,7 @@ class StoreSource:
             self.of_each_broker(),
             request.named,
             lambda store: known_topics(store, request),
-            lambda store: plan(store, request, limits),
+            lambda store: [one for part in plan(store, request, limits) for one in part.parts],
         )
 
     def follow(self, request: ScanRequest) -> StoreStream:
@@ -72,6 +72,7 @@ class StoreSource:
 
         Raises:
             OptionError: two stores have the same broker name and are not replicas of each other.
+            UnsupportedFeatureError: a store is of a kind that cannot be compared with another one.
         """
         if len(self.stores) == 1:
             return self.stores
@@ -86,19 +87,11 @@ class StoreSource:
         return tuple(ref for ref in self.stores if ref.path not in unread)
 
 
-class _Planned(NamedTuple):
-    """What was planned of one store, which is closed again: there may be hundreds."""
-
-    store: StoreParts
-    topics: dict[str, set[int]]
-    tasks: list[StoreTask]
-
-
 def plan_each(
     stores: Sequence[StoreRef],
     named: Selection | None,
     known: Callable[[StoreParts], dict[str, set[int]]],
-    plan_one: Callable[[StoreParts], Iterable[Part | ViewPart]],
+    plan_one: Callable[[StoreParts], Sequence[Part | ViewPart]],
 ) -> list[StoreTask]:
     """Return the tasks of all stores, one store after the other.
 
@@ -112,13 +105,12 @@ def plan_each(
         OptionError: no store has a topic or queue that is named.
     """
 
-    def planned(ref: StoreRef) -> _Planned:
-        with open_ref(ref) as store:
+    def planned(ref: StoreRef) -> tuple[dict[str, set[int]], list[StoreTask]]:
+        with open_ref(ref) as store:  # and close it again: there may be hundreds
             topics = known(store)
             if named is not None and not named.named_topics & topics.keys():
-                _ = store.view_broker_name  # by which an error names it
-                return _Planned(store, topics, [])
-            parts = [one for part in plan_one(store) for one in part.parts]
+                return topics, []
+            parts = plan_one(store)
             requests = store.paths.storage.requests_made()
             if requests is not None:
                 n_bytes = sum(part.n_bytes for part in parts)
@@ -126,11 +118,13 @@ def plan_each(
                     "%s: planning took %s; reading takes about %d GETs",
                     ref.path, requests, -(-int(n_bytes) // _REQUEST_BYTES),
                 )  # fmt: skip
-            return _Planned(store, topics, [StoreTask(part, ref) for part in parts])
+            return topics, [StoreTask(part, ref) for part in parts]
 
-    every = [*_each(stores, planned)]
-    having_topics([one.store for one in every], [one.topics for one in every], named)
-    return [task for one in every for task in one.tasks]
+    each = [*_each(stores, planned)]
+    if named is not None:
+        where = ", ".join(ref.path for ref in stores)
+        require_named(named, [topics for topics, _ in each], where)
+    return [task for _, tasks in each for task in tasks]
 
 
 def _broker_name(ref: StoreRef) -> str:

@@ -30,6 +30,7 @@ from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits, SampledSlice
 from rmqstore.read.store_parts import open_ref, paths_of
 from rmqstore.read.store_ref import StoreRef
+from rmqstore.source.continuation import Loss
 from rmqstore.source.stream import Stream, Weight
 from rmqstore.source.stream_offset import Key, StreamOffset
 from rmqstore.source.tail import StoreTail
@@ -216,11 +217,8 @@ class StoreStream(Stream[StoreTail]):
         Raises:
             OffsetOutOfRangeError: there is one, and data loss is to fail.
         """
-        for key, delivered in sorted(queues.items()):
-            self._report_loss(
-                key,
-                f"it is deleted; whether it had messages from offset {delivered} on is not known",
-            )
+        text = "it is deleted; whether it had messages from offset %d on is not known"
+        self._report(Loss(key, text % delivered) for key, delivered in sorted(queues.items()))
 
     def _invalidate(self, brokers: Iterable[str]) -> None:
         """Let the next poll cover all of the stores of some brokers."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
@@ -61,7 +61,10 @@ class Stream(ABC, Generic[AnyTail_co]):
     @property
     @abstractmethod
     def tails(self) -> Mapping[str, AnyTail_co]:
-        """The stores or brokers that are followed now, by broker name, as of their last poll."""
+        """The stores or brokers that are followed now, by broker name, as of their last poll.
+
+        Stores are opened and polled when they are asked for first.
+        """
 
     @abstractmethod
     def poll(self) -> None:
@@ -85,13 +88,20 @@ class Stream(ABC, Generic[AnyTail_co]):
     ) -> Task:
         """Return what is read of ranges of a broker's queues, up to a record."""
 
-    @abstractmethod
     def weight(self, key: Key, start: int, end: int) -> Weight:
-        """Return an estimate of the messages of a queue between two offsets."""
+        """Return an estimate of the messages of a queue between two offsets.
 
-    @abstractmethod
+        Raises:
+            UnsupportedFeatureError: what is followed does not know it.
+        """
+        raise UnsupportedFeatureError(f"the bytes of {start} to {end} of {key} are not known")
+
     def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
-        """Return how many messages of a queue, from the first of a range on, fit into bytes."""
+        """Return how many messages of a queue, from the first of a range on, fit into bytes.
+
+        Raises as :meth:`weight` does.
+        """
+        raise UnsupportedFeatureError(f"how much of {start} to {end} of {key} is {n_bytes} bytes")
 
     @abstractmethod
     def _report_missing(self, brokers: Collection[str]) -> None:
@@ -145,7 +155,7 @@ class Stream(ABC, Generic[AnyTail_co]):
         return StreamOffset(ends, last_records, first_records=first_records)
 
     def last_offset(self) -> StreamOffset:
-        """Return the offset after all that the last poll found, or the first if there was none."""
+        """Return the offset after all that the last poll found; if there was none, poll first."""
         return self.found() if self.tails else self.answer(lambda polled: polled)
 
     def next_offset(
@@ -286,16 +296,12 @@ class Stream(ABC, Generic[AnyTail_co]):
             self._report_missing(missing)
             self._missing |= missing
 
-    def _report_loss(self, key: Key, what: str) -> None:
-        """Raise an error for lost messages of a queue, or log a warning.
+    def _report(self, losses: Iterable[Loss]) -> None:
+        """Raise an error for lost messages, or log a warning if data loss is not to fail.
 
         Raises:
             OffsetOutOfRangeError: data loss is to fail.
         """
-        broker, topic, queue_id = key
-        text = f"{topic}-{queue_id} of broker {broker}: {what}"
-        self.request.report_loss(text, "continues with what is left")
-
-    def _report(self, losses: Iterable[Loss]) -> None:
-        for key, what in losses:
-            self._report_loss(key, what)
+        for (broker, topic, queue_id), what in losses:
+            text = f"{topic}-{queue_id} of broker {broker}: {what}"
+            self.request.report_loss(text, "continues with what is left")

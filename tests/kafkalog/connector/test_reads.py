@@ -99,7 +99,7 @@ def test_some_columns_and_many_tasks(engine: Engine, kafka_store: golden.Golden)
         ({"subscribe": "Plain", "startingTimestamp": "99999999999999"},
          "startingOffsetsByTimestampStrategy=latest"),
         ({"assign": '{"Plain":[0]}', "startingOffsets": '{"Plain":{"0":9999999}}'},
-         "failOnDataLoss=false reads on without it"),
+         "failOnDataLoss=false reads on"),
     ],
 )  # fmt: skip
 def test_errors_say_what_to_do(

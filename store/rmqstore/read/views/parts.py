@@ -35,11 +35,6 @@ class ViewPart(ABC):
         """The ends of the store as planned; None if they are not needed."""
         return None
 
-    @property
-    def parts(self) -> Sequence[Self]:
-        """The part itself."""
-        return [self]
-
     def split(self, _: Limits) -> Sequence[Self]:
         """Return the part: views are planned within limits."""
         return [self]
