@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 FAST := not thorough and not slow and not versions
 CORE := $(FAST) and not medium and not crash and not spark and not interop and not browser
 # Those of them that ask what the core does, and nothing about the project.
-PLATFORM_TESTS := --ignore=tests/kafkalog/connector $(addprefix tests/,cli equivalence following format inspect kafkalog live query read \
+PLATFORM_TESTS := --ignore=tests/kafkalog/connector $(addprefix tests/,cli equivalence following format inspect kafkalog live query read source \
 	storage store systems write test_copy.py test_exchange.py test_hostile_files.py test_open_cluster.py \
 	test_remote_copy.py test_store.py)
 # A file that is named is never left out, so these are folders: the core and the connector.

@@ -78,6 +78,12 @@ def test_messages_that_are_gone_are_left_out_on_request(
     assert "fail_on_data_loss" not in done.stderr
 
 
+def test_what_is_no_store_is_not_followed_under_the_head_of_a_table(tmp_path: Path) -> None:
+    done = run("dump", tmp_path, "--follow", "--format", "table")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "is not a RocketMQ store" in done.stderr
+
+
 def test_a_warning_names_the_option_of_its_place(
     golden_store: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -45,16 +45,6 @@ _SAMPLES = 8  # of a queue, by which its backlog is weighed
 T = TypeVar("T")
 
 
-class AllSigns(NamedTuple):
-    """The signs of several stores."""
-
-    stores: tuple[StoreSigns, ...]
-
-    @property
-    def may_be_recovering(self) -> bool:
-        return any(store.may_be_recovering for store in self.stores)
-
-
 class StoreStream(Stream[StoreTail]):
     """New messages of stores, which are opened at the first use."""
 
@@ -81,9 +71,9 @@ class StoreStream(Stream[StoreTail]):
     def _recoveries(self) -> Recoveries:
         return Recoveries(self._signs, lambda: self._invalidate(self._tails))
 
-    def _signs(self) -> AllSigns:
+    def _signs(self) -> list[StoreSigns]:
         all_paths = [paths_of(ref) for ref in self._refs]
-        return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths))
+        return [StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths]
 
     def _again(self, ask: Callable[[], T]) -> T:
         """Return an answer, asked again while files are deleted, or a recovery changes a store."""

@@ -102,10 +102,10 @@ class _MicroBatch:
         self._request = request
         self._may_have_changed = False
 
-    def signs(self) -> StoreSigns:
+    def signs(self) -> list[StoreSigns]:
         paths = paths_of(self._ref)
         queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in self._planned.slices}
-        return StoreSigns.of(paths, folders_of(paths, queues))
+        return [StoreSigns.of(paths, folders_of(paths, queues))]
 
     def note_change(self) -> None:
         self._may_have_changed = True

@@ -28,7 +28,7 @@ class Asked:
     ) -> None:
         self._signs, self._n_failures, self._err = signs, n_failures, err
         self.n_asked = self.n_forgotten = 0
-        self._recoveries = Recoveries(lambda: next(self._signs), self._forget)
+        self._recoveries = Recoveries(lambda: [next(self._signs)], self._forget)
 
     def _forget(self) -> None:
         self.n_forgotten += 1

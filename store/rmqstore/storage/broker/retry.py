@@ -7,7 +7,7 @@ again. A question is asked again if one of these :class:`Change` happened meanwh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     RmqStoreError,
 )
-from rmqstore.storage.broker.broker_run import BrokerRun
+from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns
 from rmqstore.storage.files.paths import StorePaths
 
 logger = logging.getLogger(__name__)
@@ -110,14 +110,6 @@ class Restarts:
         return True
 
 
-class Signs(Protocol):
-    """The state of a store in which a recovery shows: equal as long as there was none."""
-
-    @property
-    def may_be_recovering(self) -> bool:
-        """Whether a broker may be recovering the store at the moment."""
-
-
 class Recoveries:
     """Recoveries, which let a store contradict earlier reads of it.
 
@@ -126,11 +118,13 @@ class Recoveries:
     given some time to change again.
 
     Args:
-        signs: returns the current signs of the store.
+        signs: returns the current signs of the stores that a question is about.
         forget: drops all that is cached of the store.
     """
 
-    def __init__(self, signs: Callable[[], Signs], forget: Callable[[], None]) -> None:
+    def __init__(
+        self, signs: Callable[[], Sequence[StoreSigns]], forget: Callable[[], None]
+    ) -> None:
         self._signs = signs
         self._forget = forget
         self._known = signs()
@@ -149,11 +143,12 @@ class Recoveries:
         is_new = signs != self._known
         if is_new:
             self._changed = now
-        is_changing = is_new or (signs.may_be_recovering and now - self._changed < _QUIET_SECONDS)
+        may_be_recovering = any(store.may_be_recovering for store in signs)
+        is_changing = is_new or (may_be_recovering and now - self._changed < _QUIET_SECONDS)
         if not is_changing or now - self._first_failed > _MAX_SECONDS:
             self._first_failed = None
             return False
-        if signs.may_be_recovering:
+        if may_be_recovering:
             sleep(_PAUSE_SECONDS)
         self._known = signs
         self._forget()
