@@ -234,11 +234,8 @@ class BrokerStream(Stream[LiveTail]):
         self._brokers = LiveBrokers(location)
         self._tails: dict[str, LiveTail] = {}
 
-    def initial_offset(self) -> StreamOffset:
-        """Return the offset at which the request starts."""
-        return self._again(self._initial_offset)
-
     def _initial_offset(self) -> StreamOffset:
+        """Return the offset at which the request starts, as asked once."""
         request = self.request
         self.poll(ask_for_removed=True)
         withdrawn = {

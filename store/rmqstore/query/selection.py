@@ -506,6 +506,11 @@ def require_named(
             )
 
 
+def concerns(named: Selection | None, topics: Mapping[str, object]) -> bool:
+    """Return whether a store with these topics has one that is named; True if none is named."""
+    return named is None or bool(named.named_topics & topics.keys())
+
+
 def choose_topics(selection: Selection, known: list[str]) -> list[str]:
     """Return the known topics that a selection chooses, in the given order."""
     if selection.subscribe is not None:

@@ -26,7 +26,7 @@ from rmqstore.errors import (
 )
 from rmqstore.lazy import cached_property
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.selection import Selection, require_named
+from rmqstore.query.selection import Selection, concerns, require_named
 from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sampler
@@ -395,9 +395,7 @@ def having_topics(
         where = f"brokers {', '.join(store.view_broker_name for store in stores)}"
     require_named(selection, known, where)
     return [
-        store
-        for store, topics in zip(stores, known, strict=True)
-        if selection.named_topics & topics.keys()
+        store for store, topics in zip(stores, known, strict=True) if concerns(selection, topics)
     ]
 
 

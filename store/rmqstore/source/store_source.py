@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rmqstore.query.selection import Selection, require_named
+from rmqstore.query.selection import Selection, concerns, require_named
 from rmqstore.read.parts import Part
 from rmqstore.read.plan import known_topics, plan
 from rmqstore.read.request import ScanRequest
@@ -108,7 +108,7 @@ def plan_each(
     def planned(ref: StoreRef) -> tuple[dict[str, set[int]], list[StoreTask]]:
         with open_ref(ref) as store:  # and close it again: there may be hundreds
             topics = known(store)
-            if named is not None and not named.named_topics & topics.keys():
+            if not concerns(named, topics):
                 return topics, []
             parts = plan_one(store)
             requests = store.paths.storage.requests_made()

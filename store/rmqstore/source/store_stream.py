@@ -60,7 +60,7 @@ class StoreStream(Stream[StoreTail]):
         super().__init__(request)
         self._find = find
         self._tails: dict[str, StoreTail] = {}
-        self._opened: dict[str, StoreRef] = {}
+        self._ref_of: dict[str, StoreRef] = {}  # by broker
         self._reached: StreamOffset | None = None  # by messages()
 
     @cached_property
@@ -119,7 +119,7 @@ class StoreStream(Stream[StoreTail]):
                     deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
                     refs[store.broker_name], tails[store.broker_name] = ref, tail
                 stack.pop_all()  # close() closes them
-            self._opened, self._tails = refs, tails
+            self._ref_of, self._tails = refs, tails
         return self._tails
 
     def poll(self) -> None:
@@ -127,11 +127,8 @@ class StoreStream(Stream[StoreTail]):
         for tail in self._tails.values():
             tail.poll()
 
-    def initial_offset(self) -> StreamOffset:
-        """Return the offset at which the request starts."""
-        return self._again(self._initial_offset)
-
     def _initial_offset(self) -> StreamOffset:
+        """Return the offset at which the request starts, as asked once."""
         request = self.request
         initial: dict[Key, int] = {}
         for broker, tail in self.tails.items():
@@ -175,7 +172,7 @@ class StoreStream(Stream[StoreTail]):
     ) -> StoreTask:
         """Return what is read of ranges of a broker's queues, up to a record."""
         store = self.tails[broker].store
-        return StoreTask(queues_part(store, slices, limits, last_record), self._opened[broker])
+        return StoreTask(queues_part(store, slices, limits, last_record), self._ref_of[broker])
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Return an estimate of the messages of a queue between two offsets."""

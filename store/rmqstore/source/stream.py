@@ -75,8 +75,8 @@ class Stream(ABC, Generic[AnyTail_co]):
         """Return the answer to a question, asked again while what is followed changes."""
 
     @abstractmethod
-    def initial_offset(self) -> StreamOffset:
-        """Return the offset at which the request starts."""
+    def _initial_offset(self) -> StreamOffset:
+        """Return the offset at which the request starts, as asked once."""
 
     @abstractmethod
     def _task(
@@ -157,6 +157,10 @@ class Stream(ABC, Generic[AnyTail_co]):
     def last_offset(self) -> StreamOffset:
         """Return the offset after all that the last poll found; if there was none, poll first."""
         return self.found() if self.tails else self.answer(lambda polled: polled)
+
+    def initial_offset(self) -> StreamOffset:
+        """Return the offset at which the request starts."""
+        return self._again(self._initial_offset)
 
     def next_offset(
         self,

@@ -154,10 +154,8 @@ def topics_of_view(source: StoreParts, spec: ViewSpec) -> dict[str, set[int]]:
 def plan_view(source: StoreParts, spec: ViewSpec, limits: Limits) -> Sequence[ViewPart]:
     """Return the parts of a view of one store, in the order of their rows.
 
-    Raises:
-        UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
+    Whether the store can show the view, :func:`topics_of_view` has asked.
     """
-    source.require(f"view {spec.view}")
     return source.retry(lambda: _VIEWS[spec.view](source, spec, limits))
 
 
