@@ -17,12 +17,14 @@ from pyspark_rmqstore.triggers import TriggerLimits
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import ScanArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
-from rmqstore.read.request import ScanRequest, parse_request, require_corrupt_column
+from rmqstore.read.request import OF_SCHEMA, ScanRequest, parse_request, returned_schema
 from rmqstore.read.split import Limits
 from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_live
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rmqstore.source.continuation import Tail
     from rmqstore.source.stream import Stream
     from rmqstore.source.tasks import Task
@@ -35,17 +37,22 @@ _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """The options that determine the columns, validated.
+    """The columns that the options ask for, validated.
 
-    With ``is_kafka`` they are those of Spark's Kafka source, and ``columns`` is None.
+    Attributes:
+        named: those that option ``columns`` names; None if it names none, or ``kafka``.
+        of_messages: those of a read; None if they are those of Spark's Kafka source.
+        include_headers: whether Kafka's have headers.
     """
 
-    columns: tuple[str, ...] | None
-    is_kafka: bool
+    named: tuple[str, ...] | None
+    of_messages: pa.Schema | None
     include_headers: bool
-    mode: str
-    corrupt_column: str
-    include_pending: bool
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether the columns are those of Spark's Kafka source."""
+        return self.of_messages is None
 
 
 class Source(Protocol):
@@ -60,7 +67,7 @@ class ReadOptions:
     """The options of one read, validated.
 
     Attributes:
-        columns: the options that determine the columns.
+        columns: those that the options ask for.
         source: what is read.
         request: what is asked for; its columns are all of a message.
         limits: those of tasks.
@@ -82,7 +89,7 @@ class StreamOptions:
 
 @option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
-    """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
+    """Return the columns that options ask for; raises as :func:`parse_read_options` does."""
     given = _options_of_messages(options)
     given.refuse_contradictions("batch", "stream")
     return _column_options(given)
@@ -90,16 +97,9 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
 
 def _column_options(given: GivenOptions) -> ColumnOptions:
     is_kafka = given["columns"] == KAFKA
-    corrupt_column = given["columnNameOfCorruptRecord"]
-    require_corrupt_column(corrupt_column, include_pending=given["includePending"])
-    return ColumnOptions(
-        columns=None if is_kafka else given["columns"],
-        is_kafka=is_kafka,
-        include_headers=given["includeHeaders"],
-        mode=given["mode"],
-        corrupt_column=corrupt_column,
-        include_pending=given["includePending"],
-    )
+    named = None if is_kafka else given["columns"]
+    schema = returned_schema(named, **given.arguments(OF_SCHEMA))
+    return ColumnOptions(named, None if is_kafka else schema, given["includeHeaders"])
 
 
 @option_names()
@@ -150,7 +150,7 @@ def _read_options(given: GivenOptions, *, streaming: bool) -> ReadOptions:
     )
     source: Source
     if is_live(given["path"]):
-        source = import_module("pyspark_rmqstore.live.source").parse_source(given, chosen)
+        source = import_module("pyspark_rmqstore.live.source").parse_source(given, chosen.named)
     else:
         from rmqstore.source.store_source import StoreSource
 

@@ -34,13 +34,13 @@ from rmqstore.errors import OptionError
 from rmqstore.format.schema import (
     ALL_COLUMNS,
     ALSO_AS,
-    MESSAGE,
     PENDING,
     PROPERTIES,
     RESERVED_PROPERTIES,
     TIMESTAMP,
     select_columns,
 )
+from rmqstore.query.damage import PERMISSIVE
 from rmqstore.read.request import ScanRequest
 
 LOG_APPEND_TIME: Final = 1  # Kafka's TimestampType: the time at which the broker stored the record
@@ -81,7 +81,7 @@ SPARK_TYPES: dict[pa.DataType, DataType] = {
     PROPERTIES: MapType(StringType(), StringType()),
 }
 _MAY_BE_NULL = {"tags", "keys", "bornTimestamp"}
-_NULL_IF_PENDING = {"queueOffset", "tagsCode"}
+_NULL_IF_PENDING = {"queueOffset", "tagsCode", *PENDING.names}
 
 
 def kafka_schema(*, include_headers: bool) -> StructType:
@@ -173,40 +173,28 @@ def _reserved() -> pa.Array:
 
 def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options request, as Spark types."""
-    if options.is_kafka:
+    if options.of_messages is None:
         return kafka_schema(include_headers=options.include_headers)
-    corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
-    extra = _extra(options)
-    names = list(options.columns or (*MESSAGE.names, *extra))
-    if corrupt is not None and corrupt not in names:
-        names.append(corrupt)
-    own = select_columns(name for name in names if name != corrupt and name not in extra)
-    types = {field.name: SPARK_TYPES[field.type] for field in (*own, *PENDING)}
-    return StructType([StructField(name, types.get(name, StringType())) for name in names])
+    columns = options.of_messages
+    return StructType([StructField(column.name, SPARK_TYPES[column.type]) for column in columns])
 
 
-def _extra(options: ColumnOptions) -> list[str]:
-    return PENDING.names if options.include_pending else []
+def request_of(schema: StructType, options: ReadOptions) -> ScanRequest:
+    """Return the request of a read of a Spark schema, which may be a user's projection.
 
-
-def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
-    """Return the Arrow schema for a Spark schema, which may be a user's projection.
-
-    With ``columns=kafka`` it is that of the messages, before their columns become those of Kafka.
+    With ``columns=kafka`` it asks for the columns of messages that those of Kafka are made of.
 
     Raises:
         OptionError: a column is unknown or named twice, its type is neither its own nor a safe
             widening of it, or a column that may be null is declared NOT NULL.
     """
-    if options.is_kafka:
-        return columns_of_messages(schema, include_headers=options.include_headers)
-    require_names(schema, options.columns, but=options.corrupt_column)
-    return pa.schema([_arrow_field(field, options) for field in schema.fields])
-
-
-def request_of(schema: StructType, options: ReadOptions) -> ScanRequest:
-    """Return the request of a read of the columns of a Spark schema; see :func:`arrow_schema`."""
-    return replace(options.request, schema=arrow_schema(schema, options.columns))
+    columns, request = options.columns, options.request
+    if columns.is_kafka:
+        asked = columns_of_messages(schema, include_headers=columns.include_headers)
+    else:
+        require_names(schema, columns.named, but=request.corrupt_column)
+        asked = pa.schema([_arrow_field(field, request) for field in schema.fields])
+    return replace(request, schema=asked)
 
 
 def require_names(
@@ -229,22 +217,20 @@ def require_names(
         )
 
 
-def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
-    extra = _extra(options)
-    may_be_null = field.name in _MAY_BE_NULL or options.mode == "PERMISSIVE"
-    if field.name in extra or (extra and field.name in _NULL_IF_PENDING):
+def _arrow_field(field: StructField, request: ScanRequest) -> pa.Field:
+    may_be_null = field.name in _MAY_BE_NULL or request.mode == PERMISSIVE
+    if request.include_pending and field.name in _NULL_IF_PENDING:
         may_be_null = True
-    if field.name == options.corrupt_column:
+    if field.name == request.corrupt_column:
         allowed = (pa.string(),)
-        may_be_null = True
-        if options.mode != "PERMISSIVE":
+        if request.mode != PERMISSIVE:
             raise OptionError(
-                f"schema: column {field.name} needs mode=PERMISSIVE, not {options.mode}"
+                f"schema: column {field.name} needs mode=PERMISSIVE, not {request.mode}"
             )
-    elif field.name in extra:
-        allowed = (PENDING.field(field.name).type,)
     elif field.name in PENDING.names:
-        raise OptionError(f"schema: column {field.name} needs includePending=true")
+        allowed = (PENDING.field(field.name).type,)
+        if not request.include_pending:
+            raise OptionError(f"schema: column {field.name} needs includePending=true")
     elif field.name in ALL_COLUMNS.names:
         own = ALL_COLUMNS.field(field.name).type
         allowed = (own, *ALSO_AS.get(own, ()))

@@ -49,7 +49,7 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert (store.path, store.broker_name, store.ignore_log_end) == (STORE, None, False)
     assert not any(store.folders.values())
     columns, request, selection = options.columns, options.request, options.request.selection
-    assert (columns.columns, columns.corrupt_column) == (None, "_corrupt_record")
+    assert (columns.named, request.corrupt_column) == (None, "_corrupt_record")
     assert (request.tags, request.by, request.mode) == (None, "queue", "FAILFAST")
     assert (request.check_crc, request.fail_on_data_loss) == (True, True)
     assert options.limits == Limits(128 << 20, None, None)
@@ -92,7 +92,7 @@ GIVEN = {
     "tags": ("A || B", lambda read: read.request.tags == {"A", "B"}),
     "filter": ("a = 'x'", lambda read: read.request.filter is not None),
     "where": ("queueId = 0", lambda read: read.request.where is not None),
-    "columns": (" body , topic", lambda read: read.columns.columns == ("body", "topic")),
+    "columns": (" body , topic", lambda read: read.columns.named == ("body", "topic")),
     "scan": ("CommitLog", lambda read: read.request.by == "commitlog"),
     "minPartitions": ("3", lambda read: read.limits.min_partitions == 3),
     "maxRecordsPerPartition": ("4", lambda read: read.limits.max_records == 4),

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 )
 
 import documented
-from pyspark_rmqstore.options import ColumnOptions, parse_column_options
-from pyspark_rmqstore.schema import arrow_schema, default_schema
+from pyspark_rmqstore.options import ReadOptions, parse_column_options, parse_read_options
+from pyspark_rmqstore.schema import default_schema, request_of
 from rmqstore.errors import OptionError
 
 TEXT_MAP = MapType(StringType(), StringType())
@@ -39,8 +39,12 @@ NEVER_NULL = [name for name in EVERY if name not in MAY_BE_NULL]
 ARROW = {SPARK[sql]: kind for sql, kind in documented.ARROW.items()}
 
 
-def options(**given: str) -> ColumnOptions:
-    return parse_column_options({"path": "/data/store", **given})
+def options(**given: str) -> ReadOptions:
+    return parse_read_options({"path": "/data/store", **given})
+
+
+def default(**given: str) -> StructType:
+    return default_schema(parse_column_options({"path": "/data/store", **given}))
 
 
 def struct(**columns: DataType) -> StructType:
@@ -48,25 +52,26 @@ def struct(**columns: DataType) -> StructType:
 
 
 def one(name: str, kind: DataType, *, nullable: bool = True, **given: str) -> pa.Field:
-    return arrow_schema(StructType([StructField(name, kind, nullable)]), options(**given)).field(0)
+    schema = StructType([StructField(name, kind, nullable)])
+    return request_of(schema, options(**given)).schema.field(0)
 
 
 def test_default_columns_are_the_documented_ones_in_their_order() -> None:
-    fields = default_schema(options()).fields
+    fields = default().fields
     assert [(field.name, field.dataType) for field in fields] == list(DOCUMENTED.items())
     assert all(field.nullable for field in fields)
 
 
 def test_only_mode_permissive_adds_the_column_of_corrupt_records_as_the_last() -> None:
-    plain, permissive = default_schema(options()), default_schema(options(mode="PERMISSIVE"))
+    plain, permissive = default(), default(mode="PERMISSIVE")
     assert permissive.fields == [*plain.fields, StructField("_corrupt_record", StringType())]
     given = {"columnNameOfCorruptRecord": "why", "columns": "topic"}
     for mode, names in (("PERMISSIVE", ["topic", "why"]), ("DROPMALFORMED", ["topic"])):
-        assert default_schema(options(mode=mode, **given)).names == names
+        assert default(mode=mode, **given).names == names
 
 
 def test_columns_choose_fields_and_their_order() -> None:
-    schema = default_schema(options(columns="tagsCode, body,queueId"))
+    schema = default(columns="tagsCode, body,queueId")
     assert [(field.name, field.dataType) for field in schema.fields] == [
         ("tagsCode", LongType()), ("body", BinaryType()), ("queueId", IntegerType()),
     ]  # fmt: skip
@@ -75,18 +80,18 @@ def test_columns_choose_fields_and_their_order() -> None:
 @pytest.mark.parametrize("columns", ["bodies", "body,Topic", "body,,topic", "", "body,body"])
 def test_columns_that_are_unknown_or_named_twice_are_refused(columns: str) -> None:
     with pytest.raises(OptionError, match="columns"):
-        default_schema(options(columns=columns))
+        default(columns=columns)
 
 
 @pytest.mark.parametrize(
     "given", [{}, {"mode": "PERMISSIVE"}, {"columns": ",".join(EVERY)}], ids=str
 )
 def test_the_default_schema_goes_through_to_arrow_field_by_field(given: dict[str, str]) -> None:
-    schema = default_schema(options(**given))
+    schema = default(**given)
     expected = [
         pa.field(field.name, ARROW[field.dataType], nullable=True) for field in schema.fields
     ]
-    assert arrow_schema(schema, options(**given)) == pa.schema(expected)
+    assert request_of(schema, options(**given)).schema == pa.schema(expected)
 
 
 @pytest.mark.parametrize("name", NEVER_NULL)
@@ -151,7 +156,7 @@ def test_the_order_of_the_users_schema_is_kept() -> None:
     schema = struct(body=StringType(), tags=StringType(), queueId=LongType()).add(
         "topic", StringType(), nullable=False
     )
-    found = arrow_schema(schema, options())
+    found = request_of(schema, options()).schema
     assert found == pa.schema(
         [
             pa.field("body", pa.string()), pa.field("tags", pa.string()),
@@ -165,16 +170,16 @@ def test_the_order_of_the_users_schema_is_kept() -> None:
 )
 def test_a_schema_of_no_column_or_one_named_twice_is_refused(schema: StructType) -> None:
     with pytest.raises(OptionError, match="schema"):
-        arrow_schema(schema, options())
+        request_of(schema, options())
 
 
 def test_the_column_of_corrupt_records_comes_anywhere_but_only_in_mode_permissive() -> None:
     schema = struct(why=StringType(), topic=StringType())
     given = {"columnNameOfCorruptRecord": "why"}
-    assert arrow_schema(schema, options(mode="PERMISSIVE", **given)).names == ["why", "topic"]
+    assert request_of(schema, options(mode="PERMISSIVE", **given)).schema.names == ["why", "topic"]
     for mode in ("FAILFAST", "DROPMALFORMED"):
         with pytest.raises(OptionError, match=f"why.*PERMISSIVE.*{mode}"):
-            arrow_schema(schema, options(mode=mode, **given))
+            request_of(schema, options(mode=mode, **given))
     with pytest.raises(OptionError, match="why"):
         one("why", BinaryType(), mode="PERMISSIVE", **given)
 
@@ -182,8 +187,10 @@ def test_the_column_of_corrupt_records_comes_anywhere_but_only_in_mode_permissiv
 def test_columns_and_a_schema_must_agree() -> None:
     for columns in ("body", "body,topic,tags", "body,keys"):
         with pytest.raises(OptionError, match=re.escape(columns.replace(",", ", "))):
-            arrow_schema(struct(body=BinaryType(), topic=StringType()), options(columns=columns))
+            request_of(struct(body=BinaryType(), topic=StringType()), options(columns=columns))
     schema = struct(topic=StringType(), body=StringType(), _corrupt_record=StringType())
     given = options(columns="body,topic", mode="PERMISSIVE")
-    assert arrow_schema(schema, given).names == schema.names
-    assert arrow_schema(struct(topic=StringType()), options(mode="PERMISSIVE")).names == ["topic"]
+    assert request_of(schema, given).schema.names == schema.names
+    assert request_of(struct(topic=StringType()), options(mode="PERMISSIVE")).schema.names == [
+        "topic"
+    ]

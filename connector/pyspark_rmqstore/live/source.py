@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark_rmqstore.options import ColumnOptions
 from rmqstore.live.location import SECRETS_OF_SERVERS, WHO_ASKS, LiveLocation, require_served
 from rmqstore.live.source import BrokerSource
 from rmqstore.query.options import GivenOptions
@@ -17,8 +16,8 @@ _OF_FILES = (
 )  # fmt: skip
 
 
-def parse_source(given: GivenOptions, chosen: ColumnOptions) -> BrokerSource:
-    """Return the running brokers that ``path`` names.
+def parse_source(given: GivenOptions, columns: Sequence[str] | None) -> BrokerSource:
+    """Return the running brokers that ``path`` names, and that are to give these columns.
 
     Raises:
         OptionError: it is no address of name servers, or an option says in vain how to reach them.
@@ -27,10 +26,10 @@ def parse_source(given: GivenOptions, chosen: ColumnOptions) -> BrokerSource:
     names = [name for name in _OF_FILES if name in given]
     if given["scan"] == "commitlog":
         names.append("scan=commitlog")
-    if chosen.include_pending:
+    if given["includePending"]:
         names.append("includePending")
     location = LiveLocation.parse(given["path"], given["storageOptions"])
-    require_served(names, chosen.columns or ())
+    require_served(names, columns or ())
     return BrokerSource(location)
 
 

@@ -48,8 +48,18 @@ def returned_schema(
     mode: str = FAILFAST,
     column_name_of_corrupt_record: str = CORRUPT_RECORD,
 ) -> pa.Schema:
-    """Return the columns that a scan with these arguments returns."""
+    """Return the columns that a scan with these arguments returns.
+
+    Raises:
+        OptionError: a column is unknown, or that of damage has the name of another one.
+    """
     corrupt_column = column_name_of_corrupt_record
+    of_messages = (*ALL_COLUMNS.names, *(PENDING.names if include_pending else ()))
+    if not corrupt_column or corrupt_column in of_messages:
+        raise OptionError(
+            f"`column_name_of_corrupt_record` {corrupt_column!r}: "
+            "must be a name that no column of a message has"
+        )
     reason = pa.field(corrupt_column, pa.string())
     if isinstance(columns, str):
         columns = [name.strip() for name in columns.split(",")]
@@ -68,19 +78,6 @@ def returned_schema(
     if mode == PERMISSIVE and corrupt_column not in schema.names:
         schema = schema.append(reason)
     return schema
-
-
-def require_corrupt_column(name: str, *, include_pending: bool) -> None:
-    """Refuse a column of damage whose name is that of another column.
-
-    Raises:
-        OptionError: a column of messages has it.
-    """
-    if not name or name in (*ALL_COLUMNS.names, *(PENDING.names if include_pending else ())):
-        raise OptionError(
-            f"`column_name_of_corrupt_record` {name!r}: "
-            "must be a name that no column of a message has"
-        )
 
 
 def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
@@ -116,7 +113,6 @@ class ScanRequest(ReadRules):
         if self.by not in ("queue", "commitlog"):
             raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
         DamageRules.__post_init__(self)
-        require_corrupt_column(self.corrupt_column, include_pending=self.include_pending)
         if self.index_only and not self.lookup_keys:
             raise OptionError(
                 "`index_only`: for look-ups only; give `msg_key`, `msg_id` or `msg_tags` too"
