@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from rmqstore.query.selection import Selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
-from rmqstore.source.continuation import Loss
+from rmqstore.source.continuation import Loss, Tail
 from rmqstore.source.stream import Stream
 from rmqstore.source.stream_offset import Key, StreamOffset
 from rmqstore.spans import QueueKey, QueueSlice
@@ -39,34 +39,29 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LiveTail:
+class LiveTail(Tail):
     """The ends of the queues of one broker, and the newest record that was seen.
 
     Attributes:
         broker: the broker.
         spans: where the queues began and ended at the last poll. A queue that is not corrected yet
             by retention may begin with messages that are gone.
-        discovered: the queues that were not there at the first poll.
         withdrawn: where other queues began and ended that hold messages, and that the broker lets
             nobody read.
-        last_record: the newest record, by which the broker's log is recognized; None without one.
     """
 
     def __init__(self, broker: LiveBroker, selection: Selection) -> None:
+        super().__init__()
         self.broker = broker
         self._selection = selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
         self.withdrawn: Mapping[QueueKey, tuple[int, int]] = {}
         self._warned_ends: dict[QueueKey, int] = {}  # of these
-        self.discovered: set[QueueKey] = set()
         self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
-        self.last_record: LastRecord | None = None
-        self.first_record: LastRecord | None = None  # not asked for: a broker names itself
         self._has_polled = False
 
     @property
     def ends(self) -> dict[QueueKey, int]:
-        """The ends of the queues."""
         return {key: end for key, (_, end) in self.spans.items()}
 
     def take(self, found: BrokerSpans) -> None:
@@ -130,7 +125,6 @@ class LiveTail:
         return before == end
 
     def first(self, key: QueueKey) -> int:
-        """Return the first queue offset whose message is there."""
         return max(self.spans.get(key, (0, 0))[0], self._firsts.get(key, 0))
 
     def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
@@ -140,7 +134,6 @@ class LiveTail:
         return min(by_time, first_behind(self.broker, key, last_record.physical_offset, span))
 
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
-        """Return the first queue offset whose message lies after a record, or the queue's end."""
         return first_behind(
             self.broker, key, last_record.physical_offset + 1, self.spans.get(key, (0, 0))
         )
@@ -183,12 +176,6 @@ class LiveTail:
         return not self.broker.is_behind_proxy
 
     def holds(self, record: LastRecord, delivered: Mapping[QueueKey, int]) -> bool:
-        """Return whether a record still stands, or was deleted as too old.
-
-        Args:
-            record: the newest record at some time.
-            delivered: the queue offsets up to which queues were delivered then, or lower ones.
-        """
         if record == self.last_record:  # which the poll has just found
             return True
         broker, spans = self.broker, self.spans
@@ -208,20 +195,6 @@ class LiveTail:
             for other in first_records(broker, last)
             if other is not None
         )
-
-    def slices(
-        self, key: QueueKey, start: int, stop: int, _request: ScanRequest
-    ) -> list[QueueSlice]:
-        """Return the range of a queue."""
-        return [QueueSlice(*key, start, stop)]
-
-    def are_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
-        """Return True: a broker serves what its log confirms."""
-        return True
-
-    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
-        """Return the ranges."""
-        return [*slices]
 
 
 class BrokerStream(Stream[LiveTail]):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Set as AbstractSet
-from typing import Final, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
@@ -18,41 +19,94 @@ STORE_REPLACED: Final = (
 )
 
 
-class Tail(Protocol):
+class Tail(ABC):
     """What the last poll of a store or a running broker found, and questions about its queues.
 
     A queue offset is no identity: a topic that is deleted and made again counts from 0. All that
     was read of a queue lies at or before the newest record that was known then. So the questions
-    are about how far queues were read, and about that record. :class:`StoreTail` describes the
-    methods.
+    are about how far queues were read, and about that record.
 
     Attributes:
-        proves_records: whether it knows of an older record that it still stands.
+        last_record: the newest record of a chosen queue, by which the log is recognized; None
+            without one. It lies at or after all records that ``ends`` covers.
+        discovered: queues that were not there at the first poll.
     """
 
+    def __init__(self) -> None:
+        self.last_record: LastRecord | None = None
+        self.discovered: set[QueueKey] = set()
+
     @property
-    def proves_records(self) -> bool: ...
+    @abstractmethod
+    def ends(self) -> Mapping[QueueKey, int]:
+        """By queue, the queue offset after the last message."""
+
     @property
-    def ends(self) -> Mapping[QueueKey, int]: ...
+    def first_record(self) -> LastRecord | None:
+        """The record that the log begins with; None if there is none, or it is not asked for."""
+        return None
+
     @property
-    def discovered(self) -> AbstractSet[QueueKey]: ...
-    @property
-    def last_record(self) -> LastRecord | None: ...
-    @property
-    def first_record(self) -> LastRecord | None: ...
-    def holds(self, record: LastRecord, delivered: Mapping[QueueKey, int]) -> bool: ...
-    def first(self, key: QueueKey) -> int: ...
-    def first_after(self, key: QueueKey, last_record: LastRecord) -> int: ...
-    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int: ...
+    def proves_records(self) -> bool:
+        """Whether it knows of an older record that it still stands."""
+        return True
+
+    @abstractmethod
+    def holds(self, record: LastRecord, delivered: Mapping[QueueKey, int]) -> bool:
+        """Return whether a record still stands, or was deleted because of its age.
+
+        Args:
+            record: the newest record at some time.
+            delivered: the queue offsets up to which queues were delivered then, or lower ones.
+        """
+
+    @abstractmethod
+    def first(self, key: QueueKey) -> int:
+        """Return the first queue offset whose message is still there, or the queue's end."""
+
+    @abstractmethod
+    def first_after(self, key: QueueKey, last_record: LastRecord) -> int:
+        """Return the first queue offset whose message may have replaced a cut record."""
+
+    @abstractmethod
+    def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
+        """Return the first queue offset whose message lies after a record, or the queue's end."""
+
+    @abstractmethod
     def replaced(
         self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
-    ) -> set[QueueKey]: ...
-    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]: ...
+    ) -> set[QueueKey]:
+        """Return the queues that do not hold the message before a next offset.
+
+        They are shorter, or have another message there, which lies after the newest record that
+        was known. A queue whose message is deleted is not among them.
+
+        Args:
+            next_offsets: queue offsets above 0, by queue, before which messages were read.
+            last_record: the newest record that was known then.
+        """
+
+    @abstractmethod
+    def gone(self, next_offsets: Mapping[QueueKey, int]) -> set[QueueKey]:
+        """Return the chosen queues that were deleted, and may have had unread messages.
+
+        Args:
+            next_offsets: the queue offset after what was read, by queue.
+        """
+
     def slices(
-        self, key: QueueKey, start: int, stop: int, request: ScanRequest
-    ) -> list[QueueSlice]: ...
-    def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
-    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
+        self, key: QueueKey, start: int, stop: int, _request: ScanRequest
+    ) -> list[QueueSlice]:
+        """Return the parts of a range of a queue that are there."""
+        return [QueueSlice(*key, start, stop)]
+
+    def are_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
+        """Return whether the log confirms the units of ranges; what a broker serves, it does."""
+        return True
+
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
+        """Return the parts of ranges that the log confirms."""
+        return [*slices]
 
 
 class Loss(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Set as AbstractSet
 from dataclasses import replace
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from rmqstore.read.last_record import LastRecord
 from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.source.continuation import Tail
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.folders import require_log
@@ -93,26 +94,18 @@ class LoggedMessages(NamedTuple):
         return recovered._replace(start=start, units=np.concatenate([recovered.units, units]))
 
 
-class StoreTail:
-    """The ends of the chosen queues of one store, as of the last :meth:`look`.
-
-    Attributes:
-        last_record: the newest record of a chosen queue, or None. It lies at or after all records
-            that ``ends`` covers.
-        discovered: queues that were not there at the first poll.
+class StoreTail(Tail):
+    """The ends of the chosen queues of one store, as of the last :meth:`poll`.
 
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
     """
 
-    proves_records: Final = True
-
     def __init__(self, store: StoreParts, selection: Selection) -> None:
+        super().__init__()
         self.store = store
         self._selection = selection
         self._ends: dict[QueueKey, int] = {}
-        self.last_record: LastRecord | None = None
         self._first_record: tuple[int, LastRecord | None] | None = None  # of the log's first byte
-        self.discovered: set[QueueKey] = set()
         # _built is the end of the records that the queues are known to hold, _seen the end of those
         # that the log holds. The span between the two is walked again at each poll: it may be
         # stale records that a recovery left after the end of the log, which are written over then.
@@ -132,7 +125,6 @@ class StoreTail:
 
     @property
     def ends(self) -> Mapping[QueueKey, int]:
-        """By queue, the queue offset after the last message."""
         return self._ends
 
     def poll(self) -> None:
@@ -145,15 +137,7 @@ class StoreTail:
         store.retry(self._poll, Restarts(store.paths, store.refresh))
 
     def holds(self, last_record: LastRecord, _delivered: Mapping[QueueKey, int]) -> bool:
-        """Return whether a record still stands in the log, or was deleted because of its age.
-
-        The answer is that of the last poll.
-
-        Args:
-            last_record: the newest record at some time.
-            _delivered: the queue offsets up to which queues were delivered then, or lower ones;
-                a log needs none.
-        """
+        """Return the answer of the last poll; a log needs no offsets of queues for it."""
         is_before_end = last_record.physical_offset < self._seen.position
         return is_before_end and last_record.is_in(self.store.log)
 
@@ -437,16 +421,13 @@ class StoreTail:
     def slices(
         self, key: QueueKey, start: int, stop: int, request: ScanRequest
     ) -> list[QueueSlice]:
-        """Return the parts of a range of a queue that are there."""
         spec = request.spec(self.store.broker_name)
         return self.store.store_queues.slices(key, start, stop, spec)
 
     def are_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
-        """Return whether the log confirms the units of ranges."""
         return all(self.store.ranges.is_confirmed(part, self._seen.position) for part in slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
-        """Return the parts of ranges that the log confirms."""
         return [
             part
             for queue_slice in slices
@@ -463,7 +444,6 @@ class StoreTail:
         return {key: (self.first(key), end) for key, end in self.ends.items()}
 
     def first(self, key: QueueKey) -> int:
-        """Return the first queue offset whose message is still there, or the queue's end."""
         return self._span(key)[0]
 
     def _span(self, key: QueueKey) -> tuple[int, int]:
@@ -492,7 +472,6 @@ class StoreTail:
         return min(by_time, self._first_at(key, last_record.physical_offset, span))
 
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
-        """Return the first queue offset whose message lies after a record, or the queue's end."""
         span = self._span(key)
         if span[0] >= span[1]:
             return self.ends.get(key, 0)
@@ -506,15 +485,6 @@ class StoreTail:
     def replaced(
         self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
     ) -> set[QueueKey]:
-        """Return the queues that do not hold the message before a next offset.
-
-        They are shorter, or have another message there, which lies after the newest record that
-        was known. A queue whose message is deleted is not among them.
-
-        Args:
-            next_offsets: queue offsets above 0, by queue, before which messages were read.
-            last_record: the newest record that was known then.
-        """
         found: set[QueueKey] = set()
         unknown, lasts, last_offset = (-1, -1), self._lasts, last_record.physical_offset
         for key, offset in next_offsets.items():
@@ -535,9 +505,6 @@ class StoreTail:
         """Return the chosen queues that were deleted, and may have had unread messages.
 
         A broker that removes a queue because its messages have expired keeps its topic.
-
-        Args:
-            next_offsets: the queue offset after what was read, by queue.
         """
         missing = [
             key

@@ -80,65 +80,61 @@ class StoreTask(Task):
         Raises:
             OffsetOutOfRangeError: messages are gone, and data loss is to fail.
         """
-        assert isinstance(self.part, QueuesPart), "a micro-batch reads queues"
-        reading = _MicroBatch(self.store, self.part, request)
+        planned = self.part
+        assert isinstance(planned, QueuesPart), "a micro-batch reads queues"
+        queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in planned.slices}
+        may_have_changed = False
+
+        def note_change() -> None:
+            nonlocal may_have_changed
+            may_have_changed = True
+
+        def signs() -> list[StoreSigns]:
+            paths = paths_of(self.store)
+            return [StoreSigns.of(paths, folders_of(paths, queues))]
+
+        def begin() -> Iterator[pa.RecordBatch]:
+            """Return the batches, the first of which is read already."""
+            part = planned
+            if may_have_changed or not _is_as_planned(store, part):
+                part = _planned_again(store, part, request)
+            batches = part.read(store, request)
+            first = next(batches, None)
+            return batches if first is None else chain([first], batches)
+
         # The signs are taken before the store is opened: a file may be deleted while it is opened.
-        recoveries = Recoveries(reading.signs, reading.note_change)
-        with open_ref(self.store, self.part.ends) as store:
+        recoveries = Recoveries(signs, note_change)
+        with open_ref(self.store, planned.ends) as store:
             # A broker that starts after the plan was checked and before it is read may cut the log
             # and write other records in the place of those that were planned. Rows that were given
             # cannot be taken back. So only the first batch is read again here; what fails later is
             # left to Spark's own attempts.
-            restarts = Restarts(store.paths, reading.note_change)
-            yield from retry(lambda: reading.begin(store), recoveries, restarts)
+            restarts = Restarts(store.paths, note_change)
+            yield from retry(begin, recoveries, restarts)
 
 
-class _MicroBatch:
-    """The reading of a part of a micro-batch."""
+def _is_as_planned(store: StoreParts, part: QueuesPart) -> bool:
+    """Return whether a store has what was planned; the last record of a closed one shows that."""
+    if part.last_record is not None and not part.last_record.is_in(store.log):
+        return False
+    return not store.paths.has_abort or all(map(store.ranges.still_holds, part.slices))
 
-    def __init__(self, ref: StoreRef, planned: QueuesPart, request: ScanRequest) -> None:
-        self._ref = ref
-        self._planned = planned
-        self._request = request
-        self._may_have_changed = False
 
-    def signs(self) -> list[StoreSigns]:
-        paths = paths_of(self._ref)
-        queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in self._planned.slices}
-        return [StoreSigns.of(paths, folders_of(paths, queues))]
+def _planned_again(store: StoreParts, part: QueuesPart, request: ScanRequest) -> QueuesPart:
+    """Return what is left of a part of a micro-batch; what queues lack is taken from the log.
 
-    def note_change(self) -> None:
-        self._may_have_changed = True
-
-    def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
-        """Return the batches, the first of which is read already.
-
-        They are planned again unless the store has what was planned. The last record of a closed
-        store shows that.
-        """
-        part = self._planned
-        is_valid = not self._may_have_changed and (
-            part.last_record is None or part.last_record.is_in(store.log)
+    What a recovery cut off is left out if data loss is not to fail.
+    """
+    store.forget()
+    slices = part.slices
+    if not request.fail_on_data_loss:
+        # Messages that took the place of those that were cut off were stored later than the last
+        # record, and come with the next micro-batch.
+        until = LATEST_TIME
+        if part.last_record is not None and not part.last_record.is_in(store.log):
+            until = part.last_record.store_timestamp
+        confirmed = (
+            store.ranges.confirmed(planned, store.log.max_offset, until) for planned in slices
         )
-        if is_valid and store.paths.has_abort:
-            is_valid = all(store.ranges.still_holds(queue_slice) for queue_slice in part.slices)
-        if not is_valid:
-            # What queues now lack is taken from the log. What a recovery cut off is left out if
-            # failOnDataLoss is false.
-            store.forget()
-            slices = part.slices
-            if not self._request.fail_on_data_loss:
-                # Messages that took the place of those that were cut off were stored later than the
-                # last record, and come with the next micro-batch.
-                until = LATEST_TIME
-                if part.last_record is not None and not part.last_record.is_in(store.log):
-                    until = part.last_record.store_timestamp
-                confirmed = (
-                    store.ranges.confirmed(planned, store.log.max_offset, until)
-                    for planned in slices
-                )
-                slices = tuple(chain.from_iterable(confirmed))
-            part = replace(part, slices=slices, recovered=store.ends.recovered)
-        batches = part.read(store, self._request)
-        first = next(batches, None)
-        return batches if first is None else chain([first], batches)
+        slices = tuple(chain.from_iterable(confirmed))
+    return replace(part, slices=slices, recovered=store.ends.recovered)
