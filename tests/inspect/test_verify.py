@@ -434,15 +434,17 @@ def test_epochs_that_no_broker_can_read_are_damage(
     copied: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = copied("controller")
-    (root / "epochFileCheckpoint.bak").unlink()
     (root / "epochFileCheckpoint").write_bytes(b"")
     (found,) = findings(root)
-    assert (found.part, found.kind) == ("config", "")
+    assert (found.part, found.kind, found.stops_broker) == ("config", "epochfile", True)
     assert found.place == f"{root / 'epochFileCheckpoint'}, 0"
+    (root / "epochFileCheckpoint.bak").unlink()
+    (root / "epochFileCheckpoint").write_text("1\n5\n1-0\n")
+    (found,) = findings(root)
+    assert (found.part, found.kind, found.stops_broker) == ("config", "", False)
     (root / "epochFileCheckpoint").unlink()
     assert findings(root) == []
-    (said,) = caplog.messages
-    assert "there is no epochFileCheckpoint: its epochs are not known" in said
+    assert "there is no epochFileCheckpoint: its epochs are not known" in caplog.messages[-1]
 
 
 def test_an_epoch_after_the_end_of_the_log_is_named(copied: Golden) -> None:

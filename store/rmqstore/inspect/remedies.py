@@ -245,6 +245,14 @@ _REMEDIES = {
         "topics, groups and offsets:",
         "rmqstore describe PATH",
     ),
+    "epochfile": Remedy(
+        "high",
+        "A broker in controller mode does not start on this store: in the file of its epochs, "
+        "something else stands in the place of a number.",
+        "Move the file away, but keep it. The broker reads the .bak file beside it then, which has "
+        "one epoch less; without one, it begins with no epochs. Check again:",
+        "rmqstore verify PATH",
+    ),
     "name": Remedy(
         "high",
         "A file has the name of another place, so a broker does not find what it holds.",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rmqstore.errors import CorruptConfigError, Finding, NotPermittedError
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.epochs import find_epochs, why_not_of_log
+from rmqstore.storage.broker.epochs import why_not_started
 
 
 def epoch_findings(parts: StoreParts) -> Iterator[Finding]:
@@ -15,12 +16,18 @@ def epoch_findings(parts: StoreParts) -> Iterator[Finding]:
     Raises:
         NotPermittedError: their file may not be read by this user.
     """
+    damage = why_not_started(parts.paths)
+    if damage is not None:
+        text = f"{damage.reason}: a broker in controller mode does not start"
+        place = f"{damage.path}, {damage.offset}"
+        yield Finding("config", place, text, "epochfile", stops_broker=True)
     try:
         epochs, log_end = find_epochs(parts)
     except CorruptConfigError as err:
         if isinstance(err.__cause__, NotPermittedError):
             raise err.__cause__ from None
-        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+        if damage is None:
+            yield Finding("config", f"{err.path}, {err.offset}", err.reason)
         return
     for epoch in epochs:
         reason = why_not_of_log(epoch, log_end)

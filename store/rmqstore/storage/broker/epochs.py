@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +26,8 @@ _LINE: Final = re.compile(r"(\d{1,10})-(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
 _MAX_NUMBER: Final = (1 << 31) - 1
 _MAX_OFFSET: Final = (1 << 63) - 1
+_JAVA_NUMBER: Final = re.compile(r"[+-]?\d{1,40}")
+_JAVA_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _NOT_CHECKED: Final = 0  # as the CRC of a file
 
 
@@ -51,7 +54,7 @@ def read_epochs(paths: StorePaths) -> list[Epoch]:
         damage = None
     except (CorruptConfigError, UnreadableFileError) as err:
         damage = err
-    previous = file.with_name(f"{file.name}.bak")
+    previous = _previous(paths)
     try:
         epochs = _read(paths.storage, previous)
     except (CorruptConfigError, UnreadableFileError) as err:
@@ -67,6 +70,50 @@ def read_epochs(paths: StorePaths) -> list[Epoch]:
     return epochs
 
 
+def why_not_started(paths: StorePaths) -> CorruptConfigError | None:
+    """Return the damage of epochs with which a broker in controller mode does not start.
+
+    If a file is damaged or has no epoch, it reads the one before. But text in the place of a number
+    ends it.
+
+    Source: CheckpointFile.java#read, EpochFileCache.java#initCacheFromFile.
+    """
+    for file in (paths.epochs, _previous(paths)):
+        try:
+            stored = read_small(paths.storage, file, _MAX_BYTES)
+        except (FileNotFoundError, UnreadableFileError):
+            continue
+        text = _no_number(stored)
+        if text is not None:
+            return CorruptConfigError(str(file), 0, f"{text!r} stands in the place of a number")
+        with suppress(CorruptConfigError):
+            if _parse(file, stored):
+                return None
+    return None
+
+
+def _previous(paths: StorePaths) -> Path:
+    """Return the file of the epochs that the broker wrote before."""
+    return paths.epochs.with_name(f"{paths.epochs.name}.bak")
+
+
+def _no_number(stored: bytes) -> str | None:
+    """Return the first text that a broker takes for a number and that is none; None without one."""
+    try:
+        count, crc, *listed = [*_JAVA_LINE_END.split(stored.decode()), ""]
+    except UnicodeDecodeError:
+        return None  # it does not read such a file
+    numbers = [(count, _MAX_NUMBER), (crc, _MAX_NUMBER)]
+    for line in listed:
+        parts = line.rstrip("-").split("-")
+        if len(parts) == 2:
+            numbers += [(parts[0], _MAX_NUMBER), (parts[1], _MAX_OFFSET)]
+    for text, largest in numbers:
+        if not _JAVA_NUMBER.fullmatch(text) or not -largest - 1 <= int(text) <= largest:
+            return text
+    return None
+
+
 def stored_epochs(epochs: Sequence[Epoch]) -> bytes:
     """Return the bytes of a file of epochs, at least one."""
     listed = "".join(f"{epoch.number}-{epoch.start_offset}\n" for epoch in epochs).encode()
@@ -74,15 +121,20 @@ def stored_epochs(epochs: Sequence[Epoch]) -> bytes:
 
 
 def _read(storage: Storage, file: Path) -> list[Epoch]:
-    """Return the epochs of one file, none if it is not there.
-
-    Raises:
-        CorruptConfigError: the text is not a list of epochs with the right CRC.
-    """
+    """Return the epochs of one file, none if it is not there; raises as :func:`_parse` does."""
     try:
         stored = read_small(storage, file, _MAX_BYTES)
     except FileNotFoundError:
         return []
+    return _parse(file, stored)
+
+
+def _parse(file: Path, stored: bytes) -> list[Epoch]:
+    """Return the epochs in the text of a file.
+
+    Raises:
+        CorruptConfigError: the text is not a list of epochs with the right CRC.
+    """
     head, _, rest = stored.partition(b"\n")
     checksum, _, listed = rest.partition(b"\n")
     numbers = [line.decode("ascii", "replace").strip() for line in (head, checksum)]
