@@ -380,29 +380,30 @@ class StoreEnds:
         return DispatchRules(delay_levels=levels.delays)
 
     def _checkpoint(self) -> Checkpoint:
-        """Return what a recovery goes by: where the queues end, if they are in RocksDB.
+        """Return what a recovery goes by: where the queues end, if they are in RocksDB alone.
 
-        Queues that are in files as well do not reach further then.
+        A broker that keeps them in files as well begins where both are on the disk. Files that it
+        does not write any more end before the database.
 
-        Source: CommitLog.java#isMappedFileMatchedRecover.
+        Source: CommitLog.java, CombineConsumeQueueStore.java#isMappedFileMatchedRecover.
         """
         checkpoint, in_rocksdb = read_checkpoint(self._paths), self.in_rocksdb
         if in_rocksdb is None or checkpoint.logics_phy_offset:
             return checkpoint
-        if self._paths.queue_folders.topics() and self._last_in_queues()[0] > in_rocksdb.checkpoint:
+        if self._last_in_queues(in_files=True)[1] >= in_rocksdb.checkpoint:
             return checkpoint
         return checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
 
     def _scanned_end(self) -> LogEnd:
         return find_log_end(self._log, Checkpoint.all_safe())
 
-    def _last_in_queues(self) -> tuple[int, int]:
-        """Return the bounds of the last record that files of queues point at, or (-1, -1).
+    def _last_in_queues(self, *, in_files: bool = False) -> tuple[int, int]:
+        """Return the bounds of the last record that queues point at, or (-1, -1).
 
-        Both are physical offsets.
+        Both are physical offsets. Those of files alone can be asked for.
         """
         last = -1, -1
-        in_rocksdb = self.in_rocksdb
+        in_rocksdb = None if in_files else self.in_rocksdb
         keys = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:
