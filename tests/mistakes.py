@@ -59,10 +59,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/query/conditions.py",
-        """topic_prefixes=tuple(
-                prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes
-            ),""",
-        "topic_prefixes=self.topic_prefixes,",
+        "in self.topic_prefixes if prefix in other.topic_prefixes)",
+        "in self.topic_prefixes)",
         "of topic LIKE 'a%' OR topic LIKE 'b%' only the topics of one side are read",
         "query/test_where.py",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys
 from rmqstore.spans import Span
-
-T = TypeVar("T")
 
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; small enough that sums do not overflow
@@ -45,6 +43,7 @@ class Between(NamedTuple):
 
 
 ANY_NUMBER: Final = Between()
+_Allowed = TypeVar("_Allowed", frozenset[str], frozenset[int], Between)  # values of a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +83,8 @@ class Pruning:
 
     def met(self, other: Pruning) -> Pruning:
         """Return the conditions of the rows that meet both."""
-        return Pruning(
-            topics=_met(self.topics, other.topics),
-            topic_prefixes=self.topic_prefixes + other.topic_prefixes,
-            queue_ids=_met(self.queue_ids, other.queue_ids),
-            queue_offsets=self.queue_offsets.met(other.queue_offsets),
-            physical_offsets=self.physical_offsets.met(other.physical_offsets),
-            store_timestamps=self.store_timestamps.met(other.store_timestamps),
-            tags=_met(self.tags, other.tags),
-            keys=_met(self.keys, other.keys),
-            msg_ids=_met(self.msg_ids, other.msg_ids),
-            broker_names=_met(self.broker_names, other.broker_names),
-        )
+        prefixes = self.topic_prefixes + other.topic_prefixes
+        return self._by_column(other, _met, prefixes)
 
     def joined(self, other: Pruning) -> Pruning:
         """Return conditions that both of two conditions imply.
@@ -104,20 +93,19 @@ class Pruning:
         ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of
         topics A and B.
         """
-        return Pruning(
-            topics=_joined(self.topics, other.topics),
-            topic_prefixes=tuple(
-                prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes
-            ),
-            queue_ids=_joined(self.queue_ids, other.queue_ids),
-            queue_offsets=self.queue_offsets.joined(other.queue_offsets),
-            physical_offsets=self.physical_offsets.joined(other.physical_offsets),
-            store_timestamps=self.store_timestamps.joined(other.store_timestamps),
-            tags=_joined(self.tags, other.tags),
-            keys=_joined(self.keys, other.keys),
-            msg_ids=_joined(self.msg_ids, other.msg_ids),
-            broker_names=_joined(self.broker_names, other.broker_names),
-        )
+        prefixes = tuple(prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes)
+        return self._by_column(other, _joined, prefixes)
+
+    def _by_column(
+        self, other: Pruning, join: Callable[[Any, Any], Any], topic_prefixes: tuple[str, ...]
+    ) -> Pruning:
+        """Return the conditions of each column joined, and the given prefixes of topics."""
+        conditions = {
+            column.name: join(getattr(self, column.name), getattr(other, column.name))
+            for column in fields(self)
+            if column.name != "topic_prefixes"
+        }
+        return Pruning(topic_prefixes=topic_prefixes, **conditions)
 
     def keeps_broker(self, name: str) -> bool:
         """Return whether rows of a broker can meet the conditions."""
@@ -149,16 +137,18 @@ class Pruning:
         return _met(self.tags, tags)
 
 
-def _met(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[T] | None:
-    """Return the values of both sets; None stands for all values."""
-    if left is None:
-        return right
-    return left if right is None else left & right
+def _met(left: _Allowed | None, right: _Allowed | None) -> _Allowed | None:
+    """Return the values of both conditions on a column; None stands for all values."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left.met(right) if isinstance(left, Between) else left & right
 
 
-def _joined(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[T] | None:
-    """Return the values of either set; None stands for all values."""
-    return None if left is None or right is None else left | right
+def _joined(left: _Allowed | None, right: _Allowed | None) -> _Allowed | None:
+    """Return the values of either condition on a column; None stands for all values."""
+    if left is None or right is None:
+        return None
+    return left.joined(right) if isinstance(left, Between) else left | right
 
 
 NO_PRUNING: Final = Pruning()
@@ -182,7 +172,7 @@ class LogSpans(NamedTuple):
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> Self:
-        """Join ranges that touch; they are given in rising order."""
+        """Join ranges that touch, and leave out empty ones; they are given in rising order."""
         joined: list[Span] = []
         for span in spans:
             if span.start >= span.end:
@@ -198,7 +188,7 @@ class LogSpans(NamedTuple):
         common = [
             Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans
         ]
-        return LogSpans.of([span for span in common if span.start < span.end])
+        return LogSpans.of(common)
 
 
 def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTimes]) -> LogSpans:

@@ -41,16 +41,21 @@ _OPPOSITES: Final[dict[Kind, Kind]] = {
     "NOT LIKE": "LIKE", "IS NULL": "IS NOT NULL", "IS NOT NULL": "IS NULL",
 }  # fmt: skip
 _ORDERS: Final = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
-# The columns that prune, each with its field of Pruning.
-_TEXTS: Final = {
+# The columns that prune, each with its field of Pruning: by their values, and by their ranges.
+_VALUES: Final = {
     "topic": "topics",
+    "queueId": "queue_ids",
     "tags": "tags",
     "keys": "keys",
     "msgId": "msg_ids",
     "brokerName": "broker_names",
 }
-_NUMBERS: Final = {"queueOffset": "queue_offsets", "commitLogOffset": "physical_offsets"}
-PRUNED_COLUMNS: Final = frozenset({*_TEXTS, *_NUMBERS, "queueId", "storeTimestamp"})
+_RANGES: Final = {
+    "queueOffset": "queue_offsets",
+    "commitLogOffset": "physical_offsets",
+    "storeTimestamp": "store_timestamps",
+}
+PRUNED_COLUMNS: Final = frozenset(_VALUES | _RANGES)
 _BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
 
 _MAX_DEPTH: Final = 64  # of parentheses and NOTs; each takes several frames of Python's stack
@@ -144,20 +149,21 @@ class Comparison:
             match = _BEFORE_WILDCARDS.match(self.values[0])
             prefix = re.sub(r"\\(.)", r"\1", match[0]) if match else ""
             return Pruning(topic_prefixes=(prefix,))
-        if self.kind == "IN" and self.column in _TEXTS:
-            return _pruning(_TEXTS[self.column], frozenset(self.values))
-        if self.kind == "IN" and self.column == "queueId":
-            return _pruning("queue_ids", frozenset(self.values))
-        if self.column in _NUMBERS:
-            return _pruning(_NUMBERS[self.column], self._within(self.values))
-        if self.column == "storeTimestamp":
-            # epoch ms, rounded down
-            times = [(value - EPOCH) // _MILLISECOND for value in self.values]
-            return _pruning("store_timestamps", self._within(times))
-        return NO_PRUNING
+        pruned: dict[str, Any] = {}
+        if self.kind == "IN" and self.column in _VALUES:
+            pruned[_VALUES[self.column]] = frozenset(self.values)
+        if self.column in _RANGES:
+            pruned[_RANGES[self.column]] = self._within()
+        return Pruning(**pruned)
 
-    def _within(self, values: Sequence[int]) -> Between:
-        """Return the numbers that meet the comparison, the end of an open range included."""
+    def _within(self) -> Between:
+        """Return the numbers that meet the comparison, the end of an open range included.
+
+        Of times they are epoch ms, rounded down.
+        """
+        values = self.values
+        if self.column == "storeTimestamp":
+            values = tuple((value - EPOCH) // _MILLISECOND for value in values)
         if self.kind == "IN":
             return Between(min(values), max(values)) if values else Between(1, 0)
         if self.kind in ("<", "<="):
@@ -175,10 +181,6 @@ def _true(mask: pa.Array) -> pa.Array:
 def starting_with(column: str, prefix: str) -> Comparison:
     """Return the comparison of texts that begin with a prefix."""
     return Comparison(column, "LIKE", (re.sub(r"([%_\\])", r"\\\1", prefix) + "%",))
-
-
-def _pruning(field: str, value: Any) -> Pruning:  # noqa: ANN401 - of the field
-    return replace(NO_PRUNING, **{field: value})
 
 
 @dataclass(frozen=True, slots=True)
