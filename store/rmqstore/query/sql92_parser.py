@@ -30,15 +30,12 @@ from rmqstore.query.sql92_tree import (
     Order,
     Property,
     Search,
-    compare_doubles,
     is_truth,
     parse_double,
     parse_long,
     walk,
 )
-from rmqstore.query.tokens import Token, Tokens, shortened
-
-MAX_DEPTH = 64  # of parentheses, and of the tree; each level takes several frames of Python's stack
+from rmqstore.query.tokens import MAX_DEPTH, Tokens, shortened
 
 _TOKEN = re.compile(
     r"""
@@ -91,7 +88,6 @@ class _Parser(Tokens):
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._open = 0  # parentheses and signs around the present place
         if surrogate := _SURROGATE.search(text):
             reason = "half of a surrogate pair, which no property holds"
             raise self._refused(surrogate.start(), reason)
@@ -173,9 +169,7 @@ class _Parser(Tokens):
                 left = self._between(left, start, negated=negated)
             elif self._accept("IN"):
                 self._expect("(", '"(" and strings after IN')
-                texts = [self._string()]
-                while self._accept(","):
-                    texts.append(self._string())
+                texts = self._separated(",", self._string)
                 self._expect(")", '"," or ")"')
                 if not isinstance(left, Property):
                     raise self._refused(start, "expected the name of a property before IN")
@@ -212,7 +206,7 @@ class _Parser(Tokens):
         self._deepen(operator)
         start = self._token.start
         operand = self._unary()
-        self._open -= 1
+        self._depth -= 1
         if operator.kind == "NOT":
             return Not(self._truth(operand, start))
         return Negate(operand) if operator.kind == "-" else operand
@@ -223,7 +217,7 @@ class _Parser(Tokens):
             self._deepen(self._take())
             inner = self._disjunction()
             self._expect(")", 'an operator or ")"')
-            self._open -= 1
+            self._depth -= 1
             return inner
         if token.kind == "string":
             return Literal(self._string())
@@ -248,19 +242,10 @@ class _Parser(Tokens):
             return Literal(_CONSTANTS[token.kind])
         return Property(self._expect("name", 'a property, a literal or "("').text)
 
-    def _deepen(self, token: Token) -> None:
-        self._open += 1
-        if self._open > MAX_DEPTH:
-            raise self._refused(
-                token.start,
-                f"nested deeper than {MAX_DEPTH} levels; write it with fewer parentheses and signs",
-            )
-
     # Literals
 
     def _string(self) -> str:
-        token = self._expect("string", "a string in single quotes")
-        return token.text[1:-1].replace("''", "'")
+        return self._unquoted(self._expect("string", "a string in single quotes"))
 
     # What may stand where
 
@@ -295,5 +280,5 @@ def _is_above(low: object, high: object) -> bool:
     assert isinstance(low, int | float)
     assert isinstance(high, int | float)
     if isinstance(low, float) or isinstance(high, float):
-        return compare_doubles(float(low), float(high)) > 0
+        return float(low) > float(high)  # Java compares doubles then
     return low > high

@@ -101,24 +101,6 @@ PARSERS: Final[Mapping[type, Callable[[str], Number | None]]] = {
 }
 
 
-def compare_doubles(left: float, right: float) -> int:
-    """Return a number less than, equal to or greater than 0.
-
-    NaN is above all other numbers and equals itself; 0.0 is above -0.0.
-
-    Source: Double.java#compare of the JDK.
-    """
-    if left < right:
-        return -1
-    if left > right:
-        return 1
-    if math.isnan(left) or math.isnan(right):
-        return math.isnan(left) - math.isnan(right)
-    left_sign = math.copysign(1, left)
-    right_sign = math.copysign(1, right)
-    return (left_sign > right_sign) - (left_sign < right_sign)
-
-
 Value: TypeAlias = bool | str | Number | None
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from rmqstore.errors import OptionError, as_typed
 
 END: Final = "end"  # the kind of the token after the last one
+MAX_DEPTH: Final = 64  # of what opens a level; each takes several frames of Python's stack
+
+T = TypeVar("T")
 
 _LONGEST_SHOWN: Final = 200  # characters of a text that an error repeats
 
@@ -41,6 +45,7 @@ class Tokens(ABC):
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._depth = 0  # of the levels around the present place
         self._token = self._read(0)
 
     @abstractmethod
@@ -74,6 +79,24 @@ class Tokens(ABC):
         if self._token.kind != kind:
             raise self._unexpected(description)
         return self._take()
+
+    def _separated(self, separator: str, read: Callable[[], T]) -> list[T]:
+        """Return what is read, once and again after each separator."""
+        parts = [read()]
+        while self._accept(separator):
+            parts.append(read())
+        return parts
+
+    def _unquoted(self, token: Token) -> str:
+        """Return the text of a string, in which two quotes stand for one."""
+        return token.text[1:-1].replace("''", "'")
+
+    def _deepen(self, token: Token) -> None:
+        """Count the level that a token opens; one that lies too deep is refused."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            reason = f"nested deeper than {MAX_DEPTH} levels; write it with fewer"
+            raise self._refused(token.start, reason)
 
     def _unexpected(self, expected: str) -> OptionError:
         """Return the error of an unexpected token, with the expected one."""

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -58,7 +58,6 @@ _RANGES: Final = {
 PRUNED_COLUMNS: Final = frozenset(_VALUES | _RANGES)
 _BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
 
-_MAX_DEPTH: Final = 64  # of parentheses and NOTs; each takes several frames of Python's stack
 _INT64: Final = 1 << 63
 
 _TOKEN: Final = re.compile(
@@ -248,7 +247,6 @@ class _Parser(Tokens):
     def __init__(self, text: str, columns: pa.Schema) -> None:
         super().__init__(text)
         self._columns = columns
-        self._depth = 0
 
     def parse(self) -> Condition:
         condition = self._disjunction()
@@ -273,24 +271,18 @@ class _Parser(Tokens):
     # Grammar, from what binds least to what binds most
 
     def _disjunction(self) -> Condition:
-        parts = [self._conjunction()]
-        while self._accept("OR"):
-            parts.append(self._conjunction())
+        parts = self._separated("OR", self._conjunction)
         return parts[0] if len(parts) == 1 else Joined("OR", tuple(parts))
 
     def _conjunction(self) -> Condition:
-        parts = [self._negation()]
-        while self._accept("AND"):
-            parts.append(self._negation())
+        parts = self._separated("AND", self._negation)
         return parts[0] if len(parts) == 1 else Joined("AND", tuple(parts))
 
     def _negation(self) -> Condition:
         opened = self._accept("NOT", "(")
         if opened is None:
             return self._comparison()
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._refused(opened.start, f"nested deeper than {_MAX_DEPTH} levels")
+        self._deepen(opened)
         if opened.kind == "NOT":
             inner = negated(self._negation())
         else:
@@ -324,9 +316,7 @@ class _Parser(Tokens):
             return Joined("AND", (low, high))
         if self._accept("IN"):
             self._expect("(", '"(" and values after IN')
-            values = [self._value(name)]
-            while self._accept(","):
-                values.append(self._value(name))
+            values = self._separated(",", partial(self._value, name))
             self._expect(")", '"," or ")"')
             return Comparison(name, "IN", tuple(values))
         if operator := self._accept("LIKE"):
@@ -376,7 +366,7 @@ class _Parser(Tokens):
             token.text.encode()
         except UnicodeEncodeError as err:
             raise self._refused(token.start, "text that UTF-8 cannot hold") from err
-        return token.text[1:-1].replace("''", "'")
+        return self._unquoted(token)
 
     def _integer(self, token: Token) -> int:
         digits = token.text.lstrip("+-").lstrip("0")
