@@ -31,7 +31,6 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _BLANKS = "".join(map(chr, range(0x21)))  # the characters that String.trim of Java takes away
 
 BY_LOG: Final = "`scan=commitlog`"
-_NOTHING_TO_READ = ": a batch read would have nothing to read; name offsets or a time"
 
 # (broker name or None, topic, queue id)
 QueueKey = tuple[str | None, str, int]
@@ -149,12 +148,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Refuse values that contradict each other."""
-        choices = {
-            "subscribe": self.subscribe,
-            "subscribe_pattern": self.subscribe_pattern,
-            "assign": self.assign,
-        }
-        names = [name for name, value in choices.items() if value is not None]
+        names = self._given
         if len(names) > 1:
             raise OptionError(f"{marked(names)}: give at most one of them")
         if self.timestamp_strategy not in ("latest", "error"):
@@ -169,9 +163,15 @@ class Selection:
                     raise OptionError(f"`{name}`: {text}")
 
     @property
+    def _given(self) -> list[str]:
+        """The arguments that choose topics or queues, of which at most one may be given."""
+        names = ("subscribe", "subscribe_pattern", "assign")
+        return [name for name in names if getattr(self, name) is not None]
+
+    @property
     def is_open(self) -> bool:
         """Whether neither topics nor a pattern are given."""
-        return self.subscribe is None and self.subscribe_pattern is None and self.assign is None
+        return not self._given
 
     @property
     def named_topics(self) -> set[str]:
@@ -197,14 +197,6 @@ class Selection:
         return {broker for broker, name, _ in keys if name == topic and broker is not None}
 
     @property
-    def bounds_by_queue(self) -> bool:
-        """Whether start or end is given by queue, which a scan by the log cannot honour."""
-        if self.start.default != EARLIEST or self.end.default != LATEST:
-            return True
-        has_group = self.start.group is not None or self.end.group is not None
-        return has_group or any(self.tables.values())
-
-    @property
     def tables(self) -> dict[str, Mapping[QueueKey, int]]:
         """The tables of offsets and times by queue, by the arguments that give them."""
         return {
@@ -220,7 +212,9 @@ class Selection:
         Raises:
             OptionError: bounds are given by queue.
         """
-        if self.bounds_by_queue:
+        has_words = self.start.default != EARLIEST or self.end.default != LATEST
+        has_group = self.start.group is not None or self.end.group is not None
+        if has_words or has_group or any(self.tables.values()):
             raise OptionError(
                 f"{BY_LOG} and look-ups know no queue offsets: start and end them by "
                 "`starting_timestamp` and `ending_timestamp`"
@@ -457,19 +451,19 @@ def parse_selection(
 
 def _require_span(start: Bound, end: Bound) -> None:
     """Refuse bounds that leave a batch nothing to read."""
-    if start.default == LATEST:
-        raise OptionError(f"`starting_offsets=latest`{_NOTHING_TO_READ}")
-    if end.default == EARLIEST:
-        raise OptionError(f"`ending_offsets=earliest`{_NOTHING_TO_READ}")
-    if LATEST in start.offsets.values():
-        raise OptionError(
-            f"`starting_offsets`: {LATEST} (latest) would leave a batch read nothing of that queue"
-        )
-    if EARLIEST in end.offsets.values():
-        raise OptionError(
-            f"`ending_offsets`: {EARLIEST} (earliest) would leave a batch read nothing of "
-            "that queue"
-        )
+    of_nothing = (
+        ("starting_offsets", start, LATEST, "latest"),
+        ("ending_offsets", end, EARLIEST, "earliest"),
+    )
+    for name, bound, offset, word in of_nothing:
+        if bound.default == offset:
+            raise OptionError(
+                f"`{name}={word}`: a batch read would have nothing to read; name offsets or a time"
+            )
+        if offset in bound.offsets.values():
+            raise OptionError(
+                f"`{name}`: {offset} ({word}) would leave a batch read nothing of that queue"
+            )
 
 
 def require_named(
@@ -564,12 +558,11 @@ def parse_lookup_keys(
                 f"`msg_key` {key!r}: a key must not be empty or hold a blank; give each key "
                 "by itself"
             )
-        _require_storable("msg_key", key)
     for name, texts, what in (("msg_id", ids, "an id"), ("msg_tags", tags, "tags")):
-        for text in texts:
-            if not text:
-                raise OptionError(f"`{name}`: {what} must not be empty")
-            _require_storable(name, text)
+        if "" in texts:
+            raise OptionError(f"`{name}`: {what} must not be empty")
+    for text in (*keys, *ids, *tags):
+        _require_storable(named[0], text)
     # RocketMQ writes these in upper case.
     offset_ids = (message_id.upper() for message_id in ids if is_offset_id(message_id))
     return LookupKeys(frozenset(keys), frozenset((*ids, *offset_ids)), frozenset(tags))

@@ -18,6 +18,7 @@ from rmqstore.query.arguments import (
     ViewArguments,
     takes,
 )
+from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.selection import Selection, parse_lookup_keys, parse_selection
 from rmqstore.query.times import parse_timestamp
 from rmqstore.read.lookup import QueryResult
@@ -264,8 +265,7 @@ class MessageStore(Opened):
         lookup_keys = parse_lookup_keys(key, msg_tags=tags)
         if not lookup_keys:
             raise OptionError("query: give a key or tags")
-        if limit is not None and limit < 1:
-            raise OptionError(f"`limit` {limit}: must be a positive integer")
+        require_positive("limit", limit)
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         result = self.parts.retry(
