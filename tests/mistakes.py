@@ -298,8 +298,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/query/where.py",
-        "condition &= physical_offset < end",
-        "condition &= physical_offset <= end",
+        '((">=", start), ("<", end))',
+        '((">=", start), ("<=", end))',
         "a range of the log by an expression of Arrow has the record at its end, too",
         "store/test_scan.py",
     ),

@@ -16,7 +16,7 @@ import tiers
 from rmqstore.errors import OptionError, argument_names, rename_arguments
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
-from rmqstore.query.where import Joined, Where, negated, parse, parse_where
+from rmqstore.query.where import Joined, Where, parse, parse_where
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 DAY_MS = int(DAY.timestamp()) * 1000
@@ -278,8 +278,8 @@ def test_patterns(pattern: str, met: list[str]) -> None:
 def test_not_moves_into_the_comparisons_and_back() -> None:
     tree = parse("topic = 'A' AND (queueId < 1 OR tags LIKE 'x%') OR keys IS NULL", ALL_COLUMNS)
     assert isinstance(tree, Joined)
-    assert negated(tree) != tree
-    assert negated(negated(tree)) == tree
+    assert tree.negated() != tree
+    assert tree.negated().negated() == tree
 
 
 def test_keywords_and_blanks_are_free() -> None:

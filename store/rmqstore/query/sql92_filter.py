@@ -162,10 +162,10 @@ class Truth(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """A property of n messages, or a constant as if each of them had it."""
+    """A property of n messages, or a constant, which each of them has."""
 
-    name: str
-    values: pa.StringArray  # (n,)
+    name: str  # of the property
+    values: pa.StringArray | pa.StringScalar  # (n,), or the constant
     given: Mask  # (n,)
 
 
@@ -179,8 +179,8 @@ class _Numbers(NamedTuple):
     valid: Mask  # (n,) where the string is such a number
 
 
-# A string or number here is a constant; a constant of another kind is a Truth.
-_Operand: TypeAlias = Truth | _Texts | str | Number
+# A number here is a constant; a constant that is TRUE, FALSE or NULL is a Truth.
+_Operand: TypeAlias = Truth | _Texts | Number
 
 
 class _Evaluator:
@@ -216,7 +216,7 @@ class _Evaluator:
                 assert isinstance(operand, Property)
                 column = self._property(operand.name)
                 listed = pa.array(sorted(texts), pa.string())
-                is_listed = _as_mask(pc.is_in(column.values, value_set=listed))
+                is_listed = self._mask(pc.is_in(column.values, value_set=listed))
                 return Truth(column.given & is_listed, column.given & ~is_listed, self._nowhere)
             case Search():
                 return self._search(node)
@@ -233,7 +233,9 @@ class _Evaluator:
         if is_truth(node):
             return self.truth(node)
         if isinstance(node, Literal):
-            assert isinstance(node.value, str | int | float)
+            if isinstance(node.value, str):
+                return _Texts("", pa.scalar(node.value), self._everywhere)
+            assert isinstance(node.value, int | float)
             return node.value
         assert isinstance(node, Negate)
         operand = self.operand(node.operand)
@@ -299,29 +301,18 @@ class _Evaluator:
         if isinstance(left, Truth):
             if isinstance(right, Truth):
                 return left.true == right.true, self._nowhere
-            is_string = isinstance(right, _Texts | str)
+            is_string = isinstance(right, _Texts)
             return self._nowhere, self._everywhere if is_string else self._nowhere
         if isinstance(right, Truth):
-            if isinstance(left, _Texts | str):
-                return self._is_true(left) == right.true, self._nowhere
+            if isinstance(left, _Texts):
+                # Whether it is "true" in any case. Source: Boolean.java#valueOf of the JDK.
+                is_true = self._mask(pc.equal(pc.ascii_lower(left.values), "true"))
+                return is_true == right.true, self._nowhere
             return self._nowhere, self._nowhere
-        if isinstance(left, _Texts | str) and isinstance(right, _Texts | str):
-            return self._same_text(left, right), self._nowhere
+        if isinstance(left, _Texts) and isinstance(right, _Texts):
+            return self._mask(pc.equal(left.values, right.values)), self._nowhere
         signs, incomparable = self._signs(left, right)
         return signs == 0, incomparable
-
-    def _same_text(self, left: _Texts | str, right: _Texts | str) -> Mask:
-        if isinstance(left, str) and isinstance(right, str):
-            return self._everywhere if left == right else self._nowhere
-        left_values = left.values if isinstance(left, _Texts) else left
-        right_values = right.values if isinstance(right, _Texts) else right
-        return _as_mask(pc.equal(left_values, right_values))
-
-    def _is_true(self, text: _Texts | str) -> Mask:
-        """Return where a string is "true" in any case. Source: Boolean.java#valueOf of the JDK."""
-        if isinstance(text, str):
-            return self._everywhere if text.lower() == "true" else self._nowhere
-        return _as_mask(pc.equal(pc.ascii_lower(text.values), "true"))
 
     def _order(self, symbol: str, left: _Operand, right: _Operand) -> Truth:
         left_given, left_failed = self._states(left)
@@ -348,7 +339,7 @@ class _Evaluator:
         return self._any(orders) if node.negated else self._all(orders)
 
     def _signs(
-        self, left: _Texts | str | Number, right: _Texts | str | Number
+        self, left: _Texts | Number, right: _Texts | Number
     ) -> tuple[NDArray[np.int8], Mask]:
         """Return the signs of left minus right, int8 (n,), and where a string is not a number."""
         kinds = [type(side) for side in (left, right) if isinstance(side, int | float)]
@@ -362,15 +353,15 @@ class _Evaluator:
         is_less = (lower.keys < upper.keys).astype(np.int8)
         return is_greater - is_less, ~(lower.valid & upper.valid)
 
-    def _as_numbers(self, side: _Texts | str | Number, kind: type) -> _Numbers:
+    def _as_numbers(self, side: _Texts | Number, kind: type) -> _Numbers:
+        if isinstance(side, _Texts) and isinstance(side.values, pa.Scalar):
+            only = _parse(pa.array([side.values.as_py()]), kind)
+            return _Numbers(np.repeat(only.keys, self._n), np.repeat(only.valid, self._n))
         if isinstance(side, _Texts):
             numbers = self._numbers.get((side.name, kind))
             if numbers is None:
                 numbers = self._numbers[side.name, kind] = _parse(side.values, kind)
             return numbers
-        if isinstance(side, str):
-            only = _parse(pa.array([side]), kind)
-            return _Numbers(np.repeat(only.keys, self._n), np.repeat(only.valid, self._n))
         key = _double_keys(np.array([float(side)])) if kind is float else np.array([side], np.int64)
         return _Numbers(np.repeat(key, self._n), self._everywhere)
 
@@ -380,14 +371,19 @@ class _Evaluator:
         if not node.text:
             return Truth(self._nowhere, self._everywhere, self._nowhere)
         operand = self.operand(node.operand)
-        if isinstance(operand, str):
-            operand = _Texts("", pa.array([operand] * self._n, pa.string()), self._everywhere)
         if not isinstance(operand, _Texts):
             failed = self._states(operand)[1]
             return Truth(self._nowhere, ~failed, failed)
-        found = _as_mask(_SEARCHES[node.how](operand.values, node.text))
+        found = self._mask(_SEARCHES[node.how](operand.values, node.text))
         true = operand.given & (~found if node.negated else found)
         return Truth(true, ~true, self._nowhere)
+
+    def _mask(self, values: pa.BooleanArray | pa.BooleanScalar) -> Mask:
+        """Return booleans, or one that all rows have, as a mask; null as False."""
+        if isinstance(values, pa.Scalar):
+            return self._everywhere if values.as_py() else self._nowhere
+        mask: Mask = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
+        return mask
 
 
 def _not(truth: Truth) -> Truth:
@@ -396,12 +392,6 @@ def _not(truth: Truth) -> Truth:
 
 def _denied(condition: Callable[[], Truth]) -> Truth:
     return _not(condition())
-
-
-def _as_mask(values: pa.BooleanArray) -> Mask:
-    """Return a boolean array as a mask, null as False."""
-    mask: Mask = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _parse(values: pa.StringArray, kind: type) -> _Numbers:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from rmqstore.query.sql92_tree import (
     INT_MAX,
+    LONG_MAX,
     And,
     Between,
     Equal,
@@ -225,8 +226,7 @@ class _Parser(Tokens):
             self._take()
             value = parse_long(token.text.rstrip("lL"))
             if value is None:
-                highest = (1 << 63) - 1
-                reason = f"{shortened(token.text)} is above the highest integer, {highest}"
+                reason = f"{shortened(token.text)} is above the highest integer, {LONG_MAX}"
                 raise self._refused(token.start, reason)
             return Literal(int(value) if value <= INT_MAX else value)
         if token.kind == "float":

@@ -13,7 +13,7 @@ selects rows of all that is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
@@ -115,6 +115,10 @@ class Comparison:
     kind: Kind
     values: tuple[Any, ...] = ()
 
+    def columns(self) -> set[str]:
+        """Return the name of the column that it compares."""
+        return {self.column}
+
     def negated(self) -> Comparison:
         """Return the negation, which is true exactly where this comparison is false.
 
@@ -122,8 +126,9 @@ class Comparison:
         """
         return replace(self, kind=_OPPOSITES[self.kind])
 
-    def mask(self, column: pa.Array) -> pa.Array:
-        """Return which values of the column meet the comparison, boolean (n,) without nulls."""
+    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return which rows meet the comparison, boolean (n,) without nulls."""
+        column = batch.column(self.column)
         if self.kind == "IS NULL":
             return column.is_null()
         if self.kind == "IS NOT NULL":
@@ -189,41 +194,27 @@ class Joined:
     by: Literal["AND", "OR"]
     parts: tuple[Condition, ...]
 
+    def columns(self) -> set[str]:
+        """Return the names of the columns that it compares."""
+        return {name for part in self.parts for name in part.columns()}
+
+    def negated(self) -> Joined:
+        """Return the negation, which is true exactly where this condition is false."""
+        parts = tuple(part.negated() for part in self.parts)
+        return Joined("OR" if self.by == "AND" else "AND", parts)
+
+    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return which rows meet the condition, boolean (n,) without nulls."""
+        join = pc.and_ if self.by == "AND" else pc.or_
+        return reduce(join, (part.mask(batch) for part in self.parts))
+
+    def pruning(self) -> Pruning:
+        """Return what the condition leaves of a read."""
+        join = Pruning.met if self.by == "AND" else Pruning.joined
+        return reduce(join, (part.pruning() for part in self.parts))
+
 
 Condition: TypeAlias = Comparison | Joined
-
-
-def negated(condition: Condition) -> Condition:
-    """Return the negation of a condition, which is true exactly where that is false."""
-    if isinstance(condition, Joined):
-        parts = tuple(map(negated, condition.parts))
-        return Joined("OR" if condition.by == "AND" else "AND", parts)
-    return condition.negated()
-
-
-def pruning_of(condition: Condition) -> Pruning:
-    """Return what a condition leaves of a read."""
-    if isinstance(condition, Joined):
-        join = Pruning.met if condition.by == "AND" else Pruning.joined
-        return reduce(join, map(pruning_of, condition.parts))
-    return condition.pruning()
-
-
-def comparisons(condition: Condition) -> Iterator[Comparison]:
-    """Yield every comparison of a condition."""
-    if isinstance(condition, Joined):
-        for part in condition.parts:
-            yield from comparisons(part)
-    else:
-        yield condition
-
-
-def mask_of(condition: Condition, batch: pa.RecordBatch) -> pa.Array:
-    """Return which rows meet a condition, boolean (n,) without nulls."""
-    if isinstance(condition, Joined):
-        join = pc.and_ if condition.by == "AND" else pc.or_
-        return reduce(join, (mask_of(part, batch) for part in condition.parts))
-    return condition.mask(batch.column(condition.column))
 
 
 def parse(text: str, columns: pa.Schema) -> Condition:
@@ -284,7 +275,7 @@ class _Parser(Tokens):
             return self._comparison()
         self._deepen(opened)
         if opened.kind == "NOT":
-            inner = negated(self._negation())
+            inner = self._negation().negated()
         else:
             inner = self._disjunction()
             self._expect(")", 'AND, OR or ")"')
@@ -305,7 +296,7 @@ class _Parser(Tokens):
             return Comparison(name, _OPERATORS[operator.kind], (self._value(name),))
         is_negated = self._accept("NOT") is not None
         comparison = self._word_comparison(name)
-        return negated(comparison) if is_negated else comparison
+        return comparison.negated() if is_negated else comparison
 
     def _word_comparison(self, name: str) -> Condition:
         """Return the comparison by one of the words that NOT may stand before."""
@@ -418,7 +409,7 @@ class Where:
             return batch
         if isinstance(self.condition, pc.Expression):
             return _filtered(batch, self.condition)
-        return batch.filter(mask_of(self.condition, batch))
+        return batch.filter(self.condition.mask(batch))
 
 
 def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where | None:
@@ -435,8 +426,7 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         return None
     if isinstance(where, str):
         condition = parse(where, columns)
-        names = {comparison.column for comparison in comparisons(condition)}
-        return Where(_fields(names, columns), pruning_of(condition), condition)
+        return Where(_fields(condition.columns(), columns), condition.pruning(), condition)
     if not isinstance(where, pc.Expression):
         raise OptionError(
             f"`where`: text or a pyarrow.compute.Expression, got {type(where).__name__}"
@@ -469,17 +459,15 @@ def within_physical_offsets(
         return where
     within = Joined("AND", parts)
     if where is None:
-        return Where((_PHYSICAL_OFFSET,), pruning_of(within), within)
+        return Where((_PHYSICAL_OFFSET,), within.pruning(), within)
     columns = {field.name: field for field in (*where.columns, _PHYSICAL_OFFSET)}
-    pruning = where.pruning.met(pruning_of(within))
+    pruning = where.pruning.met(within.pruning())
     condition = where.condition
-    if not isinstance(condition, pc.Expression):
-        return Where((*columns.values(),), pruning, Joined("AND", (condition, *parts)))
-    physical_offset = pc.field(_PHYSICAL_OFFSET.name)
-    if start is not None:
-        condition &= physical_offset >= start
-    if end is not None:
-        condition &= physical_offset < end
+    if isinstance(condition, pc.Expression):
+        for part in parts:
+            condition &= _ORDERS[part.kind](pc.field(part.column), pc.scalar(part.values[0]))
+    else:
+        condition = Joined("AND", (condition, *parts))
     return Where((*columns.values(),), pruning, condition)
 
 
