@@ -100,9 +100,7 @@ def _room_of_broker(broker_name: str) -> str | None:
 
     Source: Java's String.split, which leaves out empty parts at the end.
     """
-    parts = broker_name.split("@")
-    while parts and not parts[-1]:
-        parts.pop()
+    parts = broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == _PARTS_OF_A_NAME else None
 
 

@@ -96,10 +96,8 @@ class _Files:
         if not status.is_file:
             return row
         try:
-            if kind in ("commitlog", _DLEDGER_DATA):
-                row |= self._log_file(file, status.size)
-            elif kind == "consumequeue":
-                row |= self._queue_file(file, status.size)
+            if kind in ("commitlog", _DLEDGER_DATA, "consumequeue"):
+                row |= self._ranged_file(kind, file, status.size)
             elif kind == "index" and file.name.isascii() and file.name.isdigit():
                 row |= self._index_file(file, status.size)
             elif kind == "timerwheel" and status.size and file != self._wheel:
@@ -122,21 +120,35 @@ class _Files:
                 sizes.append(self._storage.size(file))
         return max(sizes, default=0)
 
-    def _log_file(self, file: Path, size: int) -> dict[str, object]:
+    def _ranged_file(self, kind: str, file: Path, size: int) -> dict[str, object]:
+        """Return what a file of the log or of a queue shows, whose name is where it starts."""
         start = name_to_offset(file.name)
         if start is None or start > _MAX - size:
             return {}
-        columns: dict[str, object] = {"rangeStart": start, "rangeEnd": start + size}
+        width = QUEUE_UNIT.itemsize if kind == "consumequeue" else 1
+        columns: dict[str, object] = {
+            "rangeStart": start // width,
+            "rangeEnd": (start + size) // width,
+        }
         if not size:
             return columns
-        end = self._source.ends.log_end
-        if not self._written_end(file, size):
-            return columns | {"state": PREALLOCATED}
-        if size < self._log_file_bytes:
+        if size % width:
             return columns | {"state": CUT}
+        with self._storage.open(file) as opened:
+            written = opened.written_end(size)
+        if not written:
+            return columns | {"state": PREALLOCATED}
+        if kind == "consumequeue":
+            return columns | {"state": self._state_of_queue(file, written)}
+        return columns | self._log_file(start, size)
+
+    def _log_file(self, start: int, size: int) -> dict[str, object]:
+        end = self._source.ends.log_end
+        if size < self._log_file_bytes:
+            return {"state": CUT}
         if end is not None and start >= end.physical_offset:
-            return columns | {"state": STALE}
-        return columns | self._times(start)
+            return {"state": STALE}
+        return self._times(start)
 
     def _times(self, start: int) -> dict[str, object]:
         """Return when the first and the last record of a file of the log were stored, ms."""
@@ -159,26 +171,14 @@ class _Files:
                     return times | {"lastStoreTimestamp": int(stored[-1])}
         return times
 
-    def _queue_file(self, file: Path, size: int) -> dict[str, object]:
-        start = name_to_offset(file.name)
-        if start is None or start > _MAX - size:
-            return {}
+    def _state_of_queue(self, file: Path, written: int) -> str:
+        """Return the state of a file of a queue by the last unit in its written bytes."""
         width = QUEUE_UNIT.itemsize
-        end = start + size
-        columns: dict[str, object] = {"rangeStart": start // width, "rangeEnd": end // width}
-        if not size:
-            return columns
-        if size % width:
-            return columns | {"state": CUT}
-        written = self._written_end(file, size)
-        if not written:
-            return columns | {"state": PREALLOCATED}
         last_unit = np.zeros(width, np.uint8)
         with self._storage.open(file) as opened:
             opened.read_into(last_unit, (written - 1) // width * width)
         physical_offset = int(last_unit.view(QUEUE_UNIT)[0]["physical_offset"])
-        is_stale = physical_offset < self._source.log.min_offset
-        return columns | {"state": STALE if is_stale else LIVE}
+        return STALE if physical_offset < self._source.log.min_offset else LIVE
 
     def _index_file(self, file: Path, size: int) -> dict[str, object]:
         if size < self._index_file_bytes or size < INDEX_HEADER.itemsize:
@@ -194,10 +194,6 @@ class _Files:
             "firstStoreTimestamp": int(header["begin_timestamp"]),
             "lastStoreTimestamp": int(header["end_timestamp"]),
         }
-
-    def _written_end(self, file: Path, size: int) -> int:
-        with self._storage.open(file) as opened:
-            return opened.written_end(size)
 
 
 def _kind_of(parts: tuple[str, ...]) -> str:
