@@ -10,13 +10,13 @@ from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics, nearest_topics
 from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.queues import existing_ids
 from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.broker.config_files import OFFSETS, TOPICS, warn_if_unknown, why_unknown
 from rmqstore.storage.broker.topic_table import topic_entry
-from rmqstore.storage.files.paths import can_name_queues
 
 _MAX_QUEUES: Final = 100_000  # of a topic on one broker
 
@@ -106,10 +106,7 @@ def assign(
             for name, numbers in counts.items()
             for queue_id in range(numbers.get(topic, 0))
         ]
-        existing = {
-            name: {*source.store_queues.ids(topic)} if can_name_queues(topic) else set()
-            for name, source in by_name.items()
-        }
+        existing = {name: existing_ids(source, topic) for name, source in by_name.items()}
         shares = sharing.allocation.shares(queues, sharing.clients)
         owned = {queue for share in shares.values() for queue in share}
         of_nobody = [queue for queue in queues if queue not in owned]

@@ -61,14 +61,11 @@ class ClusterPart(ViewPart):
 
     Attributes:
         others: where all but the first of them lie.
+        n_bytes: none, for such views read tables.
     """
 
     others: tuple[StoreRef, ...]
-
-    @property
-    def n_bytes(self) -> float:
-        """No bytes: such views read tables."""
-        return 0.0
+    n_bytes: float = 0.0
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all stores, of which the others are opened here."""

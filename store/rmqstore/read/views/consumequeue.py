@@ -16,13 +16,13 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
-from rmqstore.read.views.rows import Column, reasons, to_batch
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.rows import Column, reasons, shown, to_batch
+from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import Queue, Units
+from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import PlannedEnds
@@ -124,7 +124,6 @@ def _batch(
     source: StoreParts, spec: ViewSpec, queue_slice: QueueSlice, start: int, queue: Queue
 ) -> Iterator[pa.RecordBatch]:
     units = queue.units(start, min(start + _UNITS_AT_ONCE, queue_slice.end))
-    queue_offsets = np.arange(start, start + len(units.sizes))
     offsets, sizes = units.physical_offsets, units.sizes
     limit = source.ends.log_slice().end
     is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
@@ -137,21 +136,15 @@ def _batch(
         "points past the end of the log": offsets + sizes > limit,
     }
     faults = reasons(texts, len(offsets))
-    if spec.mode == DROPMALFORMED:
-        is_valid = faults.is_null().to_numpy(zero_copy_only=False)
-        units = Units(*(column[is_valid] for column in units))
-        queue_offsets = queue_offsets[is_valid]
-        faults = faults.filter(pa.array(is_valid))
-    n = len(queue_offsets)
+    n = len(offsets)
     columns: dict[str, Column] = {
         "topic": pa.repeat(pa.scalar(queue_slice.topic), n),
         "queueId": pa.repeat(pa.scalar(queue_slice.queue_id, pa.int32()), n),
-        "queueOffset": queue_offsets,
-        "commitLogOffset": units.physical_offsets,
-        "storeSize": units.sizes.astype(np.int32),
+        "queueOffset": np.arange(start, start + n),
+        "commitLogOffset": offsets,
+        "storeSize": sizes.astype(np.int32),
         "tagsCode": units.tags_codes,
         "isValid": faults.is_null(),
         "reason": faults,
     }
-    if n:
-        yield to_batch(spec, source, columns, n)
+    yield from shown(spec, to_batch(spec, source, columns, n), faults)

@@ -24,6 +24,7 @@ from rmqstore.query.damage import CORRUPT_RECORD
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
+from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.queues import topics_with_folders
 from rmqstore.read.views.rows import Column, to_batch
 from rmqstore.read.views.schema import ViewSpec
@@ -38,7 +39,7 @@ _SAME = (
 _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 
-def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[MessagesPart]:
+def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewPart]:
     """Return the messages of the topics of retries and dead letters in parts."""
     topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:

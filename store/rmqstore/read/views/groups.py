@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,12 +24,11 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, Committed, MessagesPart, plan_messages
-from rmqstore.read.views.parts import RowsPart, rows_part
-from rmqstore.read.views.queues import QueueRow, queue_facts, topics_with_folders
+from rmqstore.read.views.parts import RowsPart, ViewPart, rows_part
+from rmqstore.read.views.queues import QueueRow, existing_ids, queue_facts, topics_with_folders
 from rmqstore.read.views.rows import Column, Row, to_batch
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
-from rmqstore.storage.files.paths import can_name_queues
 
 # Columns that show one of the message unchanged.
 _SAME: Final = (
@@ -52,14 +51,11 @@ def group_rows(source: StoreParts, spec: ViewSpec, _names: Sequence[Any]) -> Ite
     """
     # Groups read their retry topics too.
     selection = replace(spec.selection, include_system_topics=True)
-    existing: dict[str, set[int]] = {}
+    ids_of = cache(partial(existing_ids, source))
 
     @cache
     def facts_of(topic: str, queue_id: int) -> QueueRow:
-        if topic not in existing:
-            queue_ids = source.store_queues.ids(topic) if can_name_queues(topic) else ()
-            existing[topic] = set(queue_ids)
-        if queue_id not in existing[topic]:
+        if queue_id not in ids_of(topic):
             return QueueRow(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
@@ -111,7 +107,7 @@ def _lag(
     return columns
 
 
-def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[MessagesPart]:
+def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewPart]:
     """Return messages in parts, each with the offsets that groups have committed so far.
 
     Raises:
@@ -126,11 +122,14 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[Me
     topics = choose_topics(spec.selection, topics_with_folders(source))
     if spec.consumer_group is not None and unknown is None:
         topics = [topic for topic in topics if topic in committed]
-    parts = []
+    parts: list[ViewPart] = []
     for part in plan_messages(source, spec, limits, topics, consumed_rows):
-        slices = () if part.queues is None else part.queues.slices
-        of_part = {topic: committed.get(topic, {}) for topic in {part.topic for part in slices}}
-        parts.append(replace(part, committed=Committed(of_part, unknown)))
+        if isinstance(part, MessagesPart):
+            names = {queue_slice.topic for queue_slice in part.queues.slices}
+            of_part = {topic: committed.get(topic, {}) for topic in names}
+            parts.append(replace(part, committed=Committed(of_part, unknown)))
+        else:
+            parts.append(part)
     return parts
 
 

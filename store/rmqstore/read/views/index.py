@@ -15,7 +15,7 @@ from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.parts import ViewPart
-from rmqstore.read.views.rows import Column, reasons, times, to_batch
+from rmqstore.read.views.rows import Column, reasons, shown, times, to_batch, to_batches
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import StoredFile, path_of
@@ -47,12 +47,8 @@ class IndexPart(ViewPart):
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         path = path_of(self.path)
         if self.reason and spec.mode != DROPMALFORMED:
-            columns: dict[str, Column] = {
-                "file": pa.array([path.name]),
-                "isValid": pa.array([False]),
-                "reason": pa.array([self.reason]),
-            }
-            yield to_batch(spec, source, columns, 1)
+            row = {"file": path.name, "isValid": False, "reason": self.reason}
+            yield from to_batches(spec, source, [row])
         if self.start >= self.end:
             return
         try:
@@ -101,12 +97,11 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: Limits) -> list[Inde
     goal = -(-limits.target(total) // INDEX_ITEM.itemsize)
     parts = []
     for whole in slices:
-        # The first part of a file, which may be empty, says what is wrong with the file.
-        reason = whole.reason
         for start in range(whole.start, max(whole.end, whole.start + 1), goal):
             end = min(start + goal, whole.end)
+            # The first part of a file, which may be empty, says what is wrong with the file.
+            reason = whole.reason if start == whole.start else ""
             parts.append(replace(whole, start=start, end=end, reason=reason))
-            reason = ""
     return parts
 
 
@@ -159,8 +154,4 @@ def _batch(
         "isValid": faults.is_null(),
         "reason": faults,
     }
-    batch = to_batch(spec, source, columns, len(items))
-    if spec.mode == DROPMALFORMED:
-        batch = batch.filter(faults.is_null())
-    if batch.num_rows:
-        yield batch
+    yield from shown(spec, to_batch(spec, source, columns, len(items)), faults)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,11 +18,10 @@ from rmqstore.read.plan import queues_part
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.parts import ViewPart
+from rmqstore.read.views.parts import RowsPart, ViewPart
 from rmqstore.read.views.queues import warn_of_rocksdb
-from rmqstore.read.views.rows import Column, to_batch
+from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.spans import QueueKey
 from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
@@ -45,38 +44,26 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True)
 class MessagesPart(ViewPart):
-    """Messages of queues, or a queue that cannot be read.
+    """Messages of queues.
 
     Attributes:
         rows: makes the rows of a part.
-        queues: the messages; None for such a queue.
-        fault: the queue, and why it cannot be read.
+        queues: the messages.
         n_bytes: see :class:`ViewPart`.
         committed: what groups have committed of their topics, where the rows need that.
     """
 
     rows: Rows
-    queues: QueuesPart | None
-    fault: tuple[QueueKey, str] | None = None
+    queues: QueuesPart
     n_bytes: float = 0.0
     committed: Committed | None = None
 
     @property
     def ends(self) -> PlannedEnds | None:
-        return None if self.queues is None else self.queues.ends
+        return self.queues.ends
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
-        if self.fault is not None:
-            (topic, queue_id), reason = self.fault
-            topic_column = "traceTopic" if "traceTopic" in spec.schema.names else "topic"
-            columns: Mapping[str, Column] = {
-                topic_column: pa.array([topic]),
-                "queueId": pa.array([queue_id], pa.int32()),
-                REASON: pa.array([reason]),
-            }
-            yield to_batch(spec, source, columns, 1)
-        if self.queues is not None:
-            yield from self.rows(source, spec, self)
+        return self.rows(source, spec, self)
 
     def messages(
         self, source: StoreParts, spec: ViewSpec, columns: Iterable[str]
@@ -85,8 +72,6 @@ class MessagesPart(ViewPart):
 
         The rows of damaged records have that column, and of the others what is known.
         """
-        if self.queues is None:
-            return
         request = _request(spec, spec.selection, {*columns, *_IN_EVERY_VIEW, "topic"})
         try:
             yield from self.queues.read(source, request)
@@ -101,10 +86,10 @@ Rows: TypeAlias = Callable[[StoreParts, ViewSpec, MessagesPart], Iterator[pa.Rec
 
 def plan_messages(
     source: StoreParts, spec: ViewSpec, limits: Limits, topics: Iterable[str], rows: Rows
-) -> list[MessagesPart]:
+) -> list[ViewPart]:
     """Return the messages of those of some topics that a view chooses, in parts.
 
-    Each part is one of the log. A queue that cannot be read is a part of its own with the reason.
+    Each part is one of the log. The queues that cannot be read are a last one, with the reasons.
     """
     warn_of_rocksdb(source, spec)
     selection = replace(spec.selection, include_system_topics=True)
@@ -126,20 +111,20 @@ def plan_messages(
 
 def _split(
     source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection, rows: Rows
-) -> list[MessagesPart]:
+) -> list[ViewPart]:
     slices = source.ranges.resolve(selection, _request(spec, selection).spec())
     whole = queues_part(source, [*slices], limits)
     parts = whole.split(limits)
     n_bytes = whole.n_bytes / max(len(parts), 1)
-    return [MessagesPart(rows, part, n_bytes=n_bytes) for part in parts]
+    return [MessagesPart(rows, part, n_bytes) for part in parts]
 
 
 def _queue_by_queue(
     source: StoreParts, spec: ViewSpec, limits: Limits, selection: Selection, rows: Rows
-) -> list[MessagesPart]:
-    """Return the parts of each queue alone, and one with the reason for each that has none."""
-    parts: list[MessagesPart] = []
-    faults: list[MessagesPart] = []
+) -> list[ViewPart]:
+    """Return the parts of each queue alone, and one with the reasons for those that have none."""
+    parts: list[ViewPart] = []
+    faults: list[tuple[str, int, str]] = []
     keys = [
         (topic, queue_id)
         for topic in selection.subscribe or selection.assign or ()
@@ -154,8 +139,19 @@ def _queue_by_queue(
             raise
         except (RmqStoreError, OSError) as err:
             logger.warning("%s-%d: %s", topic, queue_id, err)
-            faults.append(MessagesPart(rows, None, ((topic, queue_id), str(err))))
-    return parts + faults
+            faults.append((topic, queue_id, str(err)))
+    if faults:
+        parts.append(RowsPart(_fault_rows, faults, planned=None))
+    return parts
+
+
+def _fault_rows(
+    _source: StoreParts, spec: ViewSpec, faults: Sequence[tuple[str, int, str]]
+) -> Iterator[Row]:
+    """Yield a row for each queue that cannot be read, with the reason."""
+    topic_column = "traceTopic" if "traceTopic" in spec.schema.names else "topic"
+    for topic, queue_id, reason in faults:
+        yield {topic_column: topic, "queueId": queue_id, REASON: reason}
 
 
 def _request(spec: ViewSpec, selection: Selection, columns: Collection[str] = ()) -> ScanRequest:

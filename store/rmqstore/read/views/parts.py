@@ -55,17 +55,17 @@ class RowsPart(ViewPart):
     Attributes:
         make: makes them.
         names: the queues or topics that they are of; empty for the whole of a view.
-        planned: see ``ends``.
+        planned: see ``ends``; None if the rows need nothing of the store.
         n_bytes: see :class:`ViewPart`.
     """
 
     make: MakeRows
     names: Sequence[Any]
-    planned: PlannedEnds
+    planned: PlannedEnds | None
     n_bytes: float = 0.0
 
     @property
-    def ends(self) -> PlannedEnds:
+    def ends(self) -> PlannedEnds | None:
         return self.planned
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:

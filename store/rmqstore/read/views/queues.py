@@ -18,6 +18,7 @@ from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
+from rmqstore.storage.files.paths import can_name_queues
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,11 @@ def warn_of_rocksdb(source: StoreParts, spec: ViewSpec) -> None:
         source.ranges.require_queues(spec.selection, tolerant=True)
     except UnsupportedFeatureError as err:
         logger.warning("%s", err)
+
+
+def existing_ids(source: StoreParts, topic: str) -> set[int]:
+    """Return the queues of a topic that files of a broker name; none of a name of no folder."""
+    return {*source.store_queues.ids(topic)} if can_name_queues(topic) else set()
 
 
 def queue_ids(
@@ -245,27 +251,20 @@ def _topic(
     ids = queue_ids(source, spec, topic)
     facts = [queue_facts(source, topic, queue_id, with_bytes=with_bytes) for queue_id in ids]
     reason = next((queue.reason for queue in facts if queue.reason), None)
-    first_times = [queue.first_store_timestamp for queue in facts]
-    last_times = [queue.last_store_timestamp for queue in facts]
+    firsts = (queue.first_store_timestamp for queue in facts)
+    lasts = (queue.last_store_timestamp for queue in facts)
     is_countable = all(queue.messages is not None for queue in facts)
     if source.ends.are_queues_unread:
         reason = "its queues lie in RocksDB"
         is_countable = False
-    n_messages = None
-    n_bytes = None
-    if is_countable:
-        n_messages = sum(queue.messages or 0 for queue in facts)
-        if with_bytes:
-            n_bytes = sum(queue.n_bytes or 0 for queue in facts)
     columns: dict[str, object] = {
         "topic": topic,
         "isSystem": is_system_topic(topic) or (not ids and topic in own_topics),
         "queues": len(facts),
-        "messages": n_messages,
-        "bytes": n_bytes,
-        "firstStoreTimestamp": min(
-            (time for time in first_times if time is not None), default=None
-        ),
-        "lastStoreTimestamp": max((time for time in last_times if time is not None), default=None),
+        "firstStoreTimestamp": min((time for time in firsts if time is not None), default=None),
+        "lastStoreTimestamp": max((time for time in lasts if time is not None), default=None),
     }
+    if is_countable:
+        columns["messages"] = sum(queue.messages or 0 for queue in facts)
+        columns["bytes"] = sum(queue.n_bytes or 0 for queue in facts)
     return columns if reason is None else columns | {"reason": reason}

@@ -42,7 +42,6 @@ def route_rows(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[Row]:
             ordered.setdefault(row["topic"], []).append(part)
     for row in rows:
         parts = ordered.get(row.get("topic"))
-        row["orderTopicConf"] = None
         if parts:
             row["orderTopicConf"] = ";".join(parts)
         yield row

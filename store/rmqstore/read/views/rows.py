@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from rmqstore.format.columns.buffers import (
 )
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
+from rmqstore.read.views.schema import BROKER_NAME, DROPMALFORMED, ViewSpec
 
 _ROWS = 1 << 14
 
@@ -45,18 +46,13 @@ def to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
 
 
-def to_batches(spec: ViewSpec, source: StoreParts, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+def to_batches(spec: ViewSpec, source: StoreParts, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that are made one by one, such as those of queues and files.
 
     Times in rows are ms. Rows without a broker's name get that of the source.
     """
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == _ROWS:
-            yield _from_rows(spec, source, chunk)
-            chunk = []
-    if chunk:
+    left = iter(rows)
+    while chunk := list(islice(left, _ROWS)):
         yield _from_rows(spec, source, chunk)
 
 
@@ -72,18 +68,18 @@ def _from_rows(spec: ViewSpec, source: StoreParts, rows: Sequence[Row]) -> pa.Re
         elif pa.types.is_integer(kind):
             columns[name] = numbers(*_numbers(values, kind))
         elif kind == pa.string():
-            known: list[str | None] = []
-            for value in values:
-                # File names need not be UTF-8, the texts of Arrow are.
-                text = None if value is None else str(value).encode("utf-8", "replace").decode()
-                known.append(text)
-            columns[name] = texts_where(known)
+            columns[name] = texts_where([_text(value) for value in values])
         elif pa.types.is_boolean(kind):
             valid = np.array([value is not None for value in values], np.bool_)
             columns[name] = booleans(np.array(values, np.bool_), valid)
         else:
             columns[name] = pa.array(values, kind)
     return to_batch(spec, source, columns, len(rows))
+
+
+def _text(value: object) -> str | None:
+    """Return a value as a text of Arrow, which is UTF-8; the names of files need not be."""
+    return None if value is None else str(value).encode("utf-8", "replace").decode()
 
 
 def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
@@ -108,6 +104,20 @@ def _numbers(
             numbers[row] = value
             valid[row] = True
     return numbers, valid
+
+
+def shown(spec: ViewSpec, batch: pa.RecordBatch, faults: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch that a view shows, if there are any; it may leave out damaged ones.
+
+    Args:
+        spec: the view, whose mode says so.
+        batch: the rows.
+        faults: what is wrong with each row; null if nothing is.
+    """
+    if spec.mode == DROPMALFORMED:
+        batch = batch.filter(faults.is_null())
+    if batch.num_rows:
+        yield batch
 
 
 def reasons(texts: Mapping[str, NDArray[np.bool_]], count: int) -> pa.Array:

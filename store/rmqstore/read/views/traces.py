@@ -15,9 +15,10 @@ from rmqstore.query.damage import CORRUPT_RECORD
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
+from rmqstore.read.views.parts import ViewPart
 from rmqstore.read.views.queues import topics_with_folders
-from rmqstore.read.views.rows import Column, times, to_batch
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.rows import Column, shown, times, to_batch
+from rmqstore.read.views.schema import ViewSpec
 
 # Columns by the field of the trace that they show.
 _OF_TRACE: Final = {
@@ -36,7 +37,7 @@ _OF_MESSAGE: Final = {
 }  # fmt: skip
 
 
-def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[MessagesPart]:
+def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewPart]:
     """Return the messages of the topics of traces in parts; other topics have to be named."""
     topics = topics_with_folders(source)
     if spec.selection.is_open:
@@ -66,8 +67,4 @@ def trace_rows(source: StoreParts, spec: ViewSpec, part: MessagesPart) -> Iterat
             if name in spec.schema.names:
                 is_time = spec.schema.field(name).type == TIMESTAMP
                 columns[name] = times(fields[field]) if is_time else fields[field]
-        found = to_batch(spec, source, columns, len(parents))
-        if spec.mode == DROPMALFORMED:
-            found = found.filter(damage.is_null())
-        if found.num_rows:
-            yield found
+        yield from shown(spec, to_batch(spec, source, columns, len(parents)), damage)
