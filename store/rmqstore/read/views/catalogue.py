@@ -165,18 +165,16 @@ def read_view(
         OptionError: no store knows a topic, a queue or a consumer group that is named.
         UnsupportedFeatureError: a store cannot show the view.
     """
-    read_spec = spec if where is None else spec.widened(where.columns)
+    if where is not None:
+        batches = read_view(sources, spec.widened(where.columns))
+        return (where.keep(batch).select(spec.schema.names) for batch in batches)
     topics = [topics_of_view(source, spec) for source in sources]
     require_group_names(sources, spec)
     having = having_topics(sources, topics, spec.named)
     if spec.view in OF_CLUSTER:
-        batches = read_cluster_view(sources, read_spec)
-    else:
-        each = (_read_one(source, read_spec) for source in having)
-        batches = chain(next(each), chain.from_iterable(each))  # the first is planned now
-    if where is not None:
-        return (where.keep(batch).select(spec.schema.names) for batch in batches)
-    return batches
+        return read_cluster_view(sources, spec)
+    each = (_read_one(source, spec) for source in having)
+    return chain(next(each), chain.from_iterable(each))  # the first is planned now
 
 
 def _read_one(source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:

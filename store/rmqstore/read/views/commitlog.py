@@ -34,7 +34,7 @@ from rmqstore.read.record_filter import log_filter
 from rmqstore.read.split import Limits, join_parts
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.parts import ViewPart
-from rmqstore.read.views.rows import Column, times, to_batch, to_batches
+from rmqstore.read.views.rows import Column, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -254,18 +254,21 @@ class _LogView:
         if kind == BLANK and self._chosen.chooses_topics:
             return
         is_valid = {BLANK: True, END: None}.get(kind, False)
-        row: dict[str, object] = {
-            "commitLogOffset": int(start),
-            "storeSize": int(size),
-            "kind": kind,
-            "isValid": is_valid,
-            "reason": reason,
-        }
+        magic = file_name = None
         if segment is not None:
-            row["file"] = segment.path.name
-            if kind == BLANK:
-                row["magic"] = f"{self._log.framing(segment).blank_magic & 0xFFFFFFFF:08x}"
-        yield from to_batches(self._spec, self._source, [row])
+            file_name = segment.path.name
+        if segment is not None and kind == BLANK:
+            magic = f"{self._log.framing(segment).blank_magic & 0xFFFFFFFF:08x}"
+        columns: dict[str, Column] = {
+            "commitLogOffset": np.array([start]),
+            "storeSize": np.array([size]),
+            "kind": pa.array([kind]),
+            "isValid": pa.array([is_valid], pa.bool_()),
+            "reason": pa.array([reason], pa.string()),
+            "magic": pa.array([magic], pa.string()),
+            "file": pa.array([file_name], pa.string()),
+        }
+        yield to_batch(self._spec, self._source, columns, 1)
 
 
 def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
