@@ -33,14 +33,13 @@ from rmqstore.lazy import cached_property
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.split import Limits, join_parts
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.parts import ViewPart
+from rmqstore.read.views.parts import LogEndPart
 from rmqstore.read.views.rows import Column, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.recovery.log_end import LogEnd, damage_met, last_record_before
-from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
@@ -57,26 +56,20 @@ _HEAD_COLUMNS = {
 
 
 @dataclass(frozen=True)
-class RecordsPart(ViewPart):
+class RecordsPart(LogEndPart):
     """A range of the log.
 
     Attributes:
         log_slice: the range.
-        log_end: where the log ends.
         is_last: whether it is the last one.
     """
 
     log_slice: LogSlice
-    log_end: LogEnd | None
     is_last: bool
 
     @property
     def n_bytes(self) -> float:
         return self.log_slice.end - self.log_slice.start
-
-    @property
-    def ends(self) -> PlannedEnds:
-        return PlannedEnds({}, self.log_end, is_log_end_known=True)
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         return _LogView(source, spec).batches(
@@ -101,7 +94,7 @@ def plan_record_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list
     slices = [part.log_slice for group in join_parts(parts, goal) for part in group]
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
-    return [RecordsPart(part, end, part is slices[-1]) for part in slices]
+    return [RecordsPart(end, part, part is slices[-1]) for part in slices]
 
 
 class _LogView:

@@ -14,7 +14,7 @@ from rmqstore.format.layout import GAP_TAGS_CODE, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.parts import ViewPart
+from rmqstore.read.views.parts import LogEndPart
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.rows import Column, reasons, shown, to_batch
 from rmqstore.read.views.schema import ViewSpec
@@ -24,8 +24,6 @@ from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
@@ -33,24 +31,18 @@ _UNITS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class UnitsPart(ViewPart):
+class UnitsPart(LogEndPart):
     """Ranges of units.
 
     Attributes:
         slices: the ranges.
-        log_end: where the log ends.
     """
 
     slices: Sequence[QueueSlice]
-    log_end: LogEnd | None
 
     @property
     def n_bytes(self) -> float:
         return sum(part.end - part.start for part in self.slices) * QUEUE_UNIT.itemsize
-
-    @property
-    def ends(self) -> PlannedEnds:
-        return PlannedEnds({}, self.log_end, is_log_end_known=True)
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         for units in self.slices:
@@ -92,7 +84,7 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[U
             groups[-1].append(whole._replace(start=start, end=stop))
             left -= stop - start
             start = stop
-    return [UnitsPart(group, source.ends.log_end) for group in groups]
+    return [UnitsPart(source.ends.log_end, group) for group in groups]
 
 
 def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:

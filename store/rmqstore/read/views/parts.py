@@ -14,6 +14,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.rows import Row, to_batches
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey
+from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 
@@ -42,6 +43,21 @@ class ViewPart(ABC):
     @abstractmethod
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         """Return the rows, in the columns that are asked for."""
+
+
+@dataclass(frozen=True)
+class LogEndPart(ViewPart):
+    """A part whose rows depend on where the log ends.
+
+    Attributes:
+        log_end: where it ends; None of a closed store.
+    """
+
+    log_end: LogEnd | None
+
+    @property
+    def ends(self) -> PlannedEnds:
+        return PlannedEnds({}, self.log_end, is_log_end_known=True)
 
 
 # Makes rows of some queues or topics; of the whole of a view if none are named.
