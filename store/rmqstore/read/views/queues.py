@@ -86,7 +86,7 @@ def warn_of_rocksdb(source: StoreParts, spec: ViewSpec) -> None:
 
 
 def existing_ids(source: StoreParts, topic: str) -> set[int]:
-    """Return the queues of a topic that files of a broker name; none of a name of no folder."""
+    """Return the ids of the queues of a topic; none if no folder can have the name of the topic."""
     return {*source.store_queues.ids(topic)} if can_name_queues(topic) else set()
 
 
