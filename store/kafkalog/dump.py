@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.consumer_offsets import Decode
-from kafkalog.format.layout import (
-    CREATE_TIME,
-    KEY_FIELDS,
-    LOG_APPEND_TIME,
-    NO_TIMESTAMP_TYPE,
-    Codec,
-)
+from kafkalog.format.layout import KEY_FIELDS, Codec
 from kafkalog.format.reference import (
     Record,
     control_type,
@@ -304,7 +298,7 @@ def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> p
         "base_offset": headers.base_offset,
         "last_offset": headers.last_offset,
         "count": _known(headers.record_count),
-        "timestamp_type": timestamp_types(headers),
+        "timestamp_type": headers.timestamp_type,
         "base_timestamp": _known(base_timestamp),
         "max_timestamp": _known(headers.max_timestamp),
         "delete_horizon": _known(delete_horizon),
@@ -326,12 +320,6 @@ def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> p
         "path": [window.segment.path] * count,
     }
     return pa.RecordBatch.from_pydict(columns, schema=BATCHES)
-
-
-def timestamp_types(headers: BatchHeaders) -> NDArray[np.int8]:
-    """Return the types of the timestamps of batches, as in ``layout``, int8 (n,)."""
-    types = np.where(headers.is_log_append_time, LOG_APPEND_TIME, CREATE_TIME)
-    return np.where(headers.magic == 0, NO_TIMESTAMP_TYPE, types).astype(np.int8)
 
 
 def _known(values: NDArray[np.int64] | NDArray[np.int32]) -> list[int | None]:

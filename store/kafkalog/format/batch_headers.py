@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from kafkalog.format.layout import (
     BATCH_HEAD,
     CRC_FROM,
+    CREATE_TIME,
     LEAST_LENGTH,
     LEAST_LENGTH_V1,
     LEGACY_CRC_FROM,
     LEGACY_HEAD,
     LEGACY_TIMESTAMP_AT,
     LENGTH_AT,
+    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_AT,
+    NO_TIMESTAMP_TYPE,
     RECORDS_AT,
     Attribute,
 )
@@ -101,6 +104,12 @@ class BatchHeaders:
     def is_log_append_time(self) -> Mask:
         mask: Mask = self._has(Attribute.LOG_APPEND_TIME) & (self.magic != 0)
         return mask
+
+    @property
+    def timestamp_type(self) -> Ints:
+        """The type of the timestamps of each batch, as in ``layout``."""
+        types = np.where(self.is_log_append_time, LOG_APPEND_TIME, CREATE_TIME)
+        return np.where(self.magic == 0, NO_TIMESTAMP_TYPE, types).astype(np.int32)
 
     @property
     def is_transactional(self) -> Mask:

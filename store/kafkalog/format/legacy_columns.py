@@ -17,16 +17,13 @@ from numpy.typing import NDArray
 from kafkalog.format.batch_headers import BatchHeaders, Data, Longs, follow, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
-    CREATE_TIME,
     LEAST_LENGTH,
     LEGACY_CRC_FROM,
     LEGACY_HEAD,
     LEGACY_TIMESTAMP_AT,
-    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAX_INFLATED_BYTES,
     NO_TIMESTAMP,
-    NO_TIMESTAMP_TYPE,
     Attribute,
     Codec,
 )
@@ -76,10 +73,7 @@ def _read(section: Section, starts: Longs, owners: Longs, shifts: Longs) -> Rows
     own = np.full(len(starts), NO_TIMESTAMP, np.int64)
     rows = np.flatnonzero(magic == 1)
     own[rows] = windows(data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
-    is_v1 = outer.magic == 1
-    is_append_time = outer.is_log_append_time
-    times = np.where(is_append_time[owners], outer.max_timestamp[owners], own)
-    types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
+    times = np.where(outer.is_log_append_time[owners], outer.max_timestamp[owners], own)
     key_starts, key_lengths = spans(starts + LEGACY_TIMESTAMP_AT + np.where(magic == 1, 8, 0))
     value_starts, value_lengths = spans(key_starts + np.maximum(key_lengths, 0))
     left = ends - value_starts - np.maximum(value_lengths, 0)
@@ -88,8 +82,7 @@ def _read(section: Section, starts: Longs, owners: Longs, shifts: Longs) -> Rows
     return Rows(
         owners,
         headers["offset"].astype(np.int64) + shifts,
-        np.where(is_v1[owners], times, NO_TIMESTAMP),
-        np.where(is_v1, types, NO_TIMESTAMP_TYPE)[owners],
+        np.where((outer.magic == 1)[owners], times, NO_TIMESTAMP),
         Fields(
             zeros, zeros, key_starts, key_lengths, value_starts, value_lengths, zeros, ends, ends
         ),

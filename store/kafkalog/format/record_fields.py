@@ -75,14 +75,12 @@ class Rows(NamedTuple):
         owners: numbers of their batches.
         offsets: absolute offsets.
         timestamps: ms; -1 if there is none.
-        timestamp_types: as in ``layout``.
         fields: keys, values and headers; legacy messages have no headers.
     """
 
     owners: Longs
     offsets: Longs
     timestamps: Longs
-    timestamp_types: Longs
     fields: Fields
 
     def within(self, start_offset: int | None, end_offset: int | None) -> Rows:
@@ -95,8 +93,8 @@ class Rows(NamedTuple):
         if inside.all():
             return self
         chosen = np.flatnonzero(inside)
-        owners, offsets, timestamps, types = (column[chosen] for column in self[:4])
-        return Rows(owners, offsets, timestamps, types, self.fields.take(chosen))
+        owners, offsets, timestamps = (column[chosen] for column in self[:3])
+        return Rows(owners, offsets, timestamps, self.fields.take(chosen))
 
 
 def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafkalog.format.batch_headers import BatchHeaders, Data, Longs
-from kafkalog.format.layout import CREATE_TIME, HEADER, LOG_APPEND_TIME, NO_TIMESTAMP, RECORD
+from kafkalog.format.layout import HEADER, NO_TIMESTAMP, RECORD
 from kafkalog.format.legacy_columns import (
     LEAST_MESSAGE_BYTES,
     legacy_records,
@@ -321,15 +321,12 @@ def _rows_of(section: Section, counts: Longs, fields: Fields) -> Rows:
     batch_headers = section.headers
     owners = np.repeat(np.arange(len(batch_headers)), counts)
     offsets = np.repeat(batch_headers.base_offset, counts) + fields.offset_deltas
-    is_append_time = batch_headers.is_log_append_time
     timestamps = np.repeat(batch_headers.base_timestamp, counts) + fields.time_deltas
+    is_append_time = batch_headers.is_log_append_time
     if is_append_time.any():
         append_times = np.repeat(batch_headers.max_timestamp, counts)
         timestamps = np.where(is_append_time[owners], append_times, timestamps)
-        types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)[owners]
-    else:
-        types = np.full(len(owners), CREATE_TIME)
-    return Rows(owners, offsets, timestamps, types, fields)
+    return Rows(owners, offsets, timestamps, fields)
 
 
 def _column(section: Section, rows: Rows, name: str) -> pa.Array:
@@ -345,7 +342,7 @@ def _column(section: Section, rows: Rows, name: str) -> pa.Array:
     if name == "timestamp":
         return nullable_numbers(rows.timestamps, kind, NO_TIMESTAMP)
     if name == "timestamp_type":
-        return numbers(rows.timestamp_types.astype(np.int32))
+        return numbers(section.headers.timestamp_type[rows.owners])
     if name == "leader_epoch":
         epochs = np.maximum(section.headers.leader_epoch, -1)[rows.owners]
         return nullable_numbers(epochs, kind, -1)
