@@ -255,7 +255,7 @@ class _Reader:
         return int(number)
 
     def message(self, message: _Message) -> tuple[int, Json]:
-        """Return the version of a message, and its fields."""
+        """Return the version of a message, and its fields, bytes in base64 as JSON has them."""
         version = self.number(">h")
         if not 0 <= version <= message.newest:
             raise MalformedBytesError(0, f"version {version} of a record is unknown")
@@ -273,19 +273,14 @@ class _Reader:
             else:
                 found[field.name] = self._value(field.kind, version)
         known = {field.tag: field for field in present if field.tag is not None}
-        tagged = {}
         for _ in range(self._unsigned() if self.is_flexible else 0):
             tag, n_bytes = self._unsigned(), self._unsigned()
             inside = _Reader(self._take(n_bytes), is_flexible=True)
             if tag in known:
                 field = known[tag]
                 is_null = isinstance(field.kind, tuple) and not inside._unsigned()
-                tagged[field.name] = None if is_null else inside._value(field.kind, version)
-        return {
-            field.name: (found | tagged)[field.name]
-            for field in present
-            if field.name in found or field.name in tagged
-        }
+                found[field.name] = None if is_null else inside._value(field.kind, version)
+        return {field.name: found[field.name] for field in present if field.name in found}
 
     def _value(self, kind: Any, version: int) -> Any:  # noqa: ANN401 - as the kind is
         if isinstance(kind, tuple):
@@ -303,7 +298,7 @@ class _Reader:
         if length is None:
             return None
         content = self._take(length)
-        return decode_text(content) if kind == "string" else content
+        return decode_text(content) if kind == "string" else base64.b64encode(content).decode()
 
     def _length(self, form: str) -> int | None:
         length = self._unsigned() - 1 if self.is_flexible else self.number(form)
@@ -362,21 +357,10 @@ def _decode(
         protocol = _CONSUMER_PROTOCOL.items()
         for member, (name, message) in product(content["members"] or (), protocol):
             with suppress(MalformedBytesError):
-                reader = _Reader(member[name] or b"")
+                reader = _Reader(base64.b64decode(member[name] or ""))
                 newest = min(reader.number(">h"), message.newest)
                 member[name] = reader.fields(message.fields, newest)
-    return Decoded(shown, {"version": str(version), "data": _plain(content)})
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a value with its bytes in base64."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value
+    return Decoded(shown, {"version": str(version), "data": content})
 
 
 decode_group_record: Final[Decode] = partial(_decode, _GROUP_RECORDS)
