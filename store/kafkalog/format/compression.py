@@ -71,8 +71,6 @@ class _Output:
             raise ValueError(f"{self._codec} inflates to more than {self._limit} bytes")
 
     def joined(self) -> bytes:
-        if len(self.parts) == 1:
-            return self.parts[0]
         return b"".join(self.parts)
 
 
@@ -219,11 +217,8 @@ def mend_frame_head(stored: memoryview) -> memoryview:
     end = _LZ4_MAGIC_BYTES + 2 + (8 if stored[_LZ4_MAGIC_BYTES] & _LZ4_CONTENT_SIZE else 0)
     if len(stored) <= end:
         return stored
-    check = xxhash32(bytes(stored[_LZ4_MAGIC_BYTES:end])) >> 8 & 0xFF
-    if check == stored[end]:
-        return stored
     mended = bytearray(stored)
-    mended[end] = check
+    mended[end] = xxhash32(bytes(stored[_LZ4_MAGIC_BYTES:end])) >> 8 & 0xFF
     return memoryview(mended)
 
 

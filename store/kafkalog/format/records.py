@@ -40,6 +40,8 @@ from kafkalog.format.varints import WORD_BYTES
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.buffers import (
     array_bytes,
+    bits,
+    bounded,
     equal_spans,
     gather_spans,
     numbers,
@@ -60,8 +62,8 @@ def nullable_spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa
     if not is_null.any():
         return _spans(data, starts, lengths)
     filled = _spans(data, starts, np.where(is_null, 0, lengths))
-    validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(starts), [validity, *filled.buffers()[1:]])
+    buffers = [bits(~is_null), *filled.buffers()[1:]]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
 
 def _spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array:
@@ -163,8 +165,7 @@ def _repeated(
     offsets = np.zeros(times * len(lengths) + 1, np.int32)
     firsts = np.arange(times, dtype=np.int32) * ends[-1]
     np.add(firsts[:, None], ends, out=offsets[1:].reshape(times, -1))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(content))]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+    return bounded(kind, offsets, np.ascontiguousarray(content))
 
 
 def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array | None:
@@ -177,7 +178,7 @@ def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Ar
     widths = lengths[0]
     if int(widths.max()) > _SAME_NAMES or (lengths != widths).any():
         return None
-    texts: list[bytes] = []
+    texts: list[NDArray[np.uint8]] = []
     for column, width in enumerate(widths.tolist()):
         first = int(starts[0, column])
         text = data[first : first + width]
@@ -185,13 +186,9 @@ def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Ar
             stored = windows(data, width)[starts[:, column]].view(np.uint8).reshape(-1, width)
             if (stored != text).any():
                 return None
-        texts.append(text.tobytes())
-    count = starts.size
-    repeated = b"".join(texts) * len(starts)
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.tile(widths, len(starts)), out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(repeated)]
-    return valid_text(pa.Array.from_buffers(pa.string(), count, buffers))
+        texts.append(text)
+    repeated = np.tile(np.concatenate(texts), len(starts))
+    return valid_text(_repeated(repeated, widths, len(starts), pa.string()))
 
 
 def decode_chunks(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import MalformedBytesError
 
-_MOST_BYTES = 5
+MOST_BYTES: Final = 5
 _MOST_BYTES_LONG = 10
 
 
@@ -24,7 +24,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
     Source: ByteUtils.java#readVarint.
     """
-    raw, end = _read(data, position, _MOST_BYTES)
+    raw, end = _read(data, position, MOST_BYTES)
     raw &= 0xFFFF_FFFF
     return (raw >> 1) ^ -(raw & 1), end
 
@@ -44,7 +44,7 @@ def read_unsigned(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
     Source: ByteUtils.java#readUnsignedVarint.
     """
-    raw, end = _read(data, position, _MOST_BYTES)
+    raw, end = _read(data, position, MOST_BYTES)
     return raw & 0xFFFF_FFFF, end
 
 
@@ -64,7 +64,6 @@ def _read(data: bytes | memoryview, position: int, most_bytes: int) -> tuple[int
 # Many numbers at once, each from the eight bytes that begin with it.
 
 WORD_BYTES: Final = 8
-MOST_BYTES: Final = _MOST_BYTES
 _HIGH_BITS: Final = np.uint64(0x8080_8080_8080_8080)
 _LOW_32: Final = np.uint64(0xFFFF_FFFF)
 _ONE: Final = np.uint64(1)
