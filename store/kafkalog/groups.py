@@ -18,7 +18,7 @@ from kafkalog.format.consumer_offsets import (
 )
 from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
-from kafkalog.format.reference import markers
+from kafkalog.format.reference import marker_in
 from kafkalog.partition import Partition
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import PartitionLog
@@ -83,7 +83,7 @@ class _Replay:
                     position = int(headers.position[row])
                     self._refuse(CorruptBatchError(path, position, "the CRC is wrong"))
                 else:
-                    self._markers(window, headers[row : row + 1])
+                    self._end(window, headers[row : row + 1])
                 first = row + 1
             if window.stop is not None:
                 self._refuse(CorruptBatchError(path, window.stop.position, window.stop.reason))
@@ -123,20 +123,21 @@ class _Replay:
                 pending = self._pending.setdefault(record.producer, {})
                 pending[record.key] = record.offset, record.value
 
-    def _markers(self, window: Window, headers: BatchHeaders) -> None:
-        """End the transactions whose markers these are: commits count, unless later ones did."""
+    def _end(self, window: Window, header: BatchHeaders) -> None:
+        """End the transaction whose marker this is: commits count, unless later ones did."""
         try:
             with window.damage_named():
-                found = markers(window.data, headers)
+                marker = marker_in(window.data, header)
         except CorruptBatchError as err:
             self._refuse(err)
             return
-        for marker in found:
-            ended = self._pending.pop(int(headers.producer_id[0]), {})
-            for key, (offset, value) in ended.items():
-                known = self.committed.get(key)
-                if marker.is_commit and (known is None or known[0] < offset):
-                    self.committed[key] = offset, value
+        if marker is None:
+            return
+        ended = self._pending.pop(int(header.producer_id[0]), {})
+        for key, (offset, value) in ended.items():
+            known = self.committed.get(key)
+            if marker.is_commit and (known is None or known[0] < offset):
+                self.committed[key] = offset, value
 
 
 def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) -> pa.Table:

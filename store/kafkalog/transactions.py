@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import LEAST_RECORD, MAX_INFLATED_BYTES, RECORDS_AT, Attribute, Codec
-from kafkalog.format.reference import markers
+from kafkalog.format.reference import marker_in
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import newest_snapshot
 from kafkalog.storage.recovery import WalkEnd, last_batch, segment_sizes, sizes_before
@@ -229,12 +229,12 @@ def transaction_events(
             yield Event(producers[row], offsets[row] if in_order[row] else at)
         else:
             try:
-                found = markers(window.data, headers[row : row + 1])
+                marker = marker_in(window.data, headers[row : row + 1])
             except MalformedBytesError as err:
                 error = _error(window.segment.path, int(headers.position[row]), err.reason)
                 yield Damage(at, may_be_marker=True, error=error)
                 continue
-            for marker in found:
+            if marker is not None:
                 offset = marker.offset if in_order[row] else at - 1
                 yield Event(producers[row], offset, marker.is_commit)
     if window.stop is not None:

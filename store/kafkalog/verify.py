@@ -14,7 +14,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import Mask
 from kafkalog.format.layout import KEY_FIELDS
 from kafkalog.format.records import decode_chunks
-from kafkalog.format.reference import markers
+from kafkalog.format.reference import marker_in
 from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import (
     OFFSET_ENTRY_BYTES,
@@ -132,11 +132,11 @@ class SegmentFacts:
                     self.open_since.setdefault(producer, offset)
                 continue
             try:
-                found = markers(window.data, header)
+                marker = marker_in(window.data, header)
             except MalformedBytesError:
                 self._is_valid = False
                 continue
-            for marker in found:
+            if marker is not None:
                 first = self.open_since.pop(producer, None)
                 if not marker.is_commit:
                     self._aborted[producer, offset] = first

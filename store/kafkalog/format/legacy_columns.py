@@ -15,21 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafkalog.format.batch_headers import BatchHeaders, Data, Longs, follow, view_of
-from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
     LEAST_LENGTH,
     LEGACY_CRC_FROM,
     LEGACY_HEAD,
     LEGACY_TIMESTAMP_AT,
     LOG_OVERHEAD,
-    MAX_INFLATED_BYTES,
     NO_TIMESTAMP,
     Attribute,
     Codec,
 )
 from kafkalog.format.record_fields import Fields, Rows
 from kafkalog.format.record_starts import BatchFaultError, Section
-from kafkalog.format.reference import parse_message
+from kafkalog.format.reference import inside_of, parse_message
 from rmqstore.format.columns.buffers import windows
 
 _LENGTH_BYTES = 4
@@ -115,9 +113,9 @@ def legacy_runs(section: Section, n_bytes: int) -> Iterator[Rows]:
     """
     shift = 0
     if len(_shifted(section.headers)):
-        *_, (last_run, _) = _inside(section, n_bytes)
+        *_, (last_run, _) = _inside(section, 0, n_bytes)
         shift = _shift(section, 0, last_run[-1])
-    for run, end in _inside(section, n_bytes):
+    for run, end in _inside(section, 0, n_bytes):
         _check_crcs(section.data.data, [*run, end], 0)
         owners = np.zeros(len(run), np.int64)
         yield _read(section, np.array(run, np.int64), owners, owners + shift)
@@ -142,8 +140,7 @@ def with_real_end(data: Data, headers: BatchHeaders) -> BatchHeaders:
     start = int(first.position[0]) - headers.base_position
     stored = view_of(data)[start : start + int(first.size[0])]
     try:
-        value = memoryview(parse_message(stored).value or b"")
-        inside = memoryview(inflate(value, int(first.codec[0]), 1, MAX_INFLATED_BYTES))
+        inside = memoryview(inside_of(parse_message(stored)))
     except ValueError:
         return headers  # who decodes it says what is wrong
     starts, _, _ = follow(inside, 0)
@@ -163,11 +160,20 @@ def most_records(section: Section) -> Longs:
     return np.where(is_compressed, n_bytes // LEAST_MESSAGE_BYTES + 1, 1)
 
 
-def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
-    """Yield the starts and ends of the messages inside the one of a section."""
+def _inside(section: Section, row: int, n_bytes: int) -> Iterator[tuple[list[int], int]]:
+    """Yield the starts of messages inside a compressed one, some at a time, and their common end.
+
+    Args:
+        section: has the compressed message.
+        row: its number in the section.
+        n_bytes: of the messages that are yielded together; one may be larger.
+
+    Raises:
+        BatchFaultError: they do not fill it.
+    """
     view = section.data.data
-    at = int(section.starts[0])
-    end = int(section.ends[0])
+    at = int(section.starts[row])
+    end = int(section.ends[row])
     taken = n_bytes
     while True:
         starts, stopped_at, reason = follow(view[: min(at + taken, end)], at)
@@ -179,7 +185,7 @@ def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
         elif at + taken < end:
             taken *= 4
         else:
-            raise BatchFaultError(0, f"inside of a compressed message: {reason or 'nothing'}")
+            raise BatchFaultError(row, f"inside of a compressed message: {reason or 'nothing'}")
 
 
 def _shifted(headers: BatchHeaders) -> Longs:
@@ -207,22 +213,17 @@ def _starts(section: Section) -> tuple[Longs, Longs]:
     codecs = section.headers.codec
     if not codecs.any():
         return section.starts, np.arange(len(section.headers))
-    view = section.data.data
     starts: list[int] = []
-    owners: list[int] = []
-    bounds = zip(codecs.tolist(), section.starts.tolist(), section.ends.tolist(), strict=True)
-    for owner, (codec, start, end) in enumerate(bounds):
-        inside = [start]
+    counts: list[int] = []
+    for row, codec in enumerate(codecs.tolist()):
+        inside = [int(section.starts[row])]
         if codec != Codec.NONE:
-            inside, stopped_at, reason = follow(view[:end], start)
-            if not inside or stopped_at != end:
-                raise BatchFaultError(
-                    owner, f"inside of a compressed message: {reason or 'nothing'}"
-                )
-            _check_crcs(view, [*inside, end], owner)
+            n_bytes = int(section.ends[row] - section.starts[row])
+            ((inside, end),) = _inside(section, row, n_bytes)
+            _check_crcs(section.data.data, [*inside, end], row)
         starts += inside
-        owners += [owner] * len(inside)
-    return np.array(starts, np.int64), np.array(owners, np.int64)
+        counts.append(len(inside))
+    return np.array(starts, np.int64), np.repeat(np.arange(len(codecs)), counts)
 
 
 def _check_crcs(view: memoryview, bounds: list[int], owner: int) -> None:

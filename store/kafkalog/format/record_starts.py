@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kafkalog.format.batch_headers import BatchHeaders, Data, Longs, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import LEAST_RECORD, LEAST_RECORD_BODY, RECORDS_AT, Codec
-from kafkalog.format.reference import check_count, parse_message
+from kafkalog.format.reference import inside_of, parse_message
 from kafkalog.format.varints import (
     MOST_BYTES,
     decode_long,
@@ -128,19 +128,12 @@ def _joined(data: Data, headers: BatchHeaders) -> Section:
 
 def _content(stored: memoryview, headers: BatchHeaders, row: int) -> bytes | memoryview:
     codec, magic = int(headers.codec[row]), int(headers.magic[row])
-    if magic >= 2:
-        count = int(headers.record_count[row])
-        check_count(count)
-        records = stored[RECORDS_AT:]
-        if codec == Codec.NONE:
-            return records
-        return inflate(records, codec, magic) if count else b""
     if codec == Codec.NONE:
-        return stored
-    value = parse_message(stored).value
-    if value is None:
-        raise ValueError("a compressed message has no value")
-    return inflate(memoryview(value), codec, magic)
+        return stored[RECORDS_AT:] if magic >= 2 else stored
+    if magic < 2:
+        return inside_of(parse_message(stored))
+    has_records = headers.record_count[row] > 0  # a negative number is refused later
+    return inflate(stored[RECORDS_AT:], codec, magic) if has_records else b""
 
 
 class BatchFaultError(Exception):
@@ -392,12 +385,9 @@ def _chains(
         seems_so &= is_record | is_end
         cursors = np.where(is_record & seems_so, nexts, limits)
     rows, taken = np.unique(row[seems_so], return_index=True)
-    firsts = np.concatenate([firsts, begins[seems_so][taken]])
-    owners = np.concatenate([owners, batches[rows]])
-    order = np.lexsort((firsts, owners))
-    firsts, owners = firsts[order], owners[order]
-    is_new = np.append(True, (firsts[1:] != firsts[:-1]) | (owners[1:] != owners[:-1]))
-    return firsts[is_new], owners[is_new]
+    # Two windows may find the same record, and the end of a batch is the start of the next one.
+    firsts, kept = np.unique(np.append(firsts, begins[seems_so][taken]), return_index=True)
+    return firsts, np.append(owners, batches[rows])[kept]
 
 
 def _refuse_too_many(starts: Longs, ends: Longs, counts: Longs) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from kafkalog.format.batch_headers import BatchHeaders, Data, view_of
 from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
@@ -94,7 +92,8 @@ def _batch_records(stored: memoryview, header: BatchHeaders, limit: int) -> Iter
     count = int(header.record_count[0])
     codec = int(header.codec[0])
     data: bytes | memoryview = stored[RECORDS_AT:]
-    check_count(count)
+    if count < 0:
+        raise ValueError(f"the number of records is {count}")
     if count == 0:
         return
     if codec != Codec.NONE:
@@ -110,16 +109,6 @@ def _batch_records(stored: memoryview, header: BatchHeaders, limit: int) -> Iter
         position += length
     if position != len(data):
         raise ValueError(f"{len(data) - position} bytes follow the last record")
-
-
-def check_count(count: int) -> None:
-    """Refuse a number of records that no batch has.
-
-    Raises:
-        ValueError: it is negative.
-    """
-    if count < 0:
-        raise ValueError(f"the number of records is {count}")
 
 
 def _record(data: bytes | memoryview, header: BatchHeaders) -> Record:
@@ -186,13 +175,10 @@ class Message(NamedTuple):
 
 def _legacy_records(stored: memoryview, limit: int) -> Iterator[Record]:
     outer = parse_message(stored)
-    codec = outer.attributes & int(Attribute.CODEC)
-    if codec == Codec.NONE:
+    if not outer.attributes & Attribute.CODEC:
         yield _legacy_record(outer, outer, 0)
         return
-    if outer.value is None:
-        raise ValueError("a compressed message has no value")
-    inner = list(_inner_messages(inflate(memoryview(outer.value), codec, outer.magic, limit)))
+    inner = list(_inner_messages(inside_of(outer, limit)))
     if not inner:
         raise ValueError("a compressed message is empty")
     shift = 0
@@ -258,6 +244,18 @@ def parse_message(stored: memoryview) -> Message:
     return Message(offset, magic, attributes, timestamp, key, value, crc)
 
 
+def inside_of(message: Message, limit: int = MAX_INFLATED_BYTES) -> bytes:
+    """Return the messages inside a compressed one.
+
+    Raises:
+        ValueError: it has no value, or that does not inflate, or to more than ``limit``.
+    """
+    if message.value is None:
+        raise ValueError("a compressed message has no value")
+    codec = message.attributes & int(Attribute.CODEC)
+    return inflate(memoryview(message.value), codec, message.magic, limit)
+
+
 def _take_legacy(stored: memoryview, position: int) -> tuple[bytes | None, int]:
     if position + 4 > len(stored):
         raise ValueError("a message ends within a length")
@@ -299,27 +297,24 @@ class Marker(NamedTuple):
     coordinator_epoch: int  # -1 if the record does not say
 
 
-def markers(data: Data, batch_headers: BatchHeaders) -> list[Marker]:
-    """Return the markers in control batches; other control records are left out.
+def marker_in(data: Data, header: BatchHeaders) -> Marker | None:
+    """Return the marker in a control batch; None if it has another control record, or none.
 
     The first record of a batch is its marker. A coordinator writes one record a batch, and
     consumers look at no other.
 
     Args:
         data: the data that was walked.
-        headers: some of its headers; batches that are not control batches are left out.
+        header: that of the batch; None is returned for none.
 
     Raises:
-        MalformedBytesError: a batch contradicts the format, or inflates to far more than a marker.
+        MalformedBytesError: the batch contradicts the format, or inflates to far more than a
+            marker.
 
     Source: RecordBatch.java, CompletedFetch.java#containsAbortMarker.
     """
-    found = []
-    for row in np.flatnonzero(batch_headers.is_control).tolist():
-        first = first_control_record(data, batch_headers[row : row + 1])
-        if first is not None and (marker := parse_marker(first)) is not None:
-            found.append(marker)
-    return found
+    first = first_control_record(data, header)
+    return None if first is None else parse_marker(first)
 
 
 def control_type(record: Record) -> ControlType | None:

@@ -27,7 +27,7 @@ from kafka_comparing import both, decoded
 from kafkalog.format.batch_headers import walk_batches
 from kafkalog.format.compression import inflate, mend_frame_head, xxhash32
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
-from kafkalog.format.reference import markers, records_of
+from kafkalog.format.reference import marker_in, records_of
 from rmqstore.errors import MalformedBytesError
 
 ROWS = [Row(b"key", b"value-%d" % number, [(b"n", b"x"), (b"m", None)]) for number in range(3)]
@@ -268,8 +268,8 @@ def test_committed_offsets_that_lie() -> None:
 def test_a_control_batch_is_read_up_to_its_marker_and_may_not_inflate_to_much() -> None:
     commit = Row(b"\0\0\0\1", b"\0\0\0\0\0\7")
     data = batch(9, [commit, *[Row(b"\0\0\0\0", b"")] * 1000], attributes=48, producer=(5, 0, -1))
-    (found,) = markers(data, walk_batches(data))
+    found = marker_in(data, walk_batches(data))
     assert found == (9, True, 7)
     data = batch(9, [Row()] * 20_000, attributes=48 | ZSTD)
     with pytest.raises(MalformedBytesError, match="more than"):
-        markers(data, walk_batches(data))
+        marker_in(data, walk_batches(data))
