@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
-from kafkalog.format.records import counted_chunks
+from kafkalog.format.records import counted_chunks, salvaged
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
 from kafkalog.storage.windows import Window, lowest_offsets
@@ -318,22 +318,15 @@ class PartitionReader:
         return self._spec.check_crc and not window.headers[row : row + 1].check_crcs(window.data)[0]
 
     def _decode(self, window: Window, headers: BatchHeaders, end: int) -> Iterator[pa.RecordBatch]:
-        if not len(headers):
-            return
-        columns = self._spec.columns
-        done = 0
-        try:
-            for done, batch in counted_chunks(window.data, headers, columns, self._next, end):  # noqa: B007 - read after an error
-                if batch.num_rows:
-                    yield self._spec.complete(batch)
-        except MalformedBytesError as err:
-            left = headers[headers.position >= done]
-            if len(left) > 1:
-                half = len(left) // 2
-                yield from self._decode(window, left[:half], end)
-                yield from self._decode(window, left[half:], end)
-                return
-            yield from self._refuse(window, left, 0, err.reason)
+        def read(some: BatchHeaders) -> Iterator[tuple[int, pa.RecordBatch]]:
+            return counted_chunks(window.data, some, self._spec.columns, self._next, end)
+
+        for found in salvaged(headers, read):
+            if isinstance(found, MalformedBytesError):
+                row = int(np.searchsorted(headers.position, found.position))
+                yield from self._refuse(window, headers, row, found.reason)
+            elif found.num_rows:
+                yield self._spec.complete(found)
 
 
 def _chunks(headers: BatchHeaders, valid: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

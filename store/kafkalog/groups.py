@@ -17,7 +17,7 @@ from kafkalog.format.consumer_offsets import (
     parse_offset_value,
 )
 from kafkalog.format.layout import KEY_FIELDS
-from kafkalog.format.records import decode_chunks
+from kafkalog.format.records import decode_chunks, salvaged
 from kafkalog.format.reference import marker_in
 from kafkalog.partition import Partition
 from kafkalog.scan import ScanSpec
@@ -97,31 +97,28 @@ class _Replay:
         """Replay a run of batches; what is damaged of it is found by halving."""
         columns = ("key", "value", "offset")
         start = self._start_offset
-        records: list[_Record] = []
-        try:
-            with window.damage_named():
-                for chunk in decode_chunks(
-                    window.data, headers, columns=columns, start_offset=start
-                ):
-                    records += _parsed(headers, chunk)
-        except CorruptBatchError as err:
-            if len(headers) == 1 or self._spec.mode == FAILFAST:
-                self._refuse(err)
-                return
-            half = len(headers) // 2
-            self._records(window, headers[:half])
-            self._records(window, headers[half:])
-            return
-        for record in records:
-            if record.value is None:
-                self.committed.pop(record.key, None)
-                for pending in self._pending.values():
-                    pending.pop(record.key, None)
-            elif record.producer is None:
-                self.committed[record.key] = record.offset, record.value
-            else:
-                pending = self._pending.setdefault(record.producer, {})
-                pending[record.key] = record.offset, record.value
+
+        def read(some: BatchHeaders) -> Iterator[tuple[int, list[_Record]]]:
+            records: list[_Record] = []
+            for chunk in decode_chunks(window.data, some, columns=columns, start_offset=start):
+                records += _parsed(some, chunk)
+            yield window.end_of_batches, records
+
+        for found in salvaged(headers, read):
+            if isinstance(found, MalformedBytesError):
+                path = window.segment.path
+                self._refuse(CorruptBatchError(path, found.position, found.reason))
+                continue
+            for record in found:
+                if record.value is None:
+                    self.committed.pop(record.key, None)
+                    for pending in self._pending.values():
+                        pending.pop(record.key, None)
+                elif record.producer is None:
+                    self.committed[record.key] = record.offset, record.value
+                else:
+                    pending = self._pending.setdefault(record.producer, {})
+                    pending[record.key] = record.offset, record.value
 
     def _end(self, window: Window, header: BatchHeaders) -> None:
         """End the transaction whose marker this is: commits count, unless later ones did."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_headers import Mask
+from kafkalog.format.batch_headers import BatchHeaders, Mask
 from kafkalog.format.layout import KEY_FIELDS
-from kafkalog.format.records import decode_chunks
+from kafkalog.format.records import counted_chunks, salvaged
 from kafkalog.format.reference import marker_in
 from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import (
@@ -55,7 +55,6 @@ _TRANSACTION_INDEX: Final = "txnindex"
 _SNAPSHOT: Final = "snapshot"
 _CHECKPOINT: Final = "checkpoint"
 _DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns
-_BATCHES: Final = 256  # decoded together
 
 
 def partition_row(partition: Partition) -> pa.RecordBatch:
@@ -151,9 +150,7 @@ class SegmentFacts:
         is_kept = not self._log.is_recovered(self._log.number_at(segment.base_offset))
         if is_kept and (segment.suffix or self._log.storage.exists(segment.path_of(INDEX))):
             offsets, positions = stored_offset_index(self._log.storage, segment)
-            yield from self._zeros(
-                segment.path_of(INDEX), len(offsets) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES
-            )
+            yield from self._zeros(segment.path_of(INDEX), len(offsets), OFFSET_ENTRY_BYTES)
             end = self._last_offsets[-1] + 1 if self._is_valid and self._last_offsets else NO_LIMIT
             limits = [*(self._begins.get(at, NO_LIMIT) for at in positions[1:].tolist()), end]
             entries = zip(offsets.tolist(), positions.tolist(), limits, strict=bool(len(offsets)))
@@ -166,14 +163,15 @@ class SegmentFacts:
                 yield from self._transaction_index(segment)
         self._begin()
 
-    def _zeros(self, path: str, n_bytes: int, entry_bytes: int) -> Iterator[Finding]:
+    def _zeros(self, path: str, n_entries: int, entry_bytes: int) -> Iterator[Finding]:
         """Yield the zeros after the entries of an index, which a broker cuts off as it closes it.
 
         Args:
             path: of the index.
-            n_bytes: of its entries.
+            n_entries: how many entries it has.
             entry_bytes: of one of them.
         """
+        n_bytes = n_entries * entry_bytes
         status = self._log.storage.status(path)
         if status is not None and status.size - n_bytes >= entry_bytes:
             text = "zeros follow its entries, which a broker that starts takes for entries"
@@ -183,7 +181,7 @@ class SegmentFacts:
         """Yield the entries of a time index whose batch has another time, and a wrong last one."""
         path = segment.path_of(TIME_INDEX)
         timestamps, offsets = stored_time_index(self._log.storage, segment)
-        yield from self._zeros(path, len(timestamps) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+        yield from self._zeros(path, len(timestamps), TIME_ENTRY_BYTES)
         if (np.diff(timestamps) <= 0).any() or (np.diff(offsets) < 0).any():
             yield Finding(_TIME_INDEX, path, "its entries do not rise")
             return
@@ -385,22 +383,10 @@ def _invalid(
         if valid[row]:
             reason = f"offset {headers.base_offset[row]} is not in order"
         yield int(headers.position[row]), reason
-    rows = np.flatnonzero(valid & ~headers.is_control)
-    for first in range(0, len(rows), _BATCHES):
-        for row, reason in _undecodable(window, rows[first : first + _BATCHES].tolist()):
-            yield int(headers.position[row]), reason
 
+    def read(some: BatchHeaders) -> Iterator[tuple[int, pa.RecordBatch]]:
+        return counted_chunks(window.data, some, _DECODED, None, None)
 
-def _undecodable(window: Window, rows: list[int]) -> Iterator[tuple[int, str]]:
-    """Yield the batches whose records cannot be read, by halving."""
-    try:
-        headers = window.headers[np.array(rows, np.int64)]
-        for _ in decode_chunks(window.data, headers, columns=_DECODED):
-            pass  # what is wrong is an error
-    except MalformedBytesError as err:
-        if len(rows) == 1:
-            yield rows[0], err.reason
-            return
-        half = len(rows) // 2
-        yield from _undecodable(window, rows[:half])
-        yield from _undecodable(window, rows[half:])
+    for found in salvaged(headers[valid & ~headers.is_control], read):
+        if isinstance(found, MalformedBytesError):
+            yield found.position, found.reason

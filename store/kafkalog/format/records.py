@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,8 @@ _MOST_EVEN = 1024  # bytes of the headers of a record up to which those of all a
 _SAME_NAMES = 64  # bytes of a name up to which those of all records are compared
 
 _CHUNK_ROWS: Final = 1 << 18  # some 30 MB of numbers while they are read
+
+T = TypeVar("T")
 
 
 def nullable_spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array:
@@ -250,6 +252,30 @@ def counted_chunks(
                 yield after if left <= 0 else begin, chunk
         except BatchFaultError as err:
             raise MalformedBytesError(int(section.headers.position[err.batch]), err.reason) from err
+
+
+def salvaged(
+    batch_headers: BatchHeaders, read: Callable[[BatchHeaders], Iterator[tuple[int, T]]]
+) -> Iterator[T | MalformedBytesError]:
+    """Yield what batches give, and in place of each damaged one its error, found by halving.
+
+    Args:
+        batch_headers: the batches.
+        read: reads some of them, and yields each result with the position up to which they need not
+            be read again, as :func:`counted_chunks` does.
+    """
+    done = 0
+    try:
+        for done, result in read(batch_headers):  # noqa: B007 - read after an error
+            yield result
+    except MalformedBytesError as err:
+        left = batch_headers[batch_headers.position >= done]
+        if len(left) == 1:
+            yield err
+            return
+        half = len(left) // 2
+        yield from salvaged(left[:half], read)
+        yield from salvaged(left[half:], read)
 
 
 def _parts(section: Section) -> Iterator[Section]:
