@@ -15,7 +15,8 @@ from kafkalog.partition import warn_of_losses
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import OffsetLimit, ReadOptions
-from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
+from pyspark_kafkalog.ranges import OffsetRange, divide_ranges, pack_ranges
+from pyspark_rmqstore.packing import Packed
 from rmqstore.errors import OptionError
 from rmqstore.query.damage import FAILFAST
 from rmqstore.query.selection import EARLIEST, LATEST
@@ -26,7 +27,11 @@ _MOST_NAMES: Final = 10  # of topics or partitions, in an error
 
 
 class OffsetReader:
-    """The chosen partitions and their offsets, as of the last poll."""
+    """The chosen partitions and their offsets, as of the last poll.
+
+    Attributes:
+        partitions: the chosen partitions, sorted.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         """Poll the log directories. Raises as :meth:`poll`."""
@@ -47,13 +52,9 @@ class OffsetReader:
         self._take()
 
     def _take(self) -> None:
-        self._known: Mapping[TopicPartition, Partition] = self._log_dirs.partitions
-        self._chosen = self._options.choice.of(self._known)
-
-    @property
-    def partitions(self) -> dict[TopicPartition, Partition]:
-        """The chosen partitions, sorted."""
-        return {key: self._known[key] for key in self._chosen}
+        known = self._log_dirs.partitions
+        chosen = self._options.choice.of(known)
+        self.partitions: dict[TopicPartition, Partition] = {key: known[key] for key in chosen}
 
     def require_named(self) -> None:
         """Refuse options with unknown partitions, or without some that they must have.
@@ -64,19 +65,19 @@ class OffsetReader:
         """
         choice = self._options.choice
         where = self._options.log_dirs
-        topics = sorted({topic for topic, _ in self._known})
+        topics = self._log_dirs.topics()
         for topic in choice.topics or ():
             if topic not in topics:
                 hint = _near(topic, topics)
                 raise OptionError(f"subscribe: {where} has no topic {topic}; {hint}")
-        absent = sorted((choice.partitions or frozenset()) - set(self._known))
+        absent = sorted((choice.partitions or frozenset()) - self._log_dirs.partitions.keys())
         if absent:
             raise OptionError(f"assign: {where} has no partition {_names(absent)}")
         for end, limit in (("starting", self._options.start), ("ending", self._options.end)):
             if limit.named is None:
                 continue
-            missing = sorted(set(self._chosen) - limit.named)
-            others = sorted(limit.named - set(self._chosen))
+            missing = sorted(self.partitions.keys() - limit.named)
+            others = sorted(limit.named - self.partitions.keys())
             if not missing and not others:
                 continue
             contradictions = []
@@ -96,7 +97,7 @@ class OffsetReader:
 
     def earliest(self, key: TopicPartition) -> int:
         """Return the first offset of a partition."""
-        return self._known[key].start_offset
+        return self.partitions[key].start_offset
 
     def latest(self, key: TopicPartition) -> int:
         """Return the offset after the last one that a read may give.
@@ -107,7 +108,7 @@ class OffsetReader:
             CorruptBatchError: what may have ended the oldest transaction is damaged, and the mode
                 is FAILFAST.
         """
-        partition = self._known[key]
+        partition = self.partitions[key]
         spec = self._spec
         if not spec.is_committed:
             return partition.end_offset
@@ -115,7 +116,7 @@ class OffsetReader:
 
     def latest_offsets(self) -> dict[TopicPartition, int]:
         """Return the latest offset of each chosen partition."""
-        return {key: self.latest(key) for key in self._chosen}
+        return {key: self.latest(key) for key in self.partitions}
 
     def starts(self) -> dict[TopicPartition, int]:
         """Return where each chosen partition starts, as the options say.
@@ -125,7 +126,7 @@ class OffsetReader:
                 error by the options.
             OffsetOutOfRangeError: a start offset does not exist, and data loss is to fail.
         """
-        return {key: self._start(key) for key in self._chosen}
+        return {key: self._start(key) for key in self.partitions}
 
     def stable_starts(self) -> dict[TopicPartition, int]:
         """Return where a query starts: as ``starts``, and not after the latest offset.
@@ -150,12 +151,12 @@ class OffsetReader:
         Of committed records, none are read from the last stable offset on.
         """
         ends: dict[TopicPartition, int] = {}
-        for key in self._chosen:
+        for key, partition in self.partitions.items():
             end = self._resolved("endingOffsets", self._options.end, key)
             ends[key] = self.latest(key) if end is None else end
-        if not self._spec.is_committed:
-            return ends
-        return {key: self._known[key].committed_end(self._spec, end) for key, end in ends.items()}
+            if self._spec.is_committed:
+                ends[key] = partition.committed_end(self._spec, ends[key])
+        return ends
 
     def _start(self, key: TopicPartition) -> int:
         time = self._options.start.time_of(key)
@@ -182,7 +183,7 @@ class OffsetReader:
             return self._within(name, key, self._offset(limit.offset_of(key), key))
         if time < 0:
             return self._offset(time, key)
-        return self._known[key].offset_for_time(time)
+        return self.partitions[key].offset_for_time(time)
 
     def _offset(self, offset: int, key: TopicPartition) -> int:
         """Return an offset of a partition that may be EARLIEST or LATEST."""
@@ -194,7 +195,7 @@ class OffsetReader:
 
     def _within(self, name: str, key: TopicPartition, offset: int) -> int:
         first = self.earliest(key)
-        last = self._known[key].end_offset
+        last = self.partitions[key].end_offset
         if first <= offset <= last:
             return offset
         self._spec.report_loss(
@@ -211,7 +212,7 @@ class OffsetReader:
         ]
 
     def _range(self, key: TopicPartition, start: int, end: int) -> OffsetRange:
-        partition = self._known[key]
+        partition = self.partitions[key]
         n_bytes = partition.answer(lambda log: log.bytes_between(start, end))
         return OffsetRange(*key, start, end, n_bytes, partition.recovered_end)
 
@@ -223,7 +224,7 @@ class OffsetReader:
         Without a task, nobody would meet the damage.
         """
         return [
-            OffsetRange(*key, start, start, 0, self._known[key].recovered_end)
+            OffsetRange(*key, start, start, 0, self.partitions[key].recovered_end)
             for key, start in starts.items()
             if start == ends[key] and self._damage_at_end(key, start) is not None
         ]
@@ -234,7 +235,7 @@ class OffsetReader:
         Raises:
             CorruptBatchError: there is one, and the mode is FAILFAST.
         """
-        for key in self._chosen:
+        for key in self.partitions:
             damage = self._damage_at_end(key, self.earliest(key))
             if damage is None:
                 continue
@@ -247,7 +248,7 @@ class OffsetReader:
 
         Where a recovery would cut the damage off, it is not part of the log.
         """
-        partition = self._known[key]
+        partition = self.partitions[key]
         is_at_end = partition.is_clean and start == partition.end_offset
         if not is_at_end or not partition.log().end_position:
             return None
@@ -260,7 +261,7 @@ class OffsetReader:
 
     def splits(
         self, ranges: Iterable[OffsetRange], unreadable: Iterable[OffsetRange] = ()
-    ) -> list[RangeSplit]:
+    ) -> list[Packed]:
         """Return the tasks that read ranges.
 
         Args:
@@ -274,7 +275,7 @@ class OffsetReader:
         else:
             tasks = [(part,) for part in parts]
         tasks += [(empty,) for empty in unreadable]
-        return [RangeSplit(task) for task in tasks]
+        return [Packed((task,)) for task in tasks]  # which open the log directories once
 
     def warn_of_losses(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -284,7 +285,7 @@ class OffsetReader:
         A partition without a folder that the checkpoints name is gone as well.
         """
         for key, start in starts.items():
-            warn_of_losses(self._known[key], start, ends[key])
+            warn_of_losses(self.partitions[key], start, ends[key])
         missing = self._log_dirs.missing
         for key in self._options.choice.of(missing):
             logger.warning("data loss: partition %s of %s is gone", key, missing[key])

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
-
-from pyspark.sql.datasource import InputPartition
 
 from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
@@ -69,17 +66,6 @@ class OffsetRange(NamedTuple):
             n_bytes = mean_bytes * (end - start)
             yield self._replace(start=start, end=end, n_bytes=n_bytes, follows=follows)
             start, follows = end, True
-
-
-@dataclass(frozen=True)
-class RangeSplit(InputPartition):
-    """A task that reads ranges of partitions, one after the other.
-
-    Attributes:
-        ranges: what it reads.
-    """
-
-    ranges: tuple[OffsetRange, ...]
 
 
 def divide_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[OffsetRange]:

@@ -6,7 +6,7 @@ Source: KafkaRecordToRowConverter of Spark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,11 +18,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from kafkalog.partition import began_again, identity_of
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
-from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
-from pyspark_rmqstore.hosts import naming_this_host
+from pyspark_kafkalog.ranges import OffsetRange
 from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.packing import rows_of
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
-from pyspark_rmqstore.worker import tune_worker
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.damage import FAILFAST
 
@@ -81,7 +80,7 @@ def default_schema(columns: ColumnOptions) -> StructType:
     schema = kafka_schema(include_headers=columns.include_headers)
     if columns.corrupt is None:
         return schema
-    return schema.add(_corrupt_field(columns.corrupt))
+    return schema.add(columns.corrupt, StringType())
 
 
 def require_columns(schema: StructType, columns: ColumnOptions) -> None:
@@ -90,7 +89,7 @@ def require_columns(schema: StructType, columns: ColumnOptions) -> None:
     Raises:
         OptionError: a column is unknown, named twice, NOT NULL or of another type.
     """
-    expected = None if columns.corrupt is None else _corrupt_field(columns.corrupt)
+    expected = None if columns.corrupt is None else StructField(columns.corrupt, StringType())
     others = [field for field in schema.fields if field != expected]
     if len(others) < len(schema.fields) - 1:
         raise OptionError(f"schema: name {columns.corrupt} only once")
@@ -100,10 +99,6 @@ def require_columns(schema: StructType, columns: ColumnOptions) -> None:
         require_kafka_columns(
             StructType(others), "kafkalog", include_headers=columns.include_headers
         )
-
-
-def _corrupt_field(name: str) -> StructField:
-    return StructField(name, StringType())
 
 
 class RowReader:
@@ -126,16 +121,13 @@ class RowReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task."""
-        tune_worker()
-        if isinstance(partition, RangeSplit):  # else Spark's own: nothing was planned
-            with option_names():
-                yield from self.rows(partition)
+        return rows_of(partition, self.rows)
 
-    def rows(self, split: RangeSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. Runs in a task."""
-        with naming_this_host(), self._log_dirs.open() as log_dirs:
+    def rows(self, ranges: Iterable[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ranges, one after the other. Runs in a task."""
+        with self._log_dirs.open() as log_dirs:
             partitions = log_dirs.partitions
-            for offset_range in split.ranges:
+            for offset_range in ranges:
                 partition = partitions.get(offset_range.topic_partition)
                 if partition is None:
                     self._spec.report_loss(f"{offset_range.topic_partition} is gone")

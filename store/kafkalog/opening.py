@@ -374,13 +374,12 @@ class LogDirs(Closing):
             if key.topic in topics and (numbers is None or key.partition in numbers):
                 text = "data loss: partition %s is gone: the checkpoints of %s name it"
                 logger.warning(text, key, path)
-        chosen = {key: found for key, found in candidates.items() if key.topic in topics}
-        if selection.assign is not None:
-            chosen = {
-                key: found
-                for key, found in chosen.items()
-                if key.partition in selection.assign[key.topic]
-            }
+        chosen = {
+            key: found
+            for key, found in candidates.items()
+            if key.topic in topics
+            and (selection.assign is None or key.partition in selection.assign[key.topic])
+        }
         if numbers is not None:
             lacking = numbers - {key.partition for key in chosen}
             if lacking:

@@ -25,7 +25,7 @@ from kafkalog.storage.log_dirs import (
 )
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
-from kafkalog.storage.recovery import Cut, RecoveredEnd
+from kafkalog.storage.recovery import Cut, RecoveredEnd, segment_sizes
 from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
 from rmqstore.errors import FileDeletedError, OptionError
@@ -94,7 +94,7 @@ def _largest_timestamp(log: PartitionLog, number: int, timestamp: int) -> tuple[
         last = log.largest_timestamps[log.segments[number].base_offset]
     else:
         entry = read_time_index(log.storage, log.segments[number]).last
-        position = None if entry is None else _position_of(log, number, entry)
+        position = _position_of(log, number, entry)
         if entry is None or position is None:
             last, begin = _first_later(log, number, timestamp)
         else:
@@ -129,20 +129,20 @@ def _first_later(log: PartitionLog, number: int, timestamp: int) -> tuple[int, i
     return largest, None
 
 
-def _position_of(log: PartitionLog, number: int, entry: TimeEntry) -> int | None:
+def _position_of(log: PartitionLog, number: int, entry: TimeEntry | None) -> int | None:
     """Return a position at or before the batch that an entry of a time index means.
 
     Returns:
-        None if the batch with the offset of the entry does not have its timestamp.
+        None without an entry, or if the batch with its offset does not have its timestamp.
     """
+    if entry is None:
+        return None
     position = log.position_of(number, entry.offset)
     for window in log.windows_of(number, position):
         headers = window.headers
         rows = np.flatnonzero(headers.last_offset >= entry.offset)
         if len(rows):
-            if headers.max_timestamp[rows[0]] == entry.timestamp:
-                return position
-            return None
+            return position if headers.max_timestamp[rows[0]] == entry.timestamp else None
     return None
 
 
@@ -155,7 +155,7 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
     last_earlier = -1  # the index says that all up to this offset is earlier
     if position is None and not log.is_recovered(number):
         entry = read_time_index(log.storage, log.segments[number]).before(timestamp)
-        position = None if entry is None else _position_of(log, number, entry)
+        position = _position_of(log, number, entry)
         if entry is not None and position is not None:
             last_earlier = entry.offset
     for window in log.windows_of(number, position or 0):
@@ -282,9 +282,7 @@ class Partition:
     @property
     def n_bytes(self) -> int:
         """The length of all segments of the log, bytes."""
-        return self.answer(
-            lambda log: sum(log.storage.size(segment.path) for segment in log.segments)
-        )
+        return sum(self.answer(lambda log: segment_sizes(log.storage, log.segments)).values())
 
     @property
     def recovery(self) -> Cut | None:
@@ -529,11 +527,8 @@ class Partition:
 def span_at(span: Span, partition: Partition, start_ms: int | None, end_ms: int | None) -> Span:
     """Return a span of offsets, whose ends give way to times that are not None."""
     start, end = span
-    if start_ms is not None:
-        start, _ = partition.offsets_between(start_ms, None)
-    if end_ms is not None:
-        _, end = partition.offsets_between(None, end_ms)
-    return start, end
+    first, last = partition.offsets_between(start_ms, end_ms)
+    return start if start_ms is None else first, end if end_ms is None else last
 
 
 def lost_start(partition: Partition) -> Loss | None:
@@ -545,26 +540,26 @@ def lost_start(partition: Partition) -> Loss | None:
     segments = partition.log().segments
     if claim is None or not segments or claim.offset >= segments[0].base_offset:
         return None
-    return Loss(segments[0].base_offset, *claim)
+    begin = segments[0].base_offset
+    text = f"begins at {begin}, and {claim.source} says that it began at {claim.offset}"
+    return Loss(begin, text)
 
 
 def lost_end(partition: Partition) -> Loss | None:
     """How far the log reached before its end went; None if nothing says that it did."""
     log = partition.log()
-    claim = furthest(
-        partition.folder,
-        partition.leader_epochs,
-        list_beside(partition.log().storage, partition.path),
-    )
+    beside = list_beside(log.storage, partition.path)
+    claim = furthest(partition.folder, partition.leader_epochs, beside)
     if claim is None or claim.offset <= _end_of(log):
         return None
     if not partition.is_clean:  # a running broker may have written it since the end was looked for
         log = read_partition_log(
-            partition.log().storage, partition.folder, recovered_end=partition.recovered_end
+            log.storage, partition.folder, recovered_end=partition.recovered_end
         )
-    if claim.offset <= _end_of(log):
+    end = _end_of(log)
+    if claim.offset <= end:
         return None
-    return Loss(_end_of(log), *claim)
+    return Loss(end, f"ends at {end}, and {claim.source} says that it reached {claim.offset}")
 
 
 def warn_of_losses(partition: Partition, start: int | None = None, end: int | None = None) -> None:
@@ -575,16 +570,14 @@ def warn_of_losses(partition: Partition, start: int | None = None, end: int | No
         start: the first offset; None for that of the log.
         end: the offset after the last one; None for the end.
     """
+    losses = []
     if start is None or start <= partition.start_offset:
-        lost = lost_start(partition)
-        if lost is not None:
-            text = "data loss: %s begins at %d, and %s says that it began at %d"
-            logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+        losses.append(lost_start(partition))
     if end is None or end >= partition.end_offset:
-        lost = lost_end(partition)
+        losses.append(lost_end(partition))
+    for lost in losses:
         if lost is not None:
-            text = "data loss: %s ends at %d, and %s says that it reached %d"
-            logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+            logger.warning("data loss: %s %s", partition.path, lost.text)
 
 
 def identity_of(partition: Partition, offset: int) -> LogIdentity:

@@ -269,18 +269,14 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
             yield from _damage(log, Gaps(partition.cleaner_offset), is_clean=partition.is_clean)
         lost = lost_start(partition)
         if lost is not None:
-            text = (
-                f"the log begins at {lost.found}, and {lost.source} says that it began at "
-                f"{lost.named}: its first segments are gone"
-            )
+            text = f"the log {lost.text}: its first segments are gone"
             yield Finding(_LOG, partition.path, text)
         lost = lost_end(partition)
         if lost is not None:
             text = (
-                f"the log ends at {lost.found}, and {lost.source} says that it reached "
-                f"{lost.named}: its last segments are gone or cut short; get them from another "
-                "replica or a copy before a broker that leads the partition gives offset "
-                f"{lost.found} out again"
+                f"the log {lost.text}: its last segments are gone or cut short; get them from"
+                " another replica or a copy before a broker that leads the partition gives offset"
+                f" {lost.found} out again"
             )
             yield Finding(_LOG, partition.path, text)
         beside = list_beside(log.storage, partition.path)

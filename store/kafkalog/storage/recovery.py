@@ -144,7 +144,6 @@ def batches_in_order(
         following: the next batches of the segment, which show whether the last one here is wrong.
     """
     headers = window.headers
-    n_after = 0 if following is None else len(following.headers)
     first, last = headers.base_offset, headers.last_offset
     if following is not None:
         first = np.concatenate([first, following.headers.base_offset])
@@ -153,7 +152,7 @@ def batches_in_order(
     if not len(first) or (rises and first[0] >= floor and last[-1] < limit):
         return np.ones(len(headers), np.bool_)
     valid = headers.check_crcs(window.data)
-    if following is not None and n_after:
+    if following is not None:
         valid = np.concatenate([valid, following.headers.check_crcs(following.data)])
     possible = np.flatnonzero(valid & (first >= floor) & (last >= first) & (last < limit))
     in_order = np.zeros(len(first), np.bool_)

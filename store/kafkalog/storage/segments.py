@@ -96,15 +96,10 @@ def files_of_segments(storage: Storage, folder: str) -> Iterator[tuple[int, str,
             yield base_offset, f"{folder}/{number}", dot + kind
 
 
-class _Listing(NamedTuple):
-    """What one listing of a folder shows."""
-
-    segments: dict[int, Segment]
-    swaps: list[Segment]
-    unfinished: list[int]  # base offsets
-
-
-def _list_once(storage: Storage, folder: str) -> _Listing:
+def _list_once(
+    storage: Storage, folder: str
+) -> tuple[dict[int, Segment], list[Segment], list[int]]:
+    """Return the segments, those that are put in place, and the base offsets of unfinished ones."""
     segments: dict[int, Segment] = {}
     swaps: list[Segment] = []
     unfinished: list[int] = []
@@ -115,7 +110,7 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
             swaps.append(Segment(base_offset, stem, SWAP))
         elif kind == LOG:
             segments[base_offset] = Segment(base_offset, stem)
-    return _Listing(segments, swaps, unfinished)
+    return segments, swaps, unfinished
 
 
 def holds_segments(storage: Storage, folder: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kafkalog.storage.log_dirs import LeaderEpoch, PartitionFolder
+from kafkalog.storage.log_dirs import EPOCHS, LOG_START, LeaderEpoch, PartitionFolder
 from kafkalog.storage.names import SNAPSHOT, segment_offset_of
 from kafkalog.storage.segments import (
     CLEANED,
@@ -38,13 +38,11 @@ class Loss(NamedTuple):
 
     Attributes:
         found: the offset at which the segments begin or end.
-        named: the one that the file names.
-        source: the file.
+        text: what the log does there, and what the note says.
     """
 
     found: int
-    named: int
-    source: str
+    text: str
 
 
 class Beside(NamedTuple):
@@ -113,7 +111,7 @@ def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside)
         Claim(folder.high_watermark or 0, "the high watermark"),
         Claim(folder.log_start_offset or 0, "the log start offset"),
         *(Claim(offset, f"{offset:020}{SNAPSHOT}") for offset in beside.snapshots),
-        *(Claim(epoch.start_offset, "leader-epoch-checkpoint") for epoch in epochs),
+        *(Claim(epoch.start_offset, EPOCHS) for epoch in epochs),
         *(Claim(base, path.rpartition("/")[2]) for base, path in beside.orphans.items()),
     ]
     claim = max(claims, key=lambda claim: claim.offset)
@@ -135,10 +133,9 @@ def earliest(folder: PartitionFolder, epochs: list[LeaderEpoch]) -> Claim | None
     """
     if not folder.is_clean or folder.has_remote_storage:
         return None
-    claims = [Claim(epoch.start_offset, "leader-epoch-checkpoint") for epoch in epochs[:1]]
     if folder.log_start_offset is not None:
-        claims = [Claim(folder.log_start_offset, "log-start-offset-checkpoint")]
-    return claims[0] if claims else None
+        return Claim(folder.log_start_offset, LOG_START)
+    return Claim(epochs[0].start_offset, EPOCHS) if epochs else None
 
 
 class Gap(NamedTuple):

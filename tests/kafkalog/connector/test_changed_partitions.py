@@ -8,7 +8,7 @@ import pytest
 
 import kafka_logs as build
 from pyspark_kafkalog.options import parse_read_options
-from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
+from pyspark_kafkalog.ranges import OffsetRange
 from pyspark_kafkalog.rows import RowReader
 from pyspark_rmqstore.schema import kafka_schema
 from rmqstore.errors import OffsetOutOfRangeError
@@ -26,7 +26,7 @@ def count(log_dir: Path, *, fails: bool) -> int:
     )
     ranges = tuple(OffsetRange("t", number, 0, N, 0) for number in range(2))
     reader = RowReader(kafka_schema(include_headers=False), options)
-    return sum(batch.num_rows for batch in reader.rows(RangeSplit(ranges)))
+    return sum(batch.num_rows for batch in reader.rows(ranges))
 
 
 @pytest.mark.parametrize(

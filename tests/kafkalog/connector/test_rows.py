@@ -9,7 +9,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import kafka_logs as build
 from pyspark_kafkalog.options import parse_read_options
-from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
+from pyspark_kafkalog.ranges import OffsetRange
 from pyspark_kafkalog.rows import RowReader, default_schema
 from pyspark_rmqstore.schema import kafka_schema
 from rmqstore.errors import UnsupportedFeatureError
@@ -21,14 +21,14 @@ def test_a_time_that_spark_cannot_count(
 ) -> None:
     far = build.batch(1, [b"far"], time=time)
     build.write_segment(folder, 0, build.batch(0, [b"a"]), far, build.batch(2, [b"b"]))
-    split = RangeSplit((OffsetRange("t", 0, 0, 3, 0.0),))
+    ranges = (OffsetRange("t", 0, 0, 3, 0.0),)
     schema = kafka_schema(include_headers=False)
 
     def values(mode: str, *names: str) -> list[object]:
         options = parse_read_options({"path": str(folder.parent), "mode": mode, "subscribe": "t"})
         chosen = [schema[name] for name in names]
         reader = RowReader(type(schema)(chosen), options)
-        return [row for batch in reader.rows(split) for row in batch.column(0).to_pylist()]
+        return [row for batch in reader.rows(ranges) for row in batch.column(0).to_pylist()]
 
     with pytest.raises(UnsupportedFeatureError, match=f"t-0: the timestamp {time} of offset 1 "):
         values("FAILFAST", "offset", "timestamp")
@@ -48,8 +48,8 @@ def test_what_is_damaged_is_a_row_with_the_reason(folder: Path, *, headers: bool
     given |= {"path": str(folder.parent), "includeHeaders": str(headers).lower()}
     options = parse_read_options(given)
     schema = default_schema(options.columns)
-    split = RangeSplit((OffsetRange("t", 0, 0, 4, 0.0),))
-    batches = list(RowReader(schema, options).rows(split))
+    ranges = (OffsetRange("t", 0, 0, 4, 0.0),)
+    batches = list(RowReader(schema, options).rows(ranges))
     assert all(batch.schema.names == schema.fieldNames() for batch in batches)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["offset"], row["value"]) for row in rows] == [
@@ -72,7 +72,7 @@ def test_the_reasons_alone(folder: Path) -> None:
         {"path": str(folder.parent), "mode": "PERMISSIVE", "subscribe": "t"}
     )
     schema = StructType([StructField("_corrupt_record", StringType())])
-    split = RangeSplit((OffsetRange("t", 0, 0, 1, 0.0),))
-    (valid, damaged) = RowReader(schema, options).rows(split)
+    ranges = (OffsetRange("t", 0, 0, 1, 0.0),)
+    (valid, damaged) = RowReader(schema, options).rows(ranges)
     assert valid.to_pydict() == {"_corrupt_record": [None]}
     assert "left of a batch" in damaged.column(0)[0].as_py()
