@@ -108,11 +108,8 @@ def parse_scan(
     Raises:
         OptionError: a column is unknown.
     """
-    if columns is None:
-        names = tuple(known)
-    else:
-        given = columns.split(",") if isinstance(columns, str) else columns
-        names = tuple(name.strip() for name in given)
+    given = columns.split(",") if isinstance(columns, str) else columns
+    names = tuple(known) if given is None else tuple(name.strip() for name in given)
     if spec.is_permissive:
         corrupt_column = spec.corrupt_column
         if corrupt_column in known:

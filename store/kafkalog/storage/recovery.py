@@ -441,14 +441,13 @@ def recover(
         base = segment.base_offset
         if number > first:
             end = end._replace(base_offset=base, position=0, offset=base)
-        largest_here = largest.get(base, -1)
         is_rising = True
         for window in walk_segment(storage, segment, end.position):
             headers, stop = window.headers, window.stop
             valid = headers.check_crcs(window.data)
             n_valid = len(valid) if valid.all() else int(valid.argmin())
-            largest_here = max(largest_here, int(headers.max_timestamp[:n_valid].max(initial=-1)))
-            largest[base] = largest_here
+            latest = int(headers.max_timestamp[:n_valid].max(initial=-1))
+            largest[base] = max(largest.get(base, -1), latest)
             last_offsets = np.insert(headers.last_offset[:n_valid], 0, end.offset - 1)
             is_rising = is_rising and bool((np.diff(last_offsets) > 0).all())
             if n_valid < len(valid):
