@@ -51,7 +51,6 @@ from rmqstore.format.columns.buffers import (
 
 _INLINE = 12  # bytes that a view holds itself
 _MOST_EVEN = 1024  # bytes of the headers of a record up to which those of all are compared
-_SAME_NAMES = 64  # bytes of a name up to which those of all records are compared
 
 _CHUNK_ROWS: Final = 1 << 18  # some 30 MB of numbers while they are read
 
@@ -102,13 +101,7 @@ def header_lists(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa
     """
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    starts, lengths = headers.name_starts, headers.name_lengths
-    names = None
-    if len(counts) and counts[0] and (counts == counts[0]).all():
-        shape = (len(counts), int(counts[0]))
-        names = _same_names(data, starts.reshape(shape), lengths.reshape(shape))
-    if names is None:
-        names = valid_text(gather_spans(data, starts, lengths, pa.string()))
+    names = valid_text(gather_spans(data, headers.name_starts, headers.name_lengths, pa.string()))
     values = nullable_spans(data, headers.value_starts, headers.value_lengths)
     return _lists(offsets, names, values)
 
@@ -168,29 +161,6 @@ def _repeated(
     firsts = np.arange(times, dtype=np.int32) * ends[-1]
     np.add(firsts[:, None], ends, out=offsets[1:].reshape(times, -1))
     return bounded(kind, offsets, np.ascontiguousarray(content))
-
-
-def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array | None:
-    """Return the names of headers if all records have the same; else None.
-
-    Args:
-        starts: where the names begin, (n_records, headers of each).
-        lengths: their lengths, the same.
-    """
-    widths = lengths[0]
-    if int(widths.max()) > _SAME_NAMES or (lengths != widths).any():
-        return None
-    texts: list[NDArray[np.uint8]] = []
-    for column, width in enumerate(widths.tolist()):
-        first = int(starts[0, column])
-        text = data[first : first + width]
-        if width:
-            stored = windows(data, width)[starts[:, column]].view(np.uint8).reshape(-1, width)
-            if (stored != text).any():
-                return None
-        texts.append(text)
-    repeated = np.tile(np.concatenate(texts), len(starts))
-    return valid_text(_repeated(repeated, widths, len(starts), pa.string()))
 
 
 def decode_chunks(
