@@ -109,7 +109,6 @@ LARGE_CLASSES = {
     "rmqstore.read.store_parts.StoreParts": 20,
     "rmqstore.read.store_queues.StoreQueues": 18,
     "rmqstore.storage.files.disk.Disk": 20,
-    "rmqstore.storage.files.paths.StorePaths": 18,
     "rmqstore.storage.queue.batch_consumequeue.BatchConsumeQueue": 19,
     "rmqstore.storage.queue.consumequeue.ConsumeQueue": 16,
     "rmqstore.storage.queue.queue.Queue": 19,

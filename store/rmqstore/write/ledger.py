@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import OWN_FOLDER
 from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.log.appender import RecordId
 from rmqstore.storage.log.commitlog import CommitLog
@@ -38,7 +39,7 @@ class Ledger:
 
     def __init__(self, disk: Disk, root: Path) -> None:
         self._disk = disk
-        self._folder = root / ".rmqstore" / _FOLDER
+        self._folder = root / OWN_FOLDER / _FOLDER
 
     def _path(self, app_id: str) -> Path:
         return self._folder / f"{quote(app_id, safe='')}.json"

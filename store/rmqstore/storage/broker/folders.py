@@ -36,6 +36,7 @@ from rmqstore.storage.broker.store_config import (
 )
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import (
+    OWN_FOLDER,
     UNFINISHED_COPY,
     BrokerSettings,
     StorePaths,
@@ -121,7 +122,7 @@ def root_of_part(path: str | os.PathLike[str], storage: Storage) -> Path | None:
     for name in dict.fromkeys((given, storage.full_path(given))):  # a part may be a link
         for root in islice(name.parents, _MAX_DEPTH):
             part = name.relative_to(root).parts[0]
-            is_part = part in {*PARTS, ".rmqstore"} or part.startswith(DLEDGER_PREFIX)
+            is_part = part in {*PARTS, OWN_FOLDER} or part.startswith(DLEDGER_PREFIX)
             if is_part and _is_root(root, storage):
                 return root
     return None

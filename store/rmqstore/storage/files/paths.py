@@ -22,10 +22,11 @@ logger = logging.getLogger(__name__)
 
 # An abort file of ours begins with this; that of a broker holds only its process id.
 OUR_ABORT = "rmqstore "
+OWN_FOLDER = ".rmqstore"  # in the root, with the files that this package keeps in a store
 UNFINISHED_COPY = "unfinished-copy"  # a file of the root, while a copy is made in a remote storage
 _NAME_DIGITS = 20
-_MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
-_MAX_QUEUE_ID = (1 << 31) - 1
+MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
+MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
 # the names of files of a RocksDB database
 DATABASE_FILE = re.compile(r"CURRENT|IDENTITY|LOCK|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
@@ -48,7 +49,7 @@ def name_to_offset(name: str) -> int | None:
     """
     if not name.isascii() or not name.isdigit():
         return None
-    return int(name) if int(name) < _MAX_OFFSET else None
+    return int(name) if int(name) < MAX_OFFSET else None
 
 
 def our_abort() -> bytes:
@@ -69,6 +70,17 @@ class BrokerSettings(NamedTuple):
         return self.file
 
 
+class _Place:
+    """A file or folder whose place in the root is the same in every store."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, paths: StorePaths | OwnFiles, _: type) -> Path:
+        """Return its path in one store."""
+        return paths.root.joinpath(*self._names)
+
+
 @dataclass(frozen=True, slots=True)
 class StorePaths:
     """The folders and files of one store, and the storage that they are read from.
@@ -85,18 +97,24 @@ class StorePaths:
     # what the user says that the broker was started with
     settings: BrokerSettings | None = field(default=None, compare=False)
 
+    checkpoint = _Place("checkpoint")
+    abort = _Place("abort")
+    lock = _Place("lock")
+    config = _Place("config")
+    topics_json = _Place("config", "topics.json")
+    broker_identity = _Place("brokerIdentity")
+    # the epochs of a broker in controller mode
+    epochs = _Place("epochFileCheckpoint")
+    # Source: TimerMessageStore.java#getTimerLogPath.
+    timer_log = _Place("timerlog")
+    # the RocksDB database that every broker from 5.4 on makes beside the queues
+    # Source: StorePathConfigHelper.java, MessageRocksDBStorage.java.
+    rocksdb_store = _Place("rocksdbstore")
+
     @property
     def name(self) -> str:
         """The name of the root folder."""
         return self.storage.full_path(self.root).name
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
-
-    @property
-    def abort(self) -> Path:
-        return self.root / "abort"
 
     @property
     def has_abort(self) -> bool:
@@ -110,27 +128,6 @@ class StorePaths:
             return self.storage.read_bytes(self.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
         except FileNotFoundError:
             return False
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config"
-
-    @property
-    def topics_json(self) -> Path:
-        return self.config / "topics.json"
-
-    @property
-    def broker_identity(self) -> Path:
-        return self.root / "brokerIdentity"
-
-    @property
-    def epochs(self) -> Path:
-        """The file of the epochs of a broker in controller mode."""
-        return self.root / "epochFileCheckpoint"
 
     @property
     def log_folders(self) -> tuple[Path, ...]:
@@ -147,7 +144,7 @@ class StorePaths:
     @property
     def own(self) -> OwnFiles:
         """The files that this package keeps beside those of the store."""
-        return OwnFiles(self.root / ".rmqstore")
+        return OwnFiles(self.root)
 
     @property
     def queue_folders(self) -> QueueFolders:
@@ -172,50 +169,24 @@ class StorePaths:
         found = [folder for folder in folders if has_database(self.storage, folder)]
         return max(found, key=lambda folder: self.storage.exists(folder / "CURRENT"), default=None)
 
-    @property
-    def timer_log(self) -> Path:
-        """The folder of the timer log. Source: TimerMessageStore.java#getTimerLogPath."""
-        return self.root / "timerlog"
-
-    @property
-    def rocksdb_store(self) -> Path:
-        """The RocksDB database that every broker from 5.4 on makes beside the queues.
-
-        Source: StorePathConfigHelper.java, MessageRocksDBStorage.java.
-        """
-        return self.root / "rocksdbstore"
-
 
 @dataclass(frozen=True, slots=True)
 class OwnFiles:
-    """The files that this package keeps in a folder of its own in a store."""
+    """The files that this package keeps in a folder of its own in a store, by the store's root."""
 
-    folder: Path
+    root: Path
 
-    @property
-    def append_intent(self) -> Path:
-        """Our own note of where an unfinished append began."""
-        return self.folder / "append"
-
-    @property
-    def new_log(self) -> Path:
-        """Our own folder that holds the first append to an empty store until its commit."""
-        return self.folder / "commitlog"
-
-    @property
-    def clean_end(self) -> Path:
-        """Our own note of where the log ended when the store was closed."""
-        return self.folder / "end"
-
-    @property
-    def replaced_queues(self) -> Path:
-        """Our own folder that holds the old queues during a rebuild."""
-        return self.folder / "replaced"
-
-    @property
-    def commits(self) -> Path:
-        """The file of our own history of commits."""
-        return self.folder / "commits"
+    folder = _Place(OWN_FOLDER)
+    # the note of where an unfinished append began
+    append_intent = _Place(OWN_FOLDER, "append")
+    # the folder that holds the first append to an empty store until its commit
+    new_log = _Place(OWN_FOLDER, "commitlog")
+    # the note of where the log ended when the store was closed
+    clean_end = _Place(OWN_FOLDER, "end")
+    # the folder that holds the old queues during a rebuild
+    replaced_queues = _Place(OWN_FOLDER, "replaced")
+    # the history of commits
+    commits = _Place(OWN_FOLDER, "commits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +302,7 @@ def is_queue_id(name: str) -> bool:
     """Return whether RocketMQ names a queue's folder like this: an int without leading zeros."""
     if not name.isascii() or not name.isdigit():
         return False
-    return str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
+    return str(int(name)) == name and int(name) <= MAX_QUEUE_ID
 
 
 def is_text(name: str) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError
 from rmqstore.format.layout import ROCKSDB_UNIT
 from rmqstore.spans import QueueKey
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import MAX_OFFSET, MAX_QUEUE_ID, StorePaths
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.queue import (
     Units,
@@ -31,8 +31,6 @@ _UNITS, _OFFSETS = "default", "offset"
 _SEPARATOR = b"\1"
 _CHECKPOINT = "CHECKPOINT_TOPIC"
 _MAX_TOPIC_BYTES = 32767
-_MAX_QUEUE_ID = (1 << 31) - 1
-_MAX_OFFSET = 1 << 62
 _DATABASES_AT_ONCE = 16
 _END = b"\xff" * 8  # after every key, for topics have fewer bytes
 
@@ -84,7 +82,7 @@ class RocksDbQueues:
                 else:
                     firsts[topic, queue_id] = queue_offset
         for queue, (last, physical_offset) in lasts.items():
-            if 0 <= last < _MAX_OFFSET:
+            if 0 <= last < MAX_OFFSET:
                 first = firsts.get(queue, 0)
                 self.bounds[queue] = QueueBounds(
                     first if 0 <= first <= last else 0, last, physical_offset
@@ -125,7 +123,7 @@ class RocksDbQueues:
 
     def first_unit(self, key: QueueKey, start: int) -> int | None:
         """Return the queue offset of the first unit from ``start`` on, None without one."""
-        stop = _unit_key(key, _MAX_OFFSET)
+        stop = _unit_key(key, MAX_OFFSET)
         found = self._database.first_key(_UNITS, _unit_key(key, start), stop)
         return None if found is None else int.from_bytes(found[-8:], signed=True)
 
@@ -183,7 +181,7 @@ def _parse(key: bytes) -> tuple[str, int, bool] | None:
         topic = key[5 : 5 + n_bytes].decode()
     except UnicodeDecodeError:
         return None
-    return (topic, queue_id, rest[1:4] == b"max") if queue_id <= _MAX_QUEUE_ID else None
+    return (topic, queue_id, rest[1:4] == b"max") if queue_id <= MAX_QUEUE_ID else None
 
 
 class RocksDbQueue:

@@ -47,7 +47,7 @@ from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.folders import COMPACTION_LOGS
 from rmqstore.storage.files.local import LocalStorage
 from rmqstore.storage.files.mapped_file_queue import OpenFiles, Segment, cut_overlaps
-from rmqstore.storage.files.paths import StorePaths, is_queue_id, is_text
+from rmqstore.storage.files.paths import MAX_OFFSET, StorePaths, is_queue_id, is_text
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
@@ -83,7 +83,6 @@ _CLUSTER = re.compile(rf"([0-9a-f]{{{_HASH_DIGITS}}})_(.+)", re.DOTALL)
 _TOPICS_TO_LOOK_AT = 64  # to distinguish the folder of a broker from any other
 
 _NAME = re.compile(r"[0-9a-f]{8}([0-9]{20})", re.ASCII)
-_MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 
 _SYS_FLAG = slice(36, 40)  # of a record; see ``layout.FIXED_PART``
 
@@ -321,9 +320,7 @@ def find_tier(
             f"{base} is not a folder of tiered storage: give the broker's tieredStoreFilePath, or "
             "the folder <hash>_<cluster>/<broker> in it"
         )
-    chosen = (
-        tiers if len(tiers) == 1 else [tier for tier in tiers if tier.broker_name == broker_name]
-    )
+    chosen = [tier for tier in tiers if len(tiers) == 1 or tier.broker_name == broker_name]
     if len(chosen) != 1:
         listed = ", ".join(str(tier.folder) for tier in tiers)
         raise OptionError(
@@ -417,12 +414,11 @@ class SegmentLister:
     def _segment(
         self, file: str, entry: Entry, storage: Storage, found: list[Mismatch]
     ) -> Segment | None:
-        match = _NAME.fullmatch(entry.name)
-        if match is None:
+        start = segment_start(entry.name)
+        if start is None:
             logger.warning("%s: not named as a file of tiered storage; it is passed over", file)
             return None
-        start = int(match[1])
-        if start >= _MAX_OFFSET or start % self._unit:
+        if start >= MAX_OFFSET or start % self._unit:
             reason = f"no file begins at offset {start}"
             if start % self._unit:
                 reason += f", which is not a multiple of {self._unit}"
