@@ -36,7 +36,12 @@ from rmqstore.format.columns.decode import hex_rows
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.columns.encode import RecordColumns
 from rmqstore.format.columns.walk import cut_batches
-from rmqstore.format.layout import PROPERTY_DELAY, PROPERTY_UNIQ_KEY
+from rmqstore.format.layout import (
+    INNER_HEAD,
+    PROPERTIES_LENGTH_BYTES,
+    PROPERTY_DELAY,
+    PROPERTY_UNIQ_KEY,
+)
 from rmqstore.format.schema import RESERVED_PROPERTIES
 from rmqstore.format.topics import RETRY_PREFIX, is_system_topic
 from rmqstore.live.broker import LiveBroker
@@ -59,9 +64,6 @@ from rmqstore.write.messages import (
 logger = logging.getLogger(__name__)
 
 _PRODUCER_GROUP: Final = "rmqstore"
-_HEAD: Final = np.dtype(
-    [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_length", ">i4")]
-)
 _BATCH_MESSAGES: Final = 1000
 _BATCH_BYTES: Final = 1 << 20
 # A broker adds properties of its own, and does not check whether those of a message in a batch
@@ -365,14 +367,15 @@ class _Encoded(NamedTuple):
     def of(cls, columns: RecordColumns, delays: NDArray[np.int32], first_row: int) -> _Encoded:
         """Encode messages. Source: MessageDecoder.java#encodeMessage."""
         n = len(columns)
-        headers = np.zeros(n, _HEAD)
+        headers = np.zeros(n, INNER_HEAD)
         body_lengths = lengths_of(columns.bodies)
-        headers["size"] = _HEAD.itemsize + body_lengths + 2 + columns.properties.lengths
+        sizes = INNER_HEAD.itemsize + body_lengths + PROPERTIES_LENGTH_BYTES
+        headers["total_size"] = sizes + columns.properties.lengths
         headers["flag"] = columns.flags
         headers["body_length"] = body_lengths
         property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
         parts = [
-            fixed_width(headers.view(np.uint8).reshape(n, _HEAD.itemsize)),
+            fixed_width(headers.view(np.uint8).reshape(n, INNER_HEAD.itemsize)),
             columns.bodies,
             fixed_width(property_lengths.reshape(n, 2)),
             *columns.properties.parts,

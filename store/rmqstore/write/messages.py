@@ -74,6 +74,8 @@ from rmqstore.storage.queue.next_offsets import NextOffsets
 _INNER: Final = "INNER_"  # how the names of these properties begin
 _NOT_BLANK: Final = r"\S"
 
+_ABSENT: Final = pa.nulls(1, pa.string())[0]
+
 Refuse = Callable[[int, str, str], Never]
 
 _NO_HOST = "0.0.0.0:0"
@@ -131,8 +133,7 @@ def find_lmqs(
     _require_lmqs(rows, queues, refuse)
     kept = maps.column(PROPERTY_MULTI_QUEUE_OFFSET)
     if kept is not None:
-        absent = pa.nulls(1, pa.string())[0]
-        overrides[PROPERTY_MULTI_QUEUE_OFFSET] = pc.if_else(booleans(is_lmq), absent, kept)
+        overrides[PROPERTY_MULTI_QUEUE_OFFSET] = pc.if_else(booleans(is_lmq), _ABSENT, kept)
     return Lmqs(rows, queues)
 
 
@@ -596,8 +597,7 @@ def _delay(
     levels = np.minimum(_numbers(given, n), n_levels)
     delayed = levels > 0
     mask = booleans(delayed)
-    absent = pa.nulls(1, pa.string())[0]
-    overrides[PROPERTY_DELAY] = pc.if_else(mask, numbers(levels).cast(pa.string()), absent)
+    overrides[PROPERTY_DELAY] = pc.if_else(mask, numbers(levels).cast(pa.string()), _ABSENT)
     if not delayed.any():
         return topics, queue_ids
     names = texts(topics.names).take(numbers(topics.codes))
@@ -607,7 +607,7 @@ def _delay(
     ):
         # a message that was delayed before, and is not now, keeps what its properties say
         kept = maps.column(name)
-        overrides[name] = pc.if_else(mask, own, absent if kept is None else kept)
+        overrides[name] = pc.if_else(mask, own, _ABSENT if kept is None else kept)
     schedule_queue_ids = np.where(delayed, levels - 1, queue_ids).astype(np.int32)
     distinct = [*dict.fromkeys([*topics.names, SCHEDULE_TOPIC])]
     codes = np.where(delayed, distinct.index(SCHEDULE_TOPIC), topics.codes).astype(np.int32)

@@ -49,6 +49,8 @@ from rmqstore.format.record import address_text
 
 _KINDS = {wide: FIXED_PART[int(SysFlag.BORN_HOST_V6) * wide]["born_host"] for wide in (False, True)}
 
+_HOST_V6_BYTES = _KINDS[True].itemsize
+
 _FIXED_COLUMNS = {
     "queueId": "queue_id",
     "queueOffset": "queue_offset",
@@ -78,10 +80,9 @@ class Hosts(NamedTuple):
     def constant(cls, text: str, n: int) -> Hosts:
         """Return one host for all of n records; see :func:`pack_host`."""
         host = pack_host(text)
-        width = _KINDS[True].itemsize
-        packed = np.frombuffer(host.ljust(width, b"\0"), np.uint8)
-        is_v6 = np.broadcast_to(np.bool_(len(host) == width), n)
-        return cls(np.broadcast_to(packed, (n, width)), is_v6)
+        packed = np.frombuffer(host.ljust(_HOST_V6_BYTES, b"\0"), np.uint8)
+        is_v6 = np.broadcast_to(np.bool_(len(host) == _HOST_V6_BYTES), n)
+        return cls(np.broadcast_to(packed, (n, _HOST_V6_BYTES)), is_v6)
 
     def take(self, rows: Positions | slice) -> Hosts:
         """Return the chosen rows."""
@@ -101,10 +102,9 @@ def pack_hosts(hosts: pa.StringArray) -> Hosts:
     """
     encoded = hosts.dictionary_encode()
     distinct = [pack_host(text) for text in encoded.dictionary.to_pylist()]
-    width = _KINDS[True].itemsize
-    padded = b"".join(host.ljust(width, b"\0") for host in distinct)
-    packed = np.frombuffer(padded, np.uint8).reshape(-1, width)
-    is_v6 = np.array([len(host) == width for host in distinct], np.bool_)
+    padded = b"".join(host.ljust(_HOST_V6_BYTES, b"\0") for host in distinct)
+    packed = np.frombuffer(padded, np.uint8).reshape(-1, _HOST_V6_BYTES)
+    is_v6 = np.array([len(host) == _HOST_V6_BYTES for host in distinct], np.bool_)
     codes = encoded.indices.to_numpy()
     return Hosts(packed[codes], is_v6[codes])
 
@@ -167,7 +167,6 @@ class Host(NamedTuple):
     field: str  # its field in layout.FIXED_PART
 
 
-_HOST_V6_BYTES = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
 BORN_HOST = Host(SysFlag.BORN_HOST_V6, "born_host")
 STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
 

@@ -20,6 +20,7 @@ from rmqstore.storage.broker.config_files import (
     load_table,
     part_of,
 )
+from rmqstore.storage.broker.identity import READ_AND_WRITE
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
@@ -27,7 +28,6 @@ from rmqstore.storage.files.storage import read_small
 _TABLE = "topicConfigTable"
 _VERSION = "dataVersion"
 _QUEUE_NUMS = ("readQueueNums", "writeQueueNums")
-_READ_AND_WRITE = 6  # Source: PermName.java
 _DEFAULT_QUEUES = 16  # Source: TopicConfig.java
 
 
@@ -50,7 +50,7 @@ def topic_entry(entry: Mapping[str, Any]) -> TopicEntry:
     return TopicEntry(
         integer(entry.get("readQueueNums", _DEFAULT_QUEUES), 32),
         integer(entry.get("writeQueueNums", _DEFAULT_QUEUES), 32),
-        integer(entry.get("perm", _READ_AND_WRITE), 32),
+        integer(entry.get("perm", READ_AND_WRITE), 32),
         integer(entry.get("topicSysFlag", 0), 32),
         entry.get("order") is True,
     )
@@ -113,7 +113,7 @@ def register_topics(
             {
                 "attributes": {QUEUE_TYPE: BATCH_QUEUES} if is_batch else {},
                 "order": False,
-                "perm": _READ_AND_WRITE,
+                "perm": READ_AND_WRITE,
                 "readQueueNums": 0,
                 "topicFilterType": "SINGLE_TAG",
                 "topicName": topic,

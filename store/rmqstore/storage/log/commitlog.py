@@ -43,7 +43,13 @@ from rmqstore.format.layout import (
     Positions,
     SysFlag,
 )
-from rmqstore.format.record import SplitRecord, check_record, decode_record, split_record
+from rmqstore.format.record import (
+    SplitRecord,
+    check_record,
+    decode_record,
+    split_record,
+    time_reason,
+)
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
@@ -320,7 +326,7 @@ class CommitLog(MappedFileQueue):
         (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
         stored: int = _TIME.unpack_from(stored_head.data, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
-            reason = f"store_timestamp {stored} is not in the years 1 to 9999"
+            reason = time_reason(stored)
             raise CorruptRecordError(str(located.segment.path), physical_offset, reason)
         return stored
 

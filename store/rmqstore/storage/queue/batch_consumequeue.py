@@ -32,14 +32,15 @@ from rmqstore.format.layout import (
 )
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.recent import Recent
+from rmqstore.storage.files.storage import StoredFile
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import recovered_files
 from rmqstore.storage.queue.queue import Units, find_first
 
-_MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
+MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 
 _UNIT = BATCH_UNIT.itemsize
-_FILES_AT_ONCE = 4
+FILES_AT_ONCE = 4  # whose units are kept
 _PEEKED_UNITS = 64
 _MAX_CONFIRMED = 1 << 12  # units of a file whose records are read
 _MAX_FILE_UNITS = 4_000_000  # held in memory; a broker's files have 300,000
@@ -86,7 +87,7 @@ def trusted(
         confirms: returns whether the record with a physical offset and a size names a queue offset.
     """
     bases, counts = units["base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
-    valid = np.flatnonzero((bases >= 0) & (bases < _MAX_QUEUE_OFFSET) & (counts > 0))
+    valid = np.flatnonzero((bases >= 0) & (bases < MAX_QUEUE_OFFSET) & (counts > 0))
     units, bases, counts = units[valid], bases[valid], counts[valid]
     batches = Batches(
         valid + first,
@@ -170,6 +171,19 @@ def with_unknown(batches: Batches, start: int, number: int) -> Batches:
     return Batches(*(np.append(column, value) for column, value in columns))
 
 
+def count_written(file: StoredFile, segment: Segment) -> int:
+    """Return how many units of BATCH_UNIT were ever written to a file; the end of a unit is zeros.
+
+    Raises:
+        CorruptQueueError: there are more than memory should hold.
+    """
+    n_units = -(-file.written_end(segment.size) // _UNIT)
+    if n_units > _MAX_FILE_UNITS:
+        reason = f"{n_units} units in one file, more than memory should hold"
+        raise CorruptQueueError(segment.file, 0, reason)
+    return n_units
+
+
 class _File(NamedTuple):
     """The trusted units of one file."""
 
@@ -204,7 +218,7 @@ class BatchConsumeQueue:
         self._forget()
 
     def _forget(self) -> None:
-        self._cached: Recent[Segment, _File] = Recent(_FILES_AT_ONCE)
+        self._cached: Recent[Segment, _File] = Recent(FILES_AT_ONCE)
         # the queue offset and the number of the first trusted unit
         self._begins: dict[Segment, tuple[int, int]] = {}
         self._known: _Known | None = None
@@ -506,11 +520,7 @@ class BatchConsumeQueue:
         cached = kept.get(segment)
         if cached is not None and not len(self._read_units(segment, cached.n_written, 1)):
             return cached
-        written = self._files.file_of(segment).written_end(segment.size)
-        n_written = -(-written // _UNIT)
-        if n_written > _MAX_FILE_UNITS:
-            reason = f"{n_written} units in one file, more than memory should hold"
-            raise CorruptQueueError(str(segment.path), 0, reason)
+        n_written = count_written(self._files.file_of(segment), segment)
         first = segment.start // _UNIT
         last = first + n_written - 1
         batches = trusted(self._read_units(segment, 0, n_written), first, self._confirms)

@@ -21,13 +21,15 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles,
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.recent import Recent
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.queue.batch_consumequeue import (
+    FILES_AT_ONCE,
+    MAX_QUEUE_OFFSET,
+    count_written,
+)
 from rmqstore.storage.queue.queue import NO_UNITS, Units, cut_at, find_first, weights_of
 
 _UNIT: Final = BATCH_UNIT.itemsize
 _WIDEST_GAP: Final = 1 << 10  # queue offsets; a wider gap ends a run
-_FILES_AT_ONCE: Final = 4
-_MAX_FILE_UNITS: Final = 4_000_000  # held in memory; a broker's files have 227,951
-_MAX_QUEUE_OFFSET: Final = 1 << 60  # sums stay far from the limit of an int64
 _DAMAGED: Final = -1  # the physical offset of a unit that cannot be right
 
 
@@ -58,7 +60,7 @@ class SparseConsumeQueue:
         self._forget()
 
     def _forget(self) -> None:
-        self._cached: Recent[Segment, _File] = Recent(_FILES_AT_ONCE)
+        self._cached: Recent[Segment, _File] = Recent(FILES_AT_ONCE)
         self._spans: list[tuple[Segment, int, int]] | None = None
 
     def refresh(self) -> None:
@@ -182,10 +184,8 @@ class SparseConsumeQueue:
         before = 0
         for segment, start, end in self._known_spans():
             if start < min(before, end):
-                yield (
-                    segment.file,
-                    f"its messages begin at {start}, and those before end at {before}",
-                )
+                reason = f"its messages begin at {start}, and those before end at {before}"
+                yield segment.file, reason
             before = max(before, end)
 
     def _known_spans(self) -> list[tuple[Segment, int, int]]:
@@ -227,11 +227,7 @@ class SparseConsumeQueue:
         if cached is not None:
             return cached
         opened = self._files.file_of(segment)
-        n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
-        if n_units > _MAX_FILE_UNITS:
-            reason = f"{n_units} units in one file, more than memory should hold"
-            raise CorruptQueueError(segment.file, 0, reason)
-        stored = np.empty(n_units * _UNIT, np.uint8)
+        stored = np.empty(count_written(opened, segment) * _UNIT, np.uint8)
         n_read = opened.read_into(stored, 0)
         units = stored[: n_read // _UNIT * _UNIT].view(BATCH_UNIT)
         return kept.put(segment, _in_order(units))
@@ -266,7 +262,7 @@ def _in_order(units: NDArray[np.void]) -> _File:
     bases = units["base_offset"].astype(np.int64)
     counts = units["batch_size"].astype(np.int64)
     is_right = (units["physical_offset"] >= 0) & (units["size"] > 0)
-    is_right &= (bases >= 0) & (bases < _MAX_QUEUE_OFFSET) & (counts > 0) & (counts <= MAX_BATCH)
+    is_right &= (bases >= 0) & (bases < MAX_QUEUE_OFFSET) & (counts > 0) & (counts <= MAX_BATCH)
     numbers = np.flatnonzero(is_right)
     if not len(numbers):
         return _NO_FILE
