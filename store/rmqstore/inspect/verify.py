@@ -605,7 +605,7 @@ class _Queues:
         )
 
         def open_ext() -> ConsumeQueueExt:
-            return ConsumeQueueExt(ext_folders(self._paths).queue(*key), self._files)
+            return ConsumeQueueExt([ext_folders(self._paths).queue(*key)], self._files)
 
         flushed_until = FOREVER if is_in_files else self._flushed_until
         first_physical_offset = -1

@@ -49,7 +49,7 @@ def test_units_are_those_rocketmq_reads(golden_store: Golden, queue: tuple[str, 
     assert rows
     order = random.Random(1).sample(range(len(rows)), len(rows))  # across files, in any order
     folder = golden_store(NAME) / "consumequeue_ext" / queue[0] / str(queue[1])
-    ext = ConsumeQueueExt(folder, OpenFiles())
+    ext = ConsumeQueueExt([folder], OpenFiles())
     unit_addresses = addresses([rows[at] for at in order])
     found, maps = ext.units(unit_addresses), ext.bit_maps(unit_addresses).to_pylist()
     assert found.valid.all()
@@ -180,7 +180,7 @@ def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
             del data[rng.randrange(len(data)) :]
         path.with_name("fresh").write_bytes(data)
         path.with_name("fresh").replace(path)
-        ext = ConsumeQueueExt(path.parent, OpenFiles())
+        ext = ConsumeQueueExt([path.parent], OpenFiles())
         found, maps = ext.units(hostile), ext.bit_maps(hostile)
         ext.close()
         assert found.bit_map_sizes.max() <= len(data)

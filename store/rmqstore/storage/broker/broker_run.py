@@ -11,13 +11,12 @@ import numpy as np
 
 from rmqstore.errors import OptionError, UnreadableFileError
 from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
-from rmqstore.spans import QueueKey
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.files.storage import AnyPath, is_folder
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
 _SAFETY_MS = 3000
-_LATEST = (1 << 63) - 1
 
 Release = tuple[int, int]
 
@@ -57,7 +56,7 @@ class Checkpoint(NamedTuple):
     @classmethod
     def all_safe(cls) -> Checkpoint:
         """Return the checkpoint for a store that was closed properly: all of it is on disk."""
-        return cls(_LATEST, _LATEST, _LATEST)
+        return cls(FOREVER, FOREVER, FOREVER)
 
     @property
     def min_timestamp(self) -> int:
@@ -150,10 +149,7 @@ class BrokerRun(NamedTuple):
     @classmethod
     def of(cls, paths: StorePaths) -> BrokerRun:
         """Return the current or last run of a store."""
-        started = None
-        with suppress(UnreadableFileError):
-            started = paths.storage.status(paths.lock)
-        return cls(0 if started is None else started.modified_ns, paths.has_abort)
+        return cls(_changed_ns(paths, paths.lock), paths.has_abort)
 
     @property
     def started_ms(self) -> int:
@@ -189,15 +185,17 @@ class StoreSigns(NamedTuple):
             for folder in paths.log_folders
             for entry in paths.storage.list_folder(folder)
         )
-        changed = []
-        for folder in queues:
-            changed_ns = 0
-            with suppress(UnreadableFileError):
-                status = paths.storage.status(folder)
-                changed_ns = 0 if status is None else status.modified_ns
-            changed.append((folder, changed_ns))
+        changed = sorted((folder, _changed_ns(paths, folder)) for folder in queues)
         may_be_recovering = state_of(paths) == NOT_CLOSED
-        return cls(run, tuple(log), tuple(sorted(changed)), may_be_recovering)
+        return cls(run, tuple(log), tuple(changed), may_be_recovering)
+
+
+def _changed_ns(paths: StorePaths, path: AnyPath) -> int:
+    """Return when a file or folder was changed last, ns; 0 if it is not there or not readable."""
+    with suppress(UnreadableFileError):
+        status = paths.storage.status(path)
+        return 0 if status is None else status.modified_ns
+    return 0
 
 
 def queue_folders(paths: StorePaths) -> Iterator[str]:

@@ -154,6 +154,16 @@ class MappedFileQueue:
         row = bisect_right(segments, offset, key=_START) - 1
         return segments[row] if row >= 0 and offset < segments[row].end else None
 
+    def place_of(self, offset: int) -> tuple[str, int]:
+        """Return the file that covers an offset and the position in it, to name them in an error.
+
+        If no file does, these are the first folder and the offset.
+        """
+        segment = self.find(offset)
+        if segment is None:
+            return self._folders[0], offset
+        return segment.file, offset - segment.start
+
     def file_of(self, segment: Segment) -> StoredFile:
         """Return the opened file, one of the few that stay open or newly opened.
 

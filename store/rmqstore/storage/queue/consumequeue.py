@@ -227,10 +227,7 @@ class ConsumeQueue:
 
     def location(self, queue_offset: int) -> tuple[str, int]:
         """Return the file of a unit and its position there, to name the unit in an error."""
-        segment = self._files.find(queue_offset * _UNIT)
-        if segment is None:
-            return str(self._folder), queue_offset * _UNIT
-        return segment.file, queue_offset * _UNIT - segment.start
+        return self._files.place_of(queue_offset * _UNIT)
 
     def end(self) -> int:
         """Return the queue offset after the last unit, whole or not, that was ever written.
@@ -279,10 +276,6 @@ class ConsumeQueueExt(MappedFileQueue):
     see ``layout.MAX_EXT_ADDRESS``. Units differ in length: only an address shows where one begins.
     """
 
-    def __init__(self, folder: Path, files: OpenFiles) -> None:
-        self.folder = folder
-        super().__init__([folder], files)
-
     def units(self, addresses: NDArray[np.int64]) -> ExtUnits:
         """Return the units at addresses, (n,) in any order.
 
@@ -292,12 +285,8 @@ class ConsumeQueueExt(MappedFileQueue):
             FileDeletedError: a file was deleted since the listing.
         """
         n = len(addresses)
-        units = ExtUnits(
-            np.zeros(n, np.int64),
-            np.zeros(n, np.int64),
-            np.zeros(n, np.int64),
-            np.zeros(n, np.bool_),
-        )
+        tags_codes, store_timestamps, bit_map_sizes = np.zeros((3, n), np.int64)
+        units = ExtUnits(tags_codes, store_timestamps, bit_map_sizes, np.zeros(n, np.bool_))
         for rows, segment, positions in self._files_of(addresses):
             headers = self.file_of(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
             sizes = headers["size"].astype(np.int64)
@@ -334,11 +323,7 @@ class ConsumeQueueExt(MappedFileQueue):
 
     def location(self, address: int) -> tuple[str, int]:
         """Return the file of an address and the position in it, else the folder and the offset."""
-        offset = int(np.int64(address) & _OFFSET_BITS)
-        segment = self.find(offset)
-        if segment is None:
-            return str(self.folder), offset
-        return str(segment.path), offset - segment.start
+        return self.place_of(int(np.int64(address) & _OFFSET_BITS))
 
     def _files_of(
         self, addresses: NDArray[np.int64]

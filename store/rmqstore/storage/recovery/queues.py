@@ -146,7 +146,7 @@ class Queues:
         if ext is not None:
             return ext
         folder = ext_folders(self._paths).queue(topic, queue_id)
-        return exts.put(key, ConsumeQueueExt(folder, self._files))
+        return exts.put(key, ConsumeQueueExt([folder], self._files))
 
     @property
     def lack_records(self) -> bool:
@@ -168,15 +168,11 @@ class Queues:
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        on_disk = set()
-        if can_name_queues(topic):
-            on_disk = {
-                *self._paths.queue_folders.queue_ids(topic),
-                *self._paths.batch_folders.queue_ids(topic),
-            }
         in_rocksdb = self._ends.in_rocksdb
-        if in_rocksdb is not None:
-            on_disk |= {*in_rocksdb.queue_ids(topic)}
+        on_disk = set() if in_rocksdb is None else {*in_rocksdb.queue_ids(topic)}
+        if can_name_queues(topic):
+            on_disk.update(self._paths.queue_folders.queue_ids(topic))
+            on_disk.update(self._paths.batch_folders.queue_ids(topic))
         return sorted(on_disk | {number for name, number in self._ends.recovered if name == topic})
 
     def plain(self) -> list[QueueKey]:
