@@ -57,25 +57,23 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
 
     Source: ConfigManager.java#load.
     """
-    backup = path.with_name(path.name + ".bak")
     damage: CorruptConfigError | None = None
-    table: dict[str, Any] | None = None
-    try:
-        table = _load(storage, path)
-    except CorruptConfigError as err:
-        damage = err
-    if table is None:
+    for file in (path, path.with_name(path.name + ".bak")):
         try:
-            table = _load(storage, backup)
+            table = _load(storage, file)
         except CorruptConfigError as err:
             damage = damage or err
-    if damage is not None:
+            continue
         if table is None:
-            raise damage
-        status = storage.status(path)
-        warning = f"{damage}; {backup.name} is read instead, as a broker does"
-        _warn_once(warning, 0 if status is None else status.modified_ns)
-    return table or {}
+            continue
+        if damage is not None:
+            status = storage.status(path)
+            warning = f"{damage}; {file.name} is read instead, as a broker does"
+            _warn_once(warning, 0 if status is None else status.modified_ns)
+        return table
+    if damage is not None:
+        raise damage
+    return {}
 
 
 @lru_cache(256)
@@ -456,11 +454,8 @@ class BrokerConfig:
         Source: ConsumerOffsetManager.java.
         """
         path, table = self._offset_table()
-        committed: dict[tuple[str, int], int] = {}
-        for key, offsets in table.items():
-            if key.partition("@")[2] == group:
-                committed |= _offsets_by_queue(path, key, offsets)
-        return committed
+        of_group = {key: value for key, value in table.items() if key.partition("@")[2] == group}
+        return _offsets_by_group(path, of_group).get(group, {})
 
     def delay_offsets(self) -> dict[int, int]:
         """Return the queue offset of the next message to deliver, by delay level.

@@ -46,28 +46,25 @@ def read_epochs(paths: StorePaths) -> list[Epoch]:
     Raises:
         CorruptConfigError: both are damaged.
     """
-    file = paths.epochs
-    try:
-        epochs = _read(paths.storage, file)
+    newest = paths.epochs
+    damages: dict[Path, CorruptConfigError | UnreadableFileError] = {}
+    for file in _files(paths):
+        try:
+            epochs = _read(paths.storage, file)
+        except (CorruptConfigError, UnreadableFileError) as err:
+            damages[file] = err
+            continue
         if epochs:
+            for damage in damages.values():
+                logger.warning("%s; the epochs are read from %s", damage, file)
             return epochs
-        damage = None
-    except (CorruptConfigError, UnreadableFileError) as err:
-        damage = err
-    previous = _previous(paths)
-    try:
-        epochs = _read(paths.storage, previous)
-    except (CorruptConfigError, UnreadableFileError) as err:
-        if damage is None:
-            logger.warning("%s", err)
-            return []
-        epochs = []
-    if damage is not None and not epochs:
+    if newest in damages:
+        damage = damages[newest]
         reason = damage.reason if isinstance(damage, CorruptConfigError) else str(damage)
-        raise CorruptConfigError(str(file), 0, reason) from damage
-    if damage is not None:
-        logger.warning("%s; the epochs are read from %s", damage, previous)
-    return epochs
+        raise CorruptConfigError(str(newest), 0, reason) from damage
+    for damage in damages.values():
+        logger.warning("%s", damage)
+    return []
 
 
 def why_not_started(paths: StorePaths) -> CorruptConfigError | None:
@@ -78,7 +75,7 @@ def why_not_started(paths: StorePaths) -> CorruptConfigError | None:
 
     Source: CheckpointFile.java#read, EpochFileCache.java#initCacheFromFile.
     """
-    for file in (paths.epochs, _previous(paths)):
+    for file in _files(paths):
         try:
             stored = read_small(paths.storage, file, _MAX_BYTES)
         except (FileNotFoundError, UnreadableFileError):
@@ -92,9 +89,9 @@ def why_not_started(paths: StorePaths) -> CorruptConfigError | None:
     return None
 
 
-def _previous(paths: StorePaths) -> Path:
-    """Return the file of the epochs that the broker wrote before."""
-    return paths.epochs.with_name(f"{paths.epochs.name}.bak")
+def _files(paths: StorePaths) -> tuple[Path, Path]:
+    """Return the file of the epochs, and the one that the broker wrote before."""
+    return paths.epochs, paths.epochs.with_name(f"{paths.epochs.name}.bak")
 
 
 def _no_number(stored: bytes) -> str | None:
