@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_an_interrupted_wait_leaves_no_writing_thread(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_module, "wait", interrupt)
+        patch.setattr(Future, "result", interrupt)
         with pytest.raises(KeyboardInterrupt):
             disk.flush_all([path])
     threading.Timer(0.2, goes_on.set).start()

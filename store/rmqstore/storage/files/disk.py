@@ -97,13 +97,9 @@ class DirectWrites:
         Raises:
             OSError: they could not be written. It is raised until :meth:`forget` is called.
         """
-        if self._pending is None:
-            return
-        wait([self._pending])  # it stays pending if this is interrupted
-        if self._pending.exception() is None:
+        if self._pending is not None:
+            self._pending.result()  # it stays pending if this fails or is interrupted
             self._pending = None
-        else:
-            self._pending.result()
 
     def forget(self) -> None:
         """Wait for the last write, whether or not it succeeds, and forget its error."""

@@ -33,6 +33,7 @@ from rmqstore.storage.files.storage import (
     Status,
     Storage,
     StoredFile,
+    items_at,
 )
 
 _BLOCK_BYTES = 64 << 10
@@ -132,10 +133,7 @@ class MappedFile(Closing):
         """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the file."""
         if not len(starts):
             return np.empty(0, f"V{size}")
-        data = self.data
-        every = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
-        values: NDArray[np.void] = every[starts]
-        return values
+        return items_at(self.data, starts, size)
 
     @property
     def data(self) -> NDArray[np.uint8]:

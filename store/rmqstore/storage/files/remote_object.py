@@ -20,18 +20,16 @@ from rmqstore.storage.files.remote_requests import AT_ONCE, Range, RemoteRequest
 
 BLOCK_BYTES: Final = 32 << 10  # what the cache holds is made of blocks of this size
 MAX_REQUEST_BYTES: Final = 8 << 20
-_GAP_BYTES: Final = 256 << 10  # fetched along, because another request would take longer
+_MOST_BETWEEN: Final = 7  # blocks that are fetched along: another request would take longer
 
 _MAX_BYTES: Final = 32 << 20
 _MAX_PASSING_BYTES: Final = 40 << 20
 
 PART_BYTES: Final = (2 << 20) + 2 * BLOCK_BYTES  # of one request, of which several run at once
-Keep = Callable[[int, NDArray[np.uint8]], None]
 
 _numbers = count()
 
-Sink = Callable[[int, NDArray[np.uint8]], None]
-Pending = tuple[int, "Future[NDArray[np.uint8]]"]
+Sink = Callable[[int, NDArray[np.uint8]], None]  # takes a position and the bytes from there on
 
 
 def blocks_of(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -50,15 +48,16 @@ def blocks_of(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.
     return np.unique(np.repeat(firsts, counts) + offsets)
 
 
-def runs_of(blocks: NDArray[np.int64]) -> list[tuple[int, int]]:
+def runs_of(blocks: NDArray[np.int64], most_between: int = 0) -> list[tuple[int, int]]:
     """Return the runs of blocks that follow one another: the first and the last of each.
 
     Args:
         blocks: numbers of blocks, rising and distinct, (n,).
+        most_between: how many blocks may be left out between two of a run.
     """
     if not len(blocks):
         return []
-    ends = np.flatnonzero(np.diff(blocks) != 1)
+    ends = np.flatnonzero(np.diff(blocks) > most_between + 1)
     firsts = blocks[np.append(0, ends + 1)]
     lasts = blocks[np.append(ends, len(blocks) - 1)]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
@@ -74,13 +73,8 @@ def requests_for(
         size: length of the file, where the last range ends at most.
         max_bytes: of one range.
     """
-    if not len(blocks):
-        return []
-    far = np.flatnonzero((np.diff(blocks) - 1) * BLOCK_BYTES >= _GAP_BYTES) + 1
-    firsts = blocks[np.append(0, far)]
-    lasts = blocks[np.append(far - 1, len(blocks) - 1)]
     ranges = []
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+    for first, last in runs_of(blocks, _MOST_BETWEEN):
         start, end = first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, size)
         ranges += [(low, min(low + max_bytes, end)) for low in range(start, end, max_bytes)]
     return ranges
@@ -185,7 +179,7 @@ class Prefetched:
         keep: takes the position of a range and its bytes.
     """
 
-    def __init__(self, ranges: list[Range], require_same: Callable[[], None], keep: Keep) -> None:
+    def __init__(self, ranges: list[Range], require_same: Callable[[], None], keep: Sink) -> None:
         self._ranges = ranges
         self._require_same = require_same
         self._keep = keep
@@ -368,7 +362,7 @@ class RemoteObject:
                 data = self._requests.get(self._range(start, end))
             yield start, data
             return
-        begun: list[Pending] = []
+        begun: list[tuple[int, Future[NDArray[np.uint8]]]] = []
         try:
             for row in range(len(ranges) + AT_ONCE):
                 if row < len(ranges):

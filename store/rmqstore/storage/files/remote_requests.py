@@ -148,7 +148,7 @@ class RemoteRequests:
 
         Args:
             byte_range: the range.
-            take: called in the thread that has fetched it.
+            take: called when it has come, or has failed; it raises nothing.
 
         Returns:
             Whether there is room.
@@ -159,17 +159,12 @@ class RemoteRequests:
                 return False
             self._n_ahead += n_bytes
 
-        def run() -> None:
-            fetched: Future[NDArray[np.uint8]] = Future()
-            try:
-                fetched.set_result(self.get(byte_range))
-            except Exception as err:  # noqa: BLE001 - who waits for it gets it
-                fetched.set_exception(err)
+        def done(fetched: Future[NDArray[np.uint8]]) -> None:
             with self._guard:
                 self._n_ahead -= n_bytes
             take(fetched)
 
-        self._pool.submit(run)
+        self.begin(byte_range).add_done_callback(done)
         return True
 
     def get(self, byte_range: Range) -> NDArray[np.uint8]:

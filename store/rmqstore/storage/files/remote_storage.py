@@ -25,6 +25,7 @@ from rmqstore.storage.files.storage import (
     Status,
     UriPath,
     empty_array,
+    items_at,
 )
 
 Content: TypeAlias = bytes | NDArray[np.uint8]
@@ -212,9 +213,7 @@ class RemoteFile(Closing):
         if not len(starts) or not size:
             return np.empty(len(starts), f"V{size}")
         whole = self.read_in_place(starts, np.full(len(starts), size, np.int64))
-        every = np.ndarray((len(whole) - size + 1,), f"V{size}", whole, 0, (1,))
-        values: NDArray[np.void] = every[starts]
-        return values
+        return items_at(whole, starts, size)
 
     def prefetch(self, starts: NDArray[np.int64], size: int) -> None:
         """Begin to fetch ``size`` bytes from each of the starts, (n,)."""
@@ -439,7 +438,8 @@ class RemoteStorage:
     def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder; see :class:`Storage`."""
         infos = self._listed(self._key(folder), str(folder))
-        if not infos and self._info(folder) is not None and not self._is_folder(folder):
+        status = None if infos else self.status(folder)
+        if status is not None and status.is_file:
             raise UnreadableFileError(str(folder), A_FILE, A_FOLDER)
         return [Entry(name, _is_folder(info)) for name, info in infos.items()]
 
@@ -495,10 +495,6 @@ class RemoteStorage:
                 return type(info)(key, type(info.type).Directory)  # an object that marks a folder
             return info if info.type.name != "NotFound" else None
         return self._listed(parent, str(path).rpartition("/")[0]).get(name)
-
-    def _is_folder(self, path: AnyPath) -> bool:
-        info = self._info(path)
-        return info is not None and _is_folder(info)
 
     def status(self, path: AnyPath) -> Status | None:
         """Return kind, size and times of a path; see :class:`Storage`."""

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path, PosixPath, PurePath
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
-from numpy import frombuffer, int64, uint8, void
+from numpy import frombuffer, int64, ndarray, uint8, void
 from numpy.typing import NDArray
 
 from rmqstore import platforms
@@ -243,6 +243,12 @@ def empty_array(size: int, *, in_large_pages: bool = False) -> NDArray[uint8]:
     if not size:
         return frombuffer(b"", uint8)
     return frombuffer(platforms.empty_pages(size, in_large_pages=in_large_pages), uint8)
+
+
+def items_at(data: NDArray[uint8], starts: NDArray[int64], size: int) -> NDArray[void]:
+    """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the data."""
+    every: NDArray[void] = ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
+    return every[starts]
 
 
 def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:
