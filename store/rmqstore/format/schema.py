@@ -133,10 +133,7 @@ _VERBATIM_NAMES: Final = (
     "commitLogOffset",
 )  # fmt: skip
 VERBATIM: Final = pa.schema(
-    [
-        pa.field(name, pa.binary() if name == "properties" else _TYPES[name])
-        for name in _VERBATIM_NAMES
-    ]
+    {name: _TYPES[name] for name in _VERBATIM_NAMES} | {"properties": pa.binary()}
 )
 
 # Types that a column may be read as besides its own: a wider integer, text for bytes, or the

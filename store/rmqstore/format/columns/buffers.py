@@ -59,11 +59,6 @@ def as_binary(column: pa.Array) -> pa.BinaryArray:
     )
 
 
-def rows_of(part: Part, rows: slice) -> Part:
-    """Return a part for consecutive rows."""
-    return part if isinstance(part, bytes) else part[rows]
-
-
 def lengths_of(column: pa.Array) -> NDArray[np.int64]:
     """Return the lengths of binary or string values in bytes, (n,)."""
     return np.diff(array_bytes(column)[1])
@@ -243,16 +238,11 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
 
 
 def has_aligned_words(buf: Bytes) -> bool:
-    """Return whether :func:`aligned_words` can be used.
+    """Return whether whole words of a buffer can be viewed as numbers in memory order.
 
     The buffer has to begin at a word boundary, and the machine to be little-endian.
     """
     return buf.ctypes.data % 8 == 0 and sys.byteorder == "little"
-
-
-def aligned_words(buf: Bytes) -> NDArray[np.uint64]:
-    """Return a view of the whole words of a buffer, uint64 (nbytes // 8,)."""
-    return buf[: len(buf) // 8 * 8].view(np.uint64)
 
 
 def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
@@ -263,7 +253,7 @@ def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
     """
     if not has_aligned_words(buf) or int(positions.max(initial=0)) + 16 > len(buf):
         return windows(buf, 8)[positions].view(np.uint64)
-    words = aligned_words(buf)
+    words = buf[: len(buf) // 8 * 8].view(np.uint64)
     indices = positions >> 3
     shifts = ((positions & 7) << 3).astype(np.uint64)
     low = words[indices] >> shifts

@@ -74,8 +74,7 @@ class TopicColumn(NamedTuple):
     def of(cls, topics: pa.StringArray) -> TopicColumn:
         """Return the topics of a column without nulls."""
         encoded = topics.dictionary_encode()
-        codes = codes_of(encoded)
-        return cls(encoded.dictionary.to_pylist(), codes)
+        return cls(encoded.dictionary.to_pylist(), codes_of(encoded))
 
     @classmethod
     def constant(cls, name: str, n: int) -> TopicColumn:

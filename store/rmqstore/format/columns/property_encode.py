@@ -26,7 +26,6 @@ from rmqstore.format.columns.buffers import (
     lengths_of,
     mask_of,
     numbers,
-    rows_of,
     texts,
 )
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Mask, Positions
@@ -69,9 +68,8 @@ class PropertyStrings(NamedTuple):
 
     def take(self, rows: slice) -> PropertyStrings:
         """Return consecutive rows."""
-        return PropertyStrings(
-            tuple(rows_of(part, rows) for part in self.parts), self.lengths[rows]
-        )
+        parts = (part if isinstance(part, bytes) else part[rows] for part in self.parts)
+        return PropertyStrings(tuple(parts), self.lengths[rows])
 
     def joined(self) -> pa.BinaryArray:
         """Return the strings, binary (n,)."""

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import gather_words, has_aligned_words, windows
-from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.columns.search import find_next_record, guess_headers
 from rmqstore.format.framing import RECORDS, FrameNumbers, Framing, StopKind
 from rmqstore.format.layout import (
-    BATCH_BYTES,
-    BATCH_ROWS,
     FRAME_HEAD,
     Bytes,
     Mask,
@@ -179,9 +177,9 @@ def _walked(
     """Return a walk over frames that ended at a position, with the bytes there as the reason."""
     last = framing.numbers(buf, int(frames[-1])) if len(frames) else after
     starts = frames + framing.head_bytes if framing.head_bytes else frames
-    if position >= end:
-        return Walk(starts, StopKind.END, position, "", framing.head_bytes, last)
-    kind, reason = framing.stop(buf, position, physical_base, last)
+    kind, reason = StopKind.END, ""
+    if position < end:
+        kind, reason = framing.stop(buf, position, physical_base, last)
     return Walk(starts, kind, position, reason, framing.head_bytes, last)
 
 
@@ -372,21 +370,6 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
         stop = min(max(stop, start + 1), start + max_rows, len(sizes))
         yield slice(start, stop)
         start = stop
-
-
-def headers_of(
-    buf: Bytes, walked: Walk, topic: bytes | None = None, max_rows: int = BATCH_ROWS
-) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
-    """Yield batches of walked records: their starts, headers, and a mask of the whole ones.
-
-    Args:
-        buf, topic: as for :func:`read_headers`.
-        walked: the records.
-        max_rows: of a batch.
-    """
-    for rows in cut_batches(walked.sizes(), max_rows, BATCH_BYTES):
-        starts = walked.starts[rows]
-        yield starts, *read_headers(buf, starts, topic)
 
 
 def have_true_sizes(data: Bytes, physical_base: int, starts: Positions) -> Mask:

@@ -32,7 +32,6 @@ from rmqstore.format.columns.walk import (
     Walk,
     cut_batches,
     have_true_sizes,
-    headers_of,
     rejoin,
     total_sizes,
     walk,
@@ -92,11 +91,8 @@ class JoinedWindow:
         for part in self.cut():
             headers, whole = read_headers(part.data, part.starts)
             physical_offsets = part.starts + part.bases
-            yield (
-                physical_offsets,
-                headers,
-                whole & (headers.column("physical_offset") == physical_offsets),
-            )
+            whole &= headers.column("physical_offset") == physical_offsets
+            yield physical_offsets, headers, whole
 
 
 def join_spans(log: CommitLog, start: int, end: int) -> Iterator[SegmentSpan | JoinedWindow]:
@@ -232,7 +228,9 @@ class Window:
             topic: the topic that all records should have, a hint that saves time if it is right.
             max_rows: of a batch.
         """
-        return headers_of(self.data, self.records, topic, max_rows)
+        for rows in cut_batches(self.records.sizes(), max_rows, BATCH_BYTES):
+            starts = self.records.starts[rows]
+            yield starts, *read_headers(self.data, starts, topic)
 
     def chain(self) -> tuple[Positions, NDArray[np.int64]]:
         """Return the positions of the records, and the bytes of each up to the next frame."""
