@@ -331,10 +331,9 @@ class Address:
             host = host[1:-1]
         elif ":" in host:
             host = ""
-        if not host.isprintable():
-            host = ""
         is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
-        if not (colon and host and is_port and 1 <= int(port) <= _MAX_PORT):
+        is_host = host != "" and host.isprintable()
+        if not (colon and is_host and is_port and 1 <= int(port) <= _MAX_PORT):
             raise OptionError(f"{text!r} is not an address: must be HOST:PORT")
         return cls(host, int(port))
 

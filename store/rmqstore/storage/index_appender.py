@@ -213,25 +213,16 @@ class IndexFileAppender(IndexFile):
     def _read_slots(self, numbers: NDArray[np.int32] | None) -> NDArray[np.int32]:
         """Return the number of the newest item of each of the slots, or of all; 0 without one."""
         n_slots, count = self._sizes.n_slots, int(self.header["index_count"])
-        n_read = n_slots
-        if numbers is not None:
-            n_read = len(numbers)
-        newest = np.zeros(n_read, np.int32)
+        newest = np.zeros(n_slots if numbers is None else len(numbers), np.int32)
         if not self.n_items:  # in a new file all slots are zero and need not be read
             return newest
         with self._storage.open(self.path) as file:
-            for low in range(0, n_slots, _SLOTS_AT_ONCE):
-                high = min(low + _SLOTS_AT_ONCE, n_slots)
-                if numbers is None:
-                    newest[low:high] = self._slots(file, low, high)
-                    continue
-                first, last = np.searchsorted(numbers, (low, high)).tolist()
-                if first < last:
-                    stored = self._slots(file, low, high)
-                    newest[first:last] = stored[numbers[first:last] - low]
-        for start in range(0, len(newest), _SLOTS_AT_ONCE):
-            part = newest[start : start + _SLOTS_AT_ONCE]
-            part[(part < 0) | (part > count)] = 0
+            slots = self._slots(file, 0, n_slots)
+            for start in range(0, len(newest), _SLOTS_AT_ONCE):
+                rows = slice(start, start + _SLOTS_AT_ONCE)
+                part = newest[rows]
+                part[:] = slots[rows if numbers is None else numbers[rows]]
+                part[(part < 0) | (part > count)] = 0
         return newest
 
 

@@ -8,6 +8,7 @@ Source: TimerWheel.java.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 WHEEL_BYTES = TIMER_SLOTS * TIMER_SLOT.itemsize
 _NAME = "timerwheel"
 _SLOTS_AT_ONCE = 1 << 16
-_SNAPSHOT_DIGITS = 18
+_SNAPSHOT = re.compile(rf"{_NAME}\.([0-9]{{1,18}})")
 _NEAR_MS = 2 * 7 * 24 * 3600 * 1000  # every waiting message is due within the two weeks
 
 _UNIT_BYTES = TIMER_UNIT.itemsize
@@ -80,13 +81,8 @@ def newest_snapshot(names: Iterable[str]) -> int | None:
 
     Source: TimerWheel.java#getMaxSnapshotFlag.
     """
-    texts = [name.removeprefix(f"{_NAME}.") for name in names if name.startswith(f"{_NAME}.")]
-    numbers = [
-        int(text)
-        for text in texts
-        if text.isascii() and text.isdigit() and len(text) <= _SNAPSHOT_DIGITS
-    ]
-    return max(numbers, default=None)
+    matches = map(_SNAPSHOT.fullmatch, names)
+    return max((int(match[1]) for match in matches if match is not None), default=None)
 
 
 def read_slots(storage: Storage, path: Path, read_time: int) -> PendingSlots:

@@ -317,10 +317,10 @@ class Dispatcher:
     def _put_units(self, units: QueueUnits) -> None:
         self._waiting.add(units)
         if self._waiting.is_full:
-            self._append_waiting()
+            self.write()
 
-    def _append_waiting(self) -> None:
-        """Group units by queue and append those of each queue in the order of the log."""
+    def write(self) -> None:
+        """Write the waiting units of each queue, which :meth:`flush` brings to the disk."""
         units = self._waiting.take()
         if units is None:
             return
@@ -346,13 +346,9 @@ class Dispatcher:
                     raise
                 self.mismatches[key] = err
 
-    def write(self) -> None:
-        """Write the waiting units, which :meth:`flush` brings to the disk."""
-        self._append_waiting()
-
     def flush(self) -> None:
         """Flush queues and index to disk."""
-        self._append_waiting()
+        self.write()
         for (topic, queue_id), queue in self._touched.items():
             for text in queue.misplaced:
                 self._add_finding("queue", f"{topic}-{queue_id}", text)

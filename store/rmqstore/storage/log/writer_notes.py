@@ -130,10 +130,9 @@ def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
         is_last = log_end == 0
         if log.segments:  # the last file has to reach to the place, and to have nothing there
             last = log.segments[-1]
+            follows = log_end - last.start  # the position there
             is_last = last.start < log_end <= last.end
-            is_last = (
-                is_last and not log.read(last, log_end - last.start, FRAME_HEAD.itemsize).any()
-            )
+            is_last = is_last and not log.read(last, follows, FRAME_HEAD.itemsize).any()
         if is_last and _proof(paths, log, log_end) == proof:
             return end
     return None

@@ -57,12 +57,10 @@ def find_delay_levels(
     if paths.settings is not None:
         return DelayLevels(sizes_of(paths.settings).delay_levels or DELAY_LEVELS_MS)
     seen: dict[int, int] = {}
-    in_files: set[int] = set()
+    queue_ids = set() if in_rocksdb is None else {*in_rocksdb.queue_ids(SCHEDULE_TOPIC)}
     if has_queue_folder(paths, SCHEDULE_TOPIC):
-        in_files.update(paths.queue_folders.queue_ids(SCHEDULE_TOPIC))
-    bounds = () if in_rocksdb is None else in_rocksdb.bounds
-    in_tables = {queue_id for topic, queue_id in bounds if topic == SCHEDULE_TOPIC}
-    for queue_id in sorted({*in_files, *in_tables}):
+        queue_ids.update(paths.queue_folders.queue_ids(SCHEDULE_TOPIC))
+    for queue_id in sorted(queue_ids):
         with closing(open_files(paths, SCHEDULE_TOPIC, queue_id, in_rocksdb=in_rocksdb)) as queue:
             seen |= _delays_in(queue, log)
     odd = {

@@ -18,6 +18,7 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from copy import copy
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,6 +66,7 @@ _BY_LOG: Final = "`scan=commitlog`"
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
+_start_of = attrgetter("start")
 
 
 class OpenedQueue(NamedTuple):
@@ -433,10 +435,6 @@ def _has_unit(opened: OpenedQueue | None, head: RecordHeaders) -> bool:
             if found == physical_offset and size > 0:  # zeros seem to lead to the log's begin
                 return True
     return False
-
-
-def _start_of(span: LostSpan) -> int:
-    return span.start
 
 
 class _Recovery:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -63,6 +63,8 @@ from rmqstore.storage.recovery.queue_tails import (
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# The queues in RocksDB, or why they cannot be read; None if there are none.
+_Opened: TypeAlias = RocksDbQueues | CorruptDatabaseError | UnsupportedFeatureError | None
 
 
 class RecordsAfter(NamedTuple):
@@ -226,12 +228,10 @@ class StoreEnds:
         return read_checkpoint(self._paths).index_msg_timestamp
 
     @property
-    def _rocksdb(self) -> RocksDbQueues | CorruptDatabaseError | UnsupportedFeatureError | None:
+    def _rocksdb(self) -> _Opened:
         return self._once("rocksdb", self._open_rocksdb)
 
-    def _open_rocksdb(
-        self,
-    ) -> RocksDbQueues | CorruptDatabaseError | UnsupportedFeatureError | None:
+    def _open_rocksdb(self) -> _Opened:
         try:
             return RocksDbQueues.of(self._paths)
         except (CorruptDatabaseError, UnsupportedFeatureError) as err:
