@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8  # requests
 _MAX_AHEAD_BYTES: Final = 40 << 20  # fetched before they are read, of all objects together
-ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONG_SECONDS: Final = 5.0  # after which a warning says why people wait
 # Signatures in URLs: a SAS token of Azure, whose parameters its SDK sorts, and presigned URLs.
@@ -84,19 +84,12 @@ class RemoteRequests:
     Args:
         filesystem: a ``pyarrow.fs.FileSystem``.
         secrets: texts that no error may show.
-        attempts: how often a request is made at most.
     """
 
-    def __init__(
-        self,
-        filesystem: Any,  # noqa: ANN401
-        secrets: Iterable[str] = (),
-        attempts: int = ATTEMPTS,
-    ) -> None:
+    def __init__(self, filesystem: Any, secrets: Iterable[str] = ()) -> None:  # noqa: ANN401
         self.filesystem = filesystem
         self.counts = Counts()
         self._secrets = tuple(filter(None, secrets))
-        self._attempts = attempts
         self._guard = Lock()
         self._n_ahead = 0
         self._pool = ThreadPoolExecutor(AT_ONCE, "rmqstore-fetch")  # whose threads begin with work
@@ -198,7 +191,7 @@ class RemoteRequests:
             RemoteReadError: it failed each time, or it is not allowed.
         """
         began = monotonic()
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return request()
             except (FileNotFoundError, RmqStoreError):
@@ -211,7 +204,7 @@ class RemoteRequests:
                 if any(word in said for word in _MISSING):
                     raise FileNotFoundError(what) from None
                 is_final = not isinstance(err, OSError) or any(word in said for word in _FINAL)
-                if is_final or attempt == self._attempts:
+                if is_final or attempt == _ATTEMPTS:
                     raise RemoteReadError(what, reason, attempt) from None
                 level = WARNING if monotonic() - began > _LONG_SECONDS else INFO
                 logger.log(level, "%s: %s; trying again", what, reason)
