@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence, Set as AbstractSet
 from contextlib import closing, suppress
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from rmqstore.errors import (
     StoreStateError,
 )
 from rmqstore.format.layout import BATCH_UNIT, QUEUE_UNIT
+from rmqstore.source.stream_offset import StreamOffset
+from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -87,22 +89,21 @@ def first_needed(
     needed = end
     has_broker = False
     for offset in _offsets(path, text):
-        for broker in brokers & offset["log"].keys():
-            newest = int(offset["log"][broker]["physicalOffset"])
+        for broker in brokers & offset.last_records.keys():
             has_broker = True
-            read = set()
-            for topic, queue_id, queue_offset in _queues(offset["queues"], broker):
-                read.add((topic, queue_id))
+            read = offset.by_broker.get(broker, {})
+            for (topic, queue_id), queue_offset in read.items():
                 needed = min(needed, _physical_offset(paths, topic, queue_id, queue_offset, end))
             if needed >= least:
-                needed = min(needed, _new_queues(paths, read, newest, end))
+                newest = offset.last_records[broker].physical_offset
+                needed = min(needed, _new_queues(paths, read.keys(), newest, end))
     if not has_broker:
         names = " or ".join(sorted(brokers))
         raise StoreStateError(f"checkpoint {checkpoint} has no offset of broker {names}")
     return needed
 
 
-def _offsets(path: Path, text: str) -> Iterator[dict[str, Any]]:
+def _offsets(path: Path, text: str) -> Iterator[StreamOffset]:
     """Yield the offsets of our sources in a file of a checkpoint; a query may have others too."""
     try:
         for line in text.split("\n")[2:]:  # after the version, and what the batch was run with
@@ -114,29 +115,16 @@ def _offsets(path: Path, text: str) -> Iterator[dict[str, Any]]:
                     f"{path} has offsets of version {offset['version']}, "
                     "which this package does not know"
                 )
-            # This raises what reading raises where a value of an offset has another type.
-            for broker, record in offset["log"].items():
-                int(record["physicalOffset"])
-                list(_queues(offset["queues"], broker))
-            yield offset
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as err:
-        raise StoreStateError(f"{path} is damaged: {err!r}") from err
+            yield StreamOffset.of_json(offset)
+    except (ValueError, RecursionError) as err:
+        raise StoreStateError(f"{path} is damaged: {err.__cause__ or err!r}") from err
 
 
-def _queues(queues: dict[str, Any], broker: str) -> Iterator[tuple[str, int, int]]:
-    """Yield topic, queue id and queue offset of each queue of a broker."""
-    for topic, brokers in queues.items():
-        for queue_id, queue_offset in brokers.get(broker, {}).items():
-            yield topic, int(queue_id), int(queue_offset)
-
-
-def _new_queues(
-    paths: StorePaths, read: AbstractSet[tuple[str, int]], newest: int, end: int
-) -> int:
+def _new_queues(paths: StorePaths, read: AbstractSet[QueueKey], newest: int, end: int) -> int:
     """Return the physical offset of the first message that a query cannot have seen.
 
     Args:
-        read: topic and queue id of the queues that it knew.
+        read: the queues that it knew.
         newest: physical offset of the newest record of that time. A queue that began before it, and
             was not known, is not read by the query.
         end: returned if there is no such queue.
