@@ -372,10 +372,10 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/copying/copier.py",
-        """            self.disk.flush_all([self.target / file.name for file in files])
-            self.journal.add(files)""",
-        """            self.journal.add(files)
-            self.disk.flush_all([self.target / file.name for file in files])""",
+        """            self.disk.flush_all([self.target / file.name for file in copied])
+            self.journal.add(copied)""",
+        """            self.journal.add(copied)
+            self.disk.flush_all([self.target / file.name for file in copied])""",
         "after a power cut a copy goes on with files that the disk does not have",
         "test_copy.py",
     ),

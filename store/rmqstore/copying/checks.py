@@ -125,27 +125,16 @@ class Journal:
     Args:
         disk: performs all changes.
         folder: the folder of the unfinished copy.
-        source: what names the store that is copied.
-        request: what of it is copied.
-        folders: the parts of the store that lie elsewhere, by argument.
+        head: what distinguishes the copy from another; see :func:`head_of`.
 
     Raises:
         StoreStateError: the folder holds an unfinished copy of something else.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        folder: Path,
-        source: str,
-        request: CopyRequest,
-        folders: Mapping[str, object],
-    ) -> None:
+    def __init__(self, disk: Disk, folder: Path, head: Mapping[str, object]) -> None:
         self._disk = disk
         self._path = folder / JOURNAL
-        head = head_of(source, request, folders)
         self._done: dict[str, list[object]] = {}
-        self._end = 0
         if not LOCAL.exists(self._path):
             disk.make_folder(self._path.parent)
             disk.create(self._path, 0)

@@ -33,7 +33,6 @@ from rmqstore.copying.plan import (
     CopyRequest,
     PlannedFile,
     copy_until_stable,
-    first_kept,
     is_of_database,
     plan_copy,
     plan_database,
@@ -156,11 +155,11 @@ def copy(
     def open_source() -> MessageStore:
         return open_for(name, storage_options=storage_options, filesystem=filesystem, **given)
 
+    head = head_of(str(name), request, given)
     path, storage = locate(target, target_options, target_filesystem)
     if isinstance(storage, RemoteStorage):
         with open_source() as store:
             require_copyable(store, storage, request, str(path))
-        head = head_of(str(name), request, given)
         remote = RemoteCopier(open_source, storage, request, head, steps)
         return _copied(*remote.run(verify=verify))
     goal = LOCAL.full_path(Path(path))
@@ -180,7 +179,7 @@ def copy(
     lock = take_lock(partial)
     try:
         with named_os_errors(partial, "the same call continues the copy"):
-            journal = Journal(own_disk, partial, str(name), request, given)
+            journal = Journal(own_disk, partial, head)
             copier = _Copier(
                 own_disk, open_source, partial, request, journal, steps, truncates=truncate
             )
@@ -277,8 +276,7 @@ class _Copier:
                 refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
-        log_start = first_kept(store.parts.log, self.request.since, log_end)
-        plan = plan_copy(store.parts, self.request, log_start, log_end)
+        plan = plan_copy(store.parts, self.request, log_end)
         if n_dropped:
             plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
@@ -297,7 +295,8 @@ class _Copier:
                     copied.append(file)
                 done += file.end
                 self.steps.copied(done)
-            self._flush(copied)
+            self.disk.flush_all([self.target / file.name for file in copied])
+            self.journal.add(copied)
         return plan if end is None else self._copy_database(store, plan)
 
     def _copy_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
@@ -329,11 +328,6 @@ class _Copier:
         for path in _files_below(self.target):
             if path not in kept and path.relative_to(self.target).as_posix() not in names:
                 self.disk.delete(path)
-
-    def _flush(self, files: list[PlannedFile]) -> None:
-        if files:
-            self.disk.flush_all([self.target / file.name for file in files])
-            self.journal.add(files)
 
     def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
         path = self.target / file.name

@@ -27,7 +27,6 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
 from rmqstore.storage.index_files import index_files, read_header
-from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
 from rmqstore.store.message_store import MessageStore
 
@@ -75,7 +74,7 @@ def copy_until_stable(
                     is_outdated = (
                         store.paths.has_abort
                         or store.paths.storage.is_locked(store.paths.lock)
-                        or plan_copy(store.parts, request, plan.log_start, None) != plan
+                        or plan_copy(store.parts, request, None, plan.log_start) != plan
                     )
         except (FileDeletedError, FileNotFoundError) as err:
             logger.info("%s; continuing with the files that remain", err)
@@ -156,48 +155,28 @@ class CopyPlan(NamedTuple):
         return sum(file.end for file in self.files)
 
 
-def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
-    """Return the start of the first copied file of the log.
-
-    Files before it have only records that were stored before a time (ms). All of their records are
-    checked, because a clock may have been set back.
-    """
-    segments = [segment for segment in log.segments if log_end is None or segment.start < log_end]
-    if since is None or not segments:
-        return log.min_offset
-    for segment in segments[:-1]:
-        newest = 0  # without records
-        for window in walk_forward(log, segment, segment.start, segment.end):
-            for _, headers, complete in window.headers():
-                times = headers.column("store_timestamp")[complete]
-                newest = max(newest, int(times.max(initial=0)))
-        if not 0 < newest < since:
-            return segment.start
-    return segments[-1].start
-
-
 def plan_copy(
-    store: StoreParts, request: CopyRequest, log_start: int, log_end: int | None
+    store: StoreParts, request: CopyRequest, log_end: int | None, log_start: int | None = None
 ) -> CopyPlan:
     """List the files of a copy.
 
     Args:
         store: the source.
         request: what of it is copied.
-        log_start: physical offset of the first file of the log that is copied: :func:`first_kept`.
         log_end: physical offset where its log ends; None if the store was closed.
+        log_start: physical offset of the first file of the log that is copied; None to find it.
 
     Raises:
         FileDeletedError: a file of the log was deleted since it was listed.
         UnsupportedFeatureError: a file of the log is a symbolic link.
     """
-    return _Planner(store, request, log_start, log_end).plan()
+    planner = _Planner(store, request, log_end)
+    return planner.plan(planner.first_kept() if log_start is None else log_start)
 
 
 def plan_database(store: StoreParts) -> list[PlannedFile]:
     """Return the files of the index in RocksDB as they are now, of a store that is open."""
-    planner = _Planner(store, CopyRequest(), store.log.min_offset, store.log.max_offset)
-    return [*planner.database()]
+    return [*_Planner(store, CopyRequest(), store.log.max_offset).database()]
 
 
 def is_of_database(file: PlannedFile) -> bool:
@@ -238,26 +217,45 @@ def require_possible(store: StoreParts, request: CopyRequest) -> None:
 
 
 class _Planner:
-    def __init__(
-        self, store: StoreParts, request: CopyRequest, log_start: int, log_end: int | None
-    ) -> None:
-        self._store = store
+    def __init__(self, store: StoreParts, request: CopyRequest, log_end: int | None) -> None:
         self._paths = store.paths
         self._storage = store.paths.storage
+        self._log = store.log
+        self._segments = [
+            one for one in store.log.segments if log_end is None or one.start < log_end
+        ]
         self._request = request
-        self._log_start = log_start
         self._log_end = log_end
         self._left_out: list[str] = []
         self._skipped: list[str] = []
 
-    def plan(self) -> CopyPlan:
+    def first_kept(self) -> int:
+        """Return the start of the first copied file of the log.
+
+        Files before it have only records that were stored before a time (ms). All of their records
+        are checked, because a clock may have been set back.
+        """
+        since = self._request.since
+        if since is None or not self._segments:
+            return self._log.min_offset
+        for segment in self._segments[:-1]:
+            newest = 0  # without records
+            for window in walk_forward(self._log, segment, segment.start, segment.end):
+                for _, headers, complete in window.headers():
+                    times = headers.column("store_timestamp")[complete]
+                    newest = max(newest, int(times.max(initial=0)))
+            if not 0 < newest < since:
+                return segment.start
+        return self._segments[-1].start
+
+    def plan(self, log_start: int) -> CopyPlan:
         # The ledger first: what it says is done must be in the log, whose end is already known.
         files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
-        history = (self._file(self._paths.root / name, name) for name in _HISTORY)
-        files += (file for file in history if file is not None)
-        files += self._log()
-        files += self._queues()
-        files += self._index()
+        for name in _HISTORY:
+            files += self._file(self._paths.root / name, name)
+        files += self._of_log(log_start)
+        files += self._queues(log_start)
+        files += self._index(log_start)
         # What else lies in the root: configuration, checkpoint, timers, databases.
         apart = {*self._paths.log_folders, self._paths.consumequeue, self._paths.index}
         names = _NOT_BY_NAME | _BY_TOPIC
@@ -269,44 +267,39 @@ class _Planner:
             elif entry.name not in names and path not in apart:
                 files += self._entry(path, entry.name, entry)
         is_closed = self._log_end is None
-        return CopyPlan(files, self._left_out, self._skipped, self._log_start, is_closed)
+        return CopyPlan(files, self._left_out, self._skipped, log_start, is_closed)
 
-    def _file(self, source: Path, name: str, end: int | None = None) -> PlannedFile | None:
-        """Return a file as it is copied; None if it is gone, or skipped for it is not regular."""
+    def _file(self, source: Path, name: str, end: int | None = None) -> Iterator[PlannedFile]:
+        """Yield a file as it is copied; nothing if it is gone, or skipped for it is not regular."""
         try:
             status = self._storage.status(source)
         except RmqStoreError as err:
             self._skipped.append(f"{source}: {err}")
-            return None
+            return
         if status is None:
-            return None  # its owner has just deleted it
+            return  # its owner has just deleted it
         if not status.is_file:
             self._skipped.append(f"{source}, which is {status.kind}")
-            return None
+            return
         size = status.size
         if size > _MAX_BYTES:
             self._skipped.append(f"{source}, which is longer than any file of RocketMQ")
-            return None
+            return
         end = size if end is None else min(end, size)
         is_dated = status.modified_ns > 0  # else another content may have come in its place
         # A file of the log is written only once.
         folder, _, file = name.rpartition("/")
         is_of_log = folder.split("/")[0] == "commitlog" and name_to_offset(file) is not None
         is_final = is_dated and (self._log_end is None or (end == size and is_of_log))
-        return PlannedFile(source, name, size, end, status.modified_ns, is_final)
+        yield PlannedFile(source, name, size, end, status.modified_ns, is_final)
 
-    def _log(self) -> Iterator[PlannedFile]:
+    def _of_log(self, log_start: int) -> Iterator[PlannedFile]:
         """Plan the files of the log, without those after its end and those that are too old."""
         log_end = self._log_end
-        segments = [
-            segment
-            for segment in self._store.log.segments
-            if log_end is None or segment.start < log_end
-        ]
-        kept = [segment for segment in segments if segment.start >= self._log_start]
-        if len(kept) < len(segments):
+        kept = [segment for segment in self._segments if segment.start >= log_start]
+        if len(kept) < len(self._segments):
             self._left_out.append(
-                f"{len(segments) - len(kept)} files of the log, "
+                f"{len(self._segments) - len(kept)} files of the log, "
                 "with messages that were stored before that time"
             )
         folders = {segment.path.parent for segment in kept}
@@ -323,12 +316,12 @@ class _Planner:
             if folder in self._paths.dledger_logs:
                 node = folder.parent.name
                 name = f"{node if node.startswith('dledger-') else 'dledger-n0'}/data"
-            planned = self._file(segment.path, f"{name}/{segment.path.name}", end)
-            if planned is None:
+            planned = [*self._file(segment.path, f"{name}/{segment.path.name}", end)]
+            if not planned:
                 raise FileDeletedError(segment.file)
-            yield planned
+            yield from planned
 
-    def _queues(self) -> Iterator[PlannedFile]:
+    def _queues(self, log_start: int) -> Iterator[PlannedFile]:
         """Plan the queues in files, and a database of queues in their folder."""
         for entry in sorted(self._storage.list_folder(self._paths.consumequeue)):
             if not entry.is_folder:  # of a database
@@ -340,7 +333,7 @@ class _Planner:
                 queue = entry.name
                 files = [*self._entry(folder / queue, f"{name}/{queue}", entry)]
                 files.sort(key=lambda file: file.name)
-                n_first = self._n_old(files)
+                n_first = self._n_old(files, log_start)
                 n_old += n_first
                 yield from files[n_first:]
         if n_old:
@@ -362,7 +355,7 @@ class _Planner:
         if n_others:
             self._left_out.append(f"the queues of {n_others} topics in {name}")
 
-    def _n_old(self, files: list[PlannedFile]) -> int:
+    def _n_old(self, files: list[PlannedFile], log_start: int) -> int:
         """Return how many files of a queue hold only units of records before the first file."""
         if self._request.since is None:
             return 0
@@ -374,11 +367,11 @@ class _Planner:
                 last = opened.read(file.size - QUEUE_UNIT.itemsize, QUEUE_UNIT.itemsize)
             unit = np.frombuffer(last.tobytes(), QUEUE_UNIT)
             is_unit = len(unit) and int(unit["size"][0]) > 0
-            if not is_unit or int(unit["physical_offset"][0]) >= self._log_start:
+            if not is_unit or int(unit["physical_offset"][0]) >= log_start:
                 return number
         return max(len(files) - 1, 0)
 
-    def _index(self) -> Iterator[PlannedFile]:
+    def _index(self, log_start: int) -> Iterator[PlannedFile]:
         n_old = 0
         links = {entry.name for entry in self._entries(self._paths.index) if entry.is_link}
         for path in index_files(self._paths.index, self._storage):
@@ -387,12 +380,10 @@ class _Planner:
                 continue
             if self._request.since is not None:
                 last = int(read_header(path, self._storage)["end_phy_offset"])
-                if 0 < last < self._log_start:
+                if 0 < last < log_start:
                     n_old += 1
                     continue
-            planned = self._file(path, f"index/{path.name}")
-            if planned is not None:
-                yield planned
+            yield from self._file(path, f"index/{path.name}")
         if n_old:
             self._left_out.append(f"{n_old} index files, with keys of those messages")
 
@@ -421,6 +412,4 @@ class _Planner:
         elif entry.is_folder:
             yield from self._folder(path, name)
         else:
-            planned = self._file(path, name)
-            if planned is not None:
-                yield planned
+            yield from self._file(path, name)

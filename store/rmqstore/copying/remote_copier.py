@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -30,7 +31,6 @@ from rmqstore.copying.plan import (
     CopyRequest,
     PlannedFile,
     copy_until_stable,
-    first_kept,
     plan_copy,
     require_possible,
 )
@@ -55,34 +55,30 @@ _NO_SIZE: Final = -1  # of a file that is being written, perhaps in part
 _ZEROS: Final = np.zeros(_CHUNK_BYTES, np.uint8)
 
 
+@dataclass
 class RemoteCopier:
     """One call that makes a copy, or continues one.
 
-    Args:
+    Attributes:
         open_source: opens the store that is copied.
         storage: the file system that gets the copy.
         request: what of the store is copied.
-        head: what distinguishes the copy from another; see ``journal.head_of``.
+        head: what distinguishes the copy from another; see ``checks.head_of``.
         steps: receives how far the copy is.
 
     Raises:
         StoreStateError: the folder has files of something else.
     """
 
-    def __init__(
-        self,
-        open_source: Callable[[], MessageStore],
-        storage: RemoteStorage,
-        request: CopyRequest,
-        head: Mapping[str, object],
-        steps: CopySteps,
-    ) -> None:
-        self._open_source = open_source
-        self._storage = storage
-        self._folder: RemoteFolder = storage.folder()
-        self._request = request
-        self._head = dict(head)
-        self._steps = steps
+    open_source: Callable[[], MessageStore]
+    storage: RemoteStorage
+    request: CopyRequest
+    head: Mapping[str, object]
+    steps: CopySteps
+
+    def __post_init__(self) -> None:
+        """Begin the copy, or read how far an earlier call came."""
+        self._folder: RemoteFolder = self.storage.folder()
         self._sizes = self._folder.sizes()
         self._done: dict[str, list[object]] = {}
         self._n_parts = 0
@@ -95,9 +91,9 @@ class RemoteCopier:
             )
         earlier = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
         if earlier is None and len(self._sizes) <= 1:
-            self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
+            self._write(UNFINISHED_COPY, json.dumps(self.head).encode())
         else:
-            require_same(self._folder.root, earlier, self._head)
+            require_same(self._folder.root, earlier, self.head)
         for name in sorted(name for name in self._sizes if _PART.fullmatch(name)):
             for line in self._folder.read(name).splitlines():
                 match _parsed(line):
@@ -132,7 +128,7 @@ class RemoteCopier:
             UnsupportedFeatureError: the store is open, or was not closed.
             StoreStateError: it changes all the time, or another call has put files into the folder.
         """
-        plan = copy_until_stable(self._open_source, self._request, self._copy, "stop its broker")
+        plan = copy_until_stable(self.open_source, self.request, self._copy, "stop its broker")
         findings = self._check() if verify else ()
         self._require_ours()
         stored = self._folder.sizes()
@@ -152,22 +148,21 @@ class RemoteCopier:
         return plan, findings
 
     def _check(self) -> tuple[Finding, ...]:
-        self._storage.refresh()
-        self._storage.hide(UNFINISHED_COPY)
-        with open_for(UriPath(self._folder.root), storage=self._storage) as store:
-            return findings_of(store, self._request, self._steps, self._folder.root)
+        self.storage.refresh()
+        self.storage.hide(UNFINISHED_COPY)
+        with open_for(UriPath(self._folder.root), storage=self.storage) as store:
+            return findings_of(store, self.request, self.steps, self._folder.root)
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         require_closed(store, self._folder.root)
-        log_start = first_kept(store.parts.log, self._request.since, None)
-        plan = plan_copy(store.parts, self._request, log_start, None)
+        plan = plan_copy(store.parts, self.request, None)
         names = {file.name for file in plan.files}
         for name in sorted(set(self._sizes) - names - {UNFINISHED_COPY}):
             if not name.startswith(f"{_JOURNAL}/"):
                 self._folder.delete(name)
         if not any(name.startswith("commitlog/") for name in names):
             self._folder.make("commitlog")  # a folder without it is not a store
-        self._steps.begin(plan.n_bytes)
+        self.steps.begin(plan.n_bytes)
         done = 0
         sizes = np.array([file.size for file in plan.files], np.int64)
         with ThreadPoolExecutor(_FILES_AT_ONCE, "rmqstore-copy") as pool:
@@ -188,7 +183,7 @@ class RemoteCopier:
                     self._write(f"{_JOURNAL}/{self._n_parts:08}", "\n".join(lines).encode())
                     self._n_parts += 1
                 done += sum(file.end for file in together)
-                self._steps.copied(done)
+                self.steps.copied(done)
         return plan
 
     def _is_there(self, file: PlannedFile) -> bool:
@@ -200,11 +195,11 @@ class RemoteCopier:
         if not _is_config(file):
             self._folder.write(file.name, lambda: self._chunks(store, file))
             return
-        leaves_topics_out = self._request.topics is not None
+        leaves_topics_out = self.request.topics is not None
         if leaves_topics_out and file.name == "config/topics.json.bak":
             return  # it has the topics that are left out
         if leaves_topics_out and file.name == "config/topics.json":
-            content = content_of_kept(store.paths, self._request.has)
+            content = content_of_kept(store.paths, self.request.has)
         else:
             content = config_content(store.paths.storage, file.source)
         self._write(file.name, content)
