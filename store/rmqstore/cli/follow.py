@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from os import environ
 from pathlib import Path
 from typing import Any, Final, TextIO, cast, get_args
@@ -100,32 +100,33 @@ def _time(epoch_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch_ms / 1000))
 
 
+_NO_COPIES: Final = ClusterProgress({}, {})
+
+
+@dataclass
 class Report:
     """Reports how far copies are: every few seconds, and at the end; metrics each time.
 
-    Args:
+    Attributes:
         broker: the only one that is followed; None of many, which are named then.
         as_json: whether progress is JSON Lines.
         metrics: what metrics show; None without any.
         file: the file of metrics, if there is one.
     """
 
-    def __init__(
-        self, broker: str | None, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None
-    ) -> None:
-        self._broker = broker
-        self._as_json = as_json
-        self._metrics = metrics
-        self._file = file
-        self._reported_at = float("-inf")
-        self._last = ClusterProgress({}, {})
-        self._why = ""
+    broker: str | None
+    as_json: bool
+    metrics: FollowMetrics | None
+    file: Path | None
+    _reported_at: float = float("-inf")
+    _last: ClusterProgress = _NO_COPIES
+    _why: str = ""
 
     def report_all(self, progress: ClusterProgress) -> None:
         """Report on all brokers, if the last time is a while ago."""
         self._last = progress
-        if self._metrics is not None:
-            self._metrics.update(progress)
+        if self.metrics is not None:
+            self.metrics.update(progress)
         if time.monotonic() - self._reported_at >= _SECONDS and any(progress):
             self.report(progress)
 
@@ -136,9 +137,9 @@ class Report:
         for broker in sorted({*progress.copies, *progress.errors}):
             known = progress.copies.get(broker)
             error = progress.errors.get(broker)
-            if self._as_json:
+            if self.as_json:
                 row: dict[str, Any] = {}
-                if self._broker is None:
+                if self.broker is None:
                     row["broker"] = broker
                 if known is not None:
                     row |= known._asdict()
@@ -146,7 +147,7 @@ class Report:
                     row["error"] = error
                 click.echo(json.dumps(row))
                 continue
-            prefix = f"{broker}: " if self._broker is None else ""
+            prefix = f"{broker}: " if self.broker is None else ""
             if error is not None:
                 click.echo(f"{prefix}error: {error}", err=True)
             elif known is not None and known.source_at:
@@ -168,24 +169,24 @@ class Report:
             name: copy._replace(is_connected=False) for name, copy in self._last.copies.items()
         }
         errors = self._last.errors
-        if self._broker is not None:
-            errors = {self._broker: str(error)}
+        if self.broker is not None:
+            errors = {self.broker: str(error)}
         self._write_metrics(ClusterProgress(copies, errors))
 
     def _write_metrics(self, progress: ClusterProgress) -> None:
         """Write the file of metrics; if that fails, the copies continue."""
-        if self._metrics is None:
+        if self.metrics is None:
             return
-        self._metrics.update(progress)
-        if self._file is None:
+        self.metrics.update(progress)
+        if self.file is None:
             return
         try:
-            self._metrics.write(self._file)
+            self.metrics.write(self.file)
             self._why = ""
         except OSError as err:
             why = err.strerror or str(err)
             if why != self._why:
-                logger.warning("%s: metrics are not written: %s", self._file, why)
+                logger.warning("%s: metrics are not written: %s", self.file, why)
             self._why = why
 
 
@@ -367,7 +368,7 @@ def follow_brokers(**asked: Any) -> None:  # noqa: ANN401 - of the rows above
     arguments = _arguments(asked, stop)
     metrics = _metrics_of(asked["metrics"], asked["metrics_file"])
     broker = source if namesrv is None else None
-    report = Report(broker, as_json=asked["as_json"], metrics=metrics, file=asked["metrics_file"])
+    report = Report(broker, asked["as_json"], metrics, asked["metrics_file"])
     with stopped_by_signals(stop) as received, _ends_reported(report):
         if namesrv is not None:
             progress = follow_cluster(

@@ -9,10 +9,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
@@ -64,62 +64,50 @@ def ignore_cluster_progress(progress: ClusterProgress) -> None:
     """Do nothing; the default progress callback."""
 
 
-class _Member:
-    """A broker that is followed in a thread.
+class _Member(threading.Thread):
+    """A thread that follows one broker.
 
     Attributes:
         address: where it is followed.
         progress: how far the copy is, None before it is open.
         error: what ended it.
+        stop: set to end.
     """
 
-    def __init__(self, endpoint: Endpoint, target: Path, settings: FollowSettings) -> None:
+    def __init__(self, endpoint: Endpoint, folder: Path, settings: FollowSettings) -> None:
+        super().__init__(name=f"follow-{folder.name}")
         self.address = endpoint.address
         self.progress: FollowProgress | None = None
         self.error: BaseException | None = None
+        self.stop = threading.Event()
         self._endpoint = endpoint
-        self._target = target
+        self._folder = folder
         self._settings = settings
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"follow-{target.name}")
-        self._thread.start()
+        self.start()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it is still followed."""
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Follow the broker to the end."""
         try:
-            follower = Follower(
-                self._endpoint, self._target, self._settings, self._stop, self._note
-            )
+            follower = Follower(self._endpoint, self._folder, self._settings, self.stop, self._note)
             self.progress = follower.run()
         except RmqStoreError as err:
             self.error = err
-            logger.error("%s: %s; the other brokers are still followed", self._target.name, err)  # noqa: TRY400 - the text says it all
+            logger.error("%s: %s; the other brokers are still followed", self._folder.name, err)  # noqa: TRY400 - the text says it all
         except BaseException as err:
             self.error = err
-            logger.exception("%s; the other brokers are still followed", self._target.name)
+            logger.exception("%s; the other brokers are still followed", self._folder.name)
         if self.error is not None and self.progress is not None:
             self.progress = self.progress._replace(is_connected=False)
 
     def _note(self, progress: FollowProgress) -> None:
         self.progress = progress
 
-    def ask_to_stop(self) -> None:
-        """Let it end."""
-        self._stop.set()
 
-    def wait(self) -> None:
-        """Wait until it has ended."""
-        self._thread.join()
-
-
+@dataclass
 class ClusterFollower:
     """Follows the brokers of a cluster.
 
-    Args:
+    Attributes:
         name_servers: the first one that answers is asked.
         target: the folder of the copies.
         settings: how each broker is followed.
@@ -130,58 +118,49 @@ class ClusterFollower:
         refresh_seconds: between two questions which brokers there are.
     """
 
-    def __init__(
-        self,
-        name_servers: Sequence[Endpoint],
-        target: Path,
-        settings: FollowSettings,
-        stop: threading.Event,
-        *,
-        cluster: str | None = None,
-        prefers_slave: bool = False,
-        progress: ClusterCallback = ignore_cluster_progress,
-        refresh_seconds: float = REFRESH_SECONDS,
-    ) -> None:
-        self._name_servers = name_servers
-        self._root = LOCAL.full_path(target)
-        self._settings = settings
-        self._stop = stop
-        self._cluster = cluster
-        self._prefers_slave = prefers_slave
-        self._progress = progress
-        self._refresh_seconds = refresh_seconds
-        self._members: dict[str, _Member] = {}
-        self._why = ""
-        self._has_answered = False  # whether a name server has answered
+    name_servers: Sequence[Endpoint]
+    target: Path
+    settings: FollowSettings
+    stop: threading.Event
+    _: KW_ONLY
+    cluster: str | None = None
+    prefers_slave: bool = False
+    progress: ClusterCallback = ignore_cluster_progress
+    refresh_seconds: float = REFRESH_SECONDS
+    _members: dict[str, _Member] = field(default_factory=dict, init=False)
+    _why: str = field(default="", init=False)
+    _has_answered: bool = field(default=False, init=False)  # whether a name server has answered
 
     def run(self) -> ClusterProgress:
         """Follow until all copies have ended; raises as ``follow_cluster`` does."""
+        self.target = LOCAL.full_path(self.target)
         disk = Disk()
-        disk.make_folder(self._root, is_private=True)
+        disk.make_folder(self.target, is_private=True)
         disk.close()
         try:
             refreshed_at = float("-inf")
-            while not self._stop.is_set():
-                are_brokers_known = self._settings.once and self._has_answered
-                is_due = time.monotonic() - refreshed_at >= self._refresh_seconds
+            while not self.stop.is_set():
+                are_brokers_known = self.settings.once and self._has_answered
+                is_due = time.monotonic() - refreshed_at >= self.refresh_seconds
                 if is_due and not are_brokers_known:
                     self._refresh()
                     refreshed_at = time.monotonic()
-                self._progress(self._now())
-                if self._members and not any(member.is_alive for member in self._members.values()):
+                self.progress(self._now())
+                members = self._members.values()
+                if members and not any(member.is_alive() for member in members):
                     break
-                self._stop.wait(min(_TICK_SECONDS, self._refresh_seconds))
+                self.stop.wait(min(_TICK_SECONDS, self.refresh_seconds))
         finally:
             for member in self._members.values():
-                member.ask_to_stop()
+                member.stop.set()
             for member in self._members.values():
-                member.wait()
+                member.join()
         errors = {
             name: member.error for name, member in self._members.items() if member.error is not None
         }
         if not errors:
             return self._now()
-        self._progress(self._now())  # some may have come up at the end
+        self.progress(self._now())  # some may have come up at the end
         halted = [
             f"{name}: {err}"
             for name, err in sorted(errors.items())
@@ -202,27 +181,27 @@ class ClusterFollower:
         answer: Future[list[RegisteredBroker]] = Future()
         threading.Thread(target=self._ask, args=(answer,), daemon=True).start()
         while not wait([answer], _ANSWER_SECONDS).done:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 return
         try:
             brokers = answer.result()
         except (BrokerUnreachableError, BrokerRefusedError) as err:
-            if not self._settings.reconnect:
+            if not self.settings.reconnect:
                 raise
             if str(err) != self._why:
                 logger.warning("%s; asking again and again", err)
             self._why = str(err)
-            if not self._members and not self._settings.once:
+            if not self._members and not self.settings.once:
                 # The brokers of the copies are followed while no name server answers.
                 for name, address in self._known().items():
                     self._start(name, address)
             return
         self._why = ""
-        chosen = [broker for broker in brokers if self._cluster in (None, broker.cluster)]
+        chosen = [broker for broker in brokers if self.cluster in (None, broker.cluster)]
         if not self._has_answered and not chosen and not self._members and not self._known():
             known = ", ".join(sorted({broker.cluster for broker in brokers})) or "none"
-            asked = f" of cluster {self._cluster!r}; its clusters: {known}"
-            of_cluster = "" if self._cluster is None else asked
+            asked = f" of cluster {self.cluster!r}; its clusters: {known}"
+            of_cluster = "" if self.cluster is None else asked
             raise StoreStateError(f"the name server knows no broker{of_cluster}")
         self._has_answered = True
         for broker in chosen:
@@ -231,7 +210,7 @@ class ClusterFollower:
     def _ask(self, answer: Future[list[RegisteredBroker]]) -> None:
         """Ask the name servers, one after the other."""
         try:
-            for endpoint in self._name_servers[:-1]:
+            for endpoint in self.name_servers[:-1]:
                 try:
                     brokers = registered_brokers(endpoint)
                 except (BrokerUnreachableError, BrokerRefusedError) as err:
@@ -239,35 +218,35 @@ class ClusterFollower:
                 else:
                     answer.set_result(brokers)
                     return
-            answer.set_result(registered_brokers(self._name_servers[-1]))
+            answer.set_result(registered_brokers(self.name_servers[-1]))
         except BaseException as err:  # noqa: BLE001 - raised in the thread that asked
             answer.set_exception(err)
 
     def _take_up(self, broker: RegisteredBroker) -> None:
         member = self._members.get(broker.name)
         current = None if member is None else member.address
-        address = broker.address(current, prefers_slave=self._prefers_slave)
+        address = broker.address(current, prefers_slave=self.prefers_slave)
         if address is None or address == current:
             return
         if member is not None:
-            if not member.is_alive:  # a person has to look at it
+            if not member.is_alive():  # a person has to look at it
                 return
             logger.warning("%s: the broker is now at %s", broker.name, address)
-            member.ask_to_stop()
-            member.wait()
+            member.stop.set()
+            member.join()
         self._start(broker.name, address)
 
     def _start(self, name: str, address: Address) -> None:
-        endpoint = replace(self._name_servers[0], address=address)
-        self._members[name] = _Member(endpoint, self._root / name, self._settings)
+        endpoint = replace(self.name_servers[0], address=address)
+        self._members[name] = _Member(endpoint, self.target / name, self.settings)
 
     def _known(self) -> dict[str, Address]:
         """Return the brokers of existing copies, with their addresses."""
         known = {}
-        for entry in LOCAL.list_folder(self._root):
+        for entry in LOCAL.list_folder(self.target):
             with suppress(StoreStateError, OptionError):  # another copy, or a damaged one
-                state, _ = follow_status(self._root / entry.name)
-                if entry.name == state.broker and self._cluster in (None, state.cluster):
+                state, _ = follow_status(self.target / entry.name)
+                if entry.name == state.broker and self.cluster in (None, state.cluster):
                     known[entry.name] = Address.parse(state.address)
         return known
 
@@ -471,27 +450,26 @@ class FollowMetrics:
 
         write_to_textfile(str(path), self._registry)
 
-    def collect(self) -> Iterable[Metric]:
-        """Return the metrics; called by the library."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; called by the library."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         copies, errors = self._progress
-        families: list[Any] = []
-
-        def add(kind: type[Any], name: str, text: str, values: Mapping[str, float]) -> None:
-            family = kind(f"{_PREFIX}_{name}", text, labels=["broker"])
-            for broker, value in values.items():
-                family.add_metric([broker], value)
-            families.append(family)
-
         followed = {broker: float(broker not in errors) for broker in sorted({*copies, *errors})}
         text = "Whether the broker is followed; 0 after an error."
-        add(GaugeMetricFamily, "up", text, followed)
+        yield _family(GaugeMetricFamily, "up", text, followed)
         for kind, known in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
-            for name, (field, text) in known.items():
-                values = {broker: float(getattr(copy, field)) for broker, copy in copies.items()}
-                add(kind, name, text, values)
+            for name, (figure, text) in known.items():
+                values = {broker: float(getattr(copy, figure)) for broker, copy in copies.items()}
+                yield _family(kind, name, text, values)
         text = "When the broker reported the end of its log the last time, epoch seconds."
         times = {broker: progress.source_at / 1000 for broker, progress in copies.items()}
-        add(GaugeMetricFamily, "source_timestamp_seconds", text, times)
-        return families
+        yield _family(GaugeMetricFamily, "source_timestamp_seconds", text, times)
+
+
+def _family(kind: type[Any], name: str, text: str, values: Mapping[str, float]) -> Any:  # noqa: ANN401 - of this kind
+    """Return a metric with a value for each broker."""
+    family = kind(f"{_PREFIX}_{name}", text, labels=["broker"])
+    for broker, value in values.items():
+        family.add_metric([broker], value)
+    return family

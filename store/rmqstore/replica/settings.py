@@ -6,9 +6,9 @@ import os
 import ssl
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from rmqstore.errors import OptionError
 from rmqstore.remoting import Address, Credentials
@@ -44,12 +44,6 @@ class FollowArguments(TypedDict, total=False):
     security_token: str | None
     tls: ssl.SSLContext | None
     stop: threading.Event | None
-
-
-# The others are no settings, or have another form there.
-_SAME_ARGUMENTS: Final = FollowArguments.__optional_keys__ - {
-    "access_key", "secret_key", "security_token", "tls", "stop", "retain", "keep_for",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +150,14 @@ def settings_of(
     Raises:
         OptionError: an argument means nothing.
     """
-    given: dict[str, Any] = {
-        name: value for name, value in arguments.items() if name in _SAME_ARGUMENTS
-    }
+    # The others are no settings, or have another form there.
+    same = FollowArguments.__optional_keys__ & {one.name for one in fields(FollowSettings)}
+    given: dict[str, Any] = {name: value for name, value in arguments.items() if name in same}
+    given["keep_for"] = tuple(map(Path, arguments.get("keep_for", ())))
     return FollowSettings(
         until=until,
         ha_address=None if ha_address is None else Address.parse(ha_address),
         retention=parse_retention(arguments.get("retain", FOREVER)),
-        keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
         **given,
     )
 
