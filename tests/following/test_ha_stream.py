@@ -41,7 +41,7 @@ def fed(stream: HaStream, data: bytes, cuts: list[int]) -> tuple[bytes, list[int
     request, joined, beats = stream.position, b"", list[int]()
     for low, high in zip([0, *cuts], [*cuts, len(data)], strict=True):
         for chunk in stream.feed(memoryview(data)[low:high]):
-            if chunk.is_heartbeat:
+            if not chunk.data:
                 beats.append(chunk.physical_offset)
             else:
                 assert chunk.physical_offset == request + len(joined)

@@ -51,10 +51,10 @@ def client_of(
     mangle: Callable[[Request, bytes], bytes | Iterable[bytes]] = lambda _, frame: frame,
     of_server: ssl.SSLContext | None = None,
     **options: Any,
-) -> Iterator[RemotingClient]:
+) -> Iterator[BrokerClient]:
     with FakeServer() as server:
         server.replace, server.mangle, server.tls = replace, mangle, of_server
-        with RemotingClient(Endpoint(Address.parse(server.address), **options)) as client:
+        with BrokerClient(Endpoint(Address.parse(server.address), **options)) as client:
             yield client
 
 
@@ -158,7 +158,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
         (3, BrokerRefusedError, "not a broker's listen port; name servers are given with namesrv"),
     ):
         with client_of(answering(b"", code=code)) as client, pytest.raises(error, match=text):
-            BrokerClient(client).settings()
+            client.settings()
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
 )  # fmt: skip
 def test_bounds_that_cannot_be_are_an_error(body: bytes) -> None:
     with client_of(answering(body)) as client, pytest.raises(BrokerUnreachableError):
-        BrokerClient(client).bounds()
+        client.bounds()
 
 
 def settings_of(body: bytes, version: str = "V5_3_3") -> ServedSettings:
     table = json.dumps({"table": {"brokerVersionDesc": version}}).encode()
     with client_of(answering(body, table)) as client:
-        return BrokerClient(client).settings()
+        return client.settings()
 
 
 def test_settings_leave_out_what_nobody_asked_for() -> None:

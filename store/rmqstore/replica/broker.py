@@ -15,7 +15,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.remoting import Address, Endpoint, RemotingClient
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import (
     TOPICS,
     BrokerClient,
@@ -63,24 +63,23 @@ class ListenPort:
     allow_sync_master: bool = False
     acknowledges: bool = False
 
-    def ask(self, *, with_tables: bool = True) -> Facts:
+    def ask(self) -> Facts:
         """Return everything that is reported."""
         asked_at = time.monotonic()
-        with RemotingClient(self.endpoint) as client:
-            broker = BrokerClient(client)
+        with BrokerClient(self.endpoint) as broker:
             settings = broker.settings()
-            tables = broker.tables() if with_tables else {}
+            tables = broker.tables()
             return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
 
     def bounds(self) -> LogBounds:
         """Return where the log begins and ends."""
-        with RemotingClient(self.endpoint) as client:
-            return BrokerClient(client).bounds()
+        with BrokerClient(self.endpoint) as broker:
+            return broker.bounds()
 
     def record_at(self, physical_offset: int) -> bytes:
         """Return the record at a physical offset, empty if the broker does not return it."""
-        with RemotingClient(self.endpoint) as client:
-            return BrokerClient(client).record_at(physical_offset)
+        with BrokerClient(self.endpoint) as broker:
+            return broker.record_at(physical_offset)
 
     def source(self, settings: ServedSettings) -> Source:
         """Return the broker that settings describe.
@@ -131,8 +130,9 @@ class ListenPort:
 
     def require_master(self) -> None:
         """Refuse a broker in controller mode that is now not the master of its group."""
-        facts = self.ask(with_tables=False)
-        require_master(facts.settings, str(self.endpoint.address))
+        with BrokerClient(self.endpoint) as broker:
+            settings = broker.settings()
+        require_master(settings, str(self.endpoint.address))
 
 
 class TopicKinds(NamedTuple):
@@ -147,7 +147,7 @@ class Facts(NamedTuple):
 
     Attributes:
         settings: its settings.
-        tables: its tables by file, {} if they were not asked for.
+        tables: its tables by file.
         bounds: where its log begins and ends; asked for after the tables, so a copy that has come
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.

@@ -204,12 +204,8 @@ _SETTINGS: Final[tuple[str, ...]] = (
 )  # fmt: skip
 
 
-class BrokerClient:
-    """The requests of a follower, on one connection."""
-
-    def __init__(self, client: RemotingClient) -> None:
-        self._client = client
-        self._address = str(client.endpoint.address)
+class BrokerClient(RemotingClient):
+    """A connection to a broker, with the requests of a follower."""
 
     def settings(self) -> ServedSettings:
         """Return the settings of the broker.
@@ -218,11 +214,11 @@ class BrokerClient:
             BrokerUnreachableError: it did not answer, or not with settings.
             BrokerRefusedError: it refused.
         """
-        answer = self._client.request(RequestCode.GET_BROKER_CONFIG)
+        answer = self.request(RequestCode.GET_BROKER_CONFIG)
         # So name servers and controllers say.
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             reason = "it is not a broker's listen port; name servers are given with `namesrv`"
-            raise BrokerRefusedError(self._address, answer.code, reason)
+            raise BrokerRefusedError(str(self.endpoint.address), answer.code, reason)
         text = self._small(RequestCode.GET_BROKER_CONFIG, answer).decode("utf-8", "replace")
         # MixAll.java#properties2String writes names and values as they are, without any escapes.
         lines = (line.partition("=") for line in text.split("\n"))
@@ -258,7 +254,7 @@ class BrokerClient:
         for name, code in TABLES.items():
             if not is_answered(code, version):
                 continue
-            answer = self._client.request(code)
+            answer = self.request(code)
             version = answer.version
             if code in OF_5 and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 continue
@@ -273,14 +269,12 @@ class BrokerClient:
 
         Source: QueryMessageProcessor.java#viewMessageById.
         """
-        answer = self._client.request(
-            RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}
-        )
+        answer = self.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
         return bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
 
     def _runtime(self) -> dict[str, Any]:
         try:
-            answer = self._client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = self.request(RequestCode.GET_BROKER_RUNTIME_INFO)
             table = json.loads(self._small(RequestCode.GET_BROKER_RUNTIME_INFO, answer))["table"]
         except (ValueError, KeyError, TypeError, RecursionError) as err:
             raise self._unreadable("runtime information") from err
@@ -296,10 +290,11 @@ class BrokerClient:
 
     def _checked(self, answer: Answer) -> Answer:
         if answer.code in _PASSING:
-            raise BrokerUnreachableError(self._address, answer.reason)
+            raise BrokerUnreachableError(str(self.endpoint.address), answer.reason)
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefusedError(self._address, answer.code, answer.remark)
+            raise BrokerRefusedError(str(self.endpoint.address), answer.code, answer.remark)
         return answer
 
     def _unreadable(self, what: str) -> BrokerUnreachableError:
-        return BrokerUnreachableError(self._address, f"the broker's {what} cannot be read")
+        reason = f"the broker's {what} cannot be read"
+        return BrokerUnreachableError(str(self.endpoint.address), reason)

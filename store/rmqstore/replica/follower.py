@@ -354,7 +354,7 @@ class Follower:
             found.append((known, []))
         run: list[Chunk] = []
         for chunk in [*chunks, None]:
-            if chunk is not None and not chunk.is_heartbeat:
+            if chunk is not None and chunk.data:
                 run.append(chunk)
                 continue
             if run:

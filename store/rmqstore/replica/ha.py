@@ -46,15 +46,10 @@ HANDSHAKE_HEADER: Final = struct.Struct(">iiqi")
 
 
 class Chunk(NamedTuple):
-    """Bytes of the log from a physical offset on; empty for a heartbeat."""
+    """Bytes of the log from a physical offset on; a heartbeat, which has none, says the offset."""
 
     physical_offset: int
     data: memoryview
-
-    @property
-    def is_heartbeat(self) -> bool:
-        """Whether the broker only says where it would continue."""
-        return not self.data
 
 
 class HaStream:
