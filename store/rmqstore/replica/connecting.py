@@ -205,15 +205,12 @@ def _request(state: ReplicaState) -> Decision:
     assert state.phase is Phase.CONNECTING
     link, now = state.link, state.now
     position = link.compared_from
-    if link.handshake is not None:
-        epochs = tuple(link.handshake.epochs)
-    else:
-        epochs = ()
+    epochs = () if link.handshake is None else tuple(link.handshake.epochs)
+    if link.handshake is None:
         position = request_at(position, link.served, link.source.file_size)
     state = state.with_link(
-        position=position, received_at=now, data_at=now, rate_due=now,
-        epochs=epochs,
-    )  # fmt: skip
+        position=position, received_at=now, data_at=now, rate_due=now, epochs=epochs
+    )
     if link.compared_from < state.copy.end:
         return state.in_phase(Phase.COMPARING), [events.Request(position, link.handshake)]
     state = agree(state.in_phase(Phase.APPENDING))  # the copy is empty

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -139,8 +139,7 @@ def found_end(paths: StorePaths, saved: FollowState) -> int:
     end = saved.end
     if end == saved.last_cut:
         return end
-    log = CommitLog(paths.commitlogs)
-    try:
+    with closing(CommitLog(paths.commitlogs)) as log:
         for low, high, segment in log.segment_spans(end, log.max_offset):
             if segment is None:
                 break
@@ -154,8 +153,6 @@ def found_end(paths: StorePaths, saved: FollowState) -> int:
                     return end
             end = segment.end
         return end
-    finally:
-        log.close()
 
 
 def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
@@ -467,12 +464,11 @@ class CopyStore:
         built = min(saved.built, saved.end)
         self._parts.append(builder)
         start = builder.planned(built, was_closed=was_closed)
+        saved = replace(saved, built=start)
         if start < built:
-            saved = replace(saved, built=start)
             write_state(disk, paths, saved)
         builder.recover(built, was_closed=was_closed)
         builder.protect()
-        saved = replace(saved, built=start)
         keeper = _LogKeeper(self._new_disk(), paths, tuple(epochs))
         queue_keeper = _QueueKeeper(queue_disk, paths, builder)
         self._workers = (

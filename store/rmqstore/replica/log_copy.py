@@ -95,11 +95,6 @@ class RecordStarts:
             self._runs.append(run)
             self._cost += run.cost
 
-    def clear(self) -> None:
-        """Forget all records, before some of them are removed."""
-        self._runs.clear()
-        self._cost = 0
-
     def until(self, end: int) -> RecordStarts:
         """Return those of the records before a physical offset, which another thread may take."""
         return RecordStarts(takewhile(lambda run: run.begin < end, self._runs))
@@ -335,7 +330,6 @@ class LogCopy:
 
     def _append_in_file(self, data: Bytes, *, is_end: bool) -> int:
         """Write the complete records of bytes in one file; return how many bytes were used."""
-        used = 0
         begun = self._begun
         if not begun.n_blank:
             if len(data) < begun.needed and not is_end:
@@ -477,7 +471,7 @@ class LogCopy:
         self.end = end
         self._n_buffered = 0
         self._begun = _Begun()
-        self.starts.clear()
+        self.starts = RecordStarts()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
         self._reopen()

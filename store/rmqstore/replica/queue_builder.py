@@ -261,9 +261,7 @@ class QueueBuilder:
             return limit
         window = window_at(self._log, segment, start, limit, STEP_BYTES)
         is_cut_by_size = window.damage is None and window.records.kind is not StopKind.BLANK
-        if is_cut_by_size:
-            return window.stopped
-        return limit
+        return window.stopped if is_cut_by_size else limit
 
     def _dispatch(
         self, start: int, stop: int, *, is_flushed: bool = False
