@@ -25,7 +25,7 @@ from rmqstore.exchange.files import (
     new_file,
     write_stream,
 )
-from rmqstore.exchange.json_rows import BASE64, json_rows
+from rmqstore.exchange.json_rows import BASE64, json_rows, numbered_times
 from rmqstore.exchange.text_table import Shown, fitted, framed, harmless, one_line, padded
 from rmqstore.query.arrow_rows import first_rows
 from rmqstore.storage.broker.folders import root_around
@@ -180,14 +180,7 @@ class Output(NamedTuple):
         """Return rows with times as numbers if the user asked for numbers."""
         if self.times == ISO or self.format_name == "parquet":
             return schema, batches
-        in_millis = schema
-        numbered = schema
-        for position, field in enumerate(schema):
-            if pa.types.is_timestamp(field.type):
-                millis = field.with_type(pa.timestamp("ms", field.type.tz))
-                in_millis = in_millis.set(position, millis)
-                numbered = numbered.set(position, field.with_type(pa.int64()))
-        return numbered, (batch.cast(in_millis, safe=False).cast(numbered) for batch in batches)
+        return numbered_times(schema, batches)
 
     def require_live(self) -> None:
         """Refuse forms in which rows cannot be given as they come."""

@@ -6,7 +6,7 @@ Bytes that are not UTF-8 are encoded in base64, under the column's name with ``B
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
 from typing import IO, Any, Final
 
@@ -28,16 +28,14 @@ _ROWS_AT_ONCE: Final = 512
 
 
 def write_json_lines(
-    sink: IO[bytes] | pa.NativeFile, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    sink: IO[bytes] | pa.NativeFile, _schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> None:
     """Write rows as JSON Lines.
 
     Args:
         sink: an open file.
-        schema: not needed, because each line names its values.
         batches: the rows.
     """
-    del schema
     for batch in batches:
         for start in range(0, len(batch), _ROWS_AT_ONCE):
             sink.write(b"".join(json_lines(batch.slice(start, _ROWS_AT_ONCE))))
@@ -80,6 +78,19 @@ def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
             for row in rows:
                 del row[encoded_name if row[encoded_name] is None else name]
     return rows
+
+
+def numbered_times(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the columns and the batches of rows with times as epoch ms."""
+    in_millis = numbered = schema
+    for position, field in enumerate(schema):
+        if pa.types.is_timestamp(field.type):
+            millis = field.with_type(pa.timestamp("ms", field.type.tz))
+            in_millis = in_millis.set(position, millis)
+            numbered = numbered.set(position, field.with_type(pa.int64()))
+    return numbered, (batch.cast(in_millis, safe=False).cast(numbered) for batch in batches)
 
 
 def _values(field: pa.Field, column: pa.Array) -> list[Any] | None:

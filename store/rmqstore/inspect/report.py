@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rmqstore.errors import Finding, RmqStoreError, UnsupportedFeatureError, install
-from rmqstore.format.schema import TIMESTAMP
+from rmqstore.exchange.json_rows import numbered_times
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.charts import (
     draw_groups,
@@ -35,6 +34,7 @@ from rmqstore.inspect.facts import (
 from rmqstore.inspect.remedies import CheckedStore, by_kind
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.arrow_rows import ArrowRows
 from rmqstore.query.times import in_current_zone, zone_name
 from rmqstore.read.queue_ranges import describe_lmqs
 from rmqstore.read.views.schema import VIEWS
@@ -149,19 +149,10 @@ def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) ->
         return None
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+def _rows(view: ArrowRows) -> list[dict[str, Any]]:
     """Return the rows of a view, with times in ms."""
-    rows: list[dict[str, Any]] = []
-    for batch in batches:
-        columns = []
-        for column in batch.columns:
-            if column.type == TIMESTAMP:
-                in_millis = column.cast(pa.timestamp("ms", tz="UTC"), safe=False)
-                columns.append(in_millis.cast(pa.int64()))
-            else:
-                columns.append(column)
-        rows += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
-    return rows
+    _, batches = numbered_times(view.schema, view)
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
