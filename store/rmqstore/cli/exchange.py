@@ -35,7 +35,6 @@ from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.files.storage import is_folder, path_of
 from rmqstore.store.opening import created, is_store, open_for
 from rmqstore.write.messages import WriteSpec
-from rmqstore.write.writer import StoreWriter
 
 _STDIO = Path("-")
 
@@ -150,7 +149,13 @@ def import_messages(
                 stack.enter_context(writer)
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
-        _append(path, writer, chain([first], batches), total, verbatim=verbatim)
+        n_rows = 0
+        for batch in counted(chain([first], batches), f"importing into {path}", total):
+            writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
+            n_rows += len(batch)
+        with err_console.status("building queues and index"):
+            writer.flush()
+        say("\n".join(done_append(path, n_rows, writer.taken_offsets())))
 
 
 def _question(path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool) -> str:
@@ -158,24 +163,6 @@ def _question(path: Path, sources: tuple[Path, ...], total: int | None, *, is_th
     kind = "the store" if is_there else "a new store"
     text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
     return text if total is None else f"{text}; rows: {total:,}"
-
-
-def _append(
-    path: Path,
-    writer: StoreWriter,
-    batches: Iterator[pa.RecordBatch],
-    total: int | None,
-    *,
-    verbatim: bool,
-) -> None:
-    """Append the batches, and say what was appended."""
-    n_rows = 0
-    for batch in counted(batches, f"importing into {path}", total):
-        writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
-        n_rows += len(batch)
-    with err_console.status("building queues and index"):
-        writer.flush()
-    say("\n".join(done_append(path, n_rows, writer.taken_offsets())))
 
 
 def _rows_of(

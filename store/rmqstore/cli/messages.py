@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import click
 import pyarrow as pa
@@ -168,15 +168,11 @@ def topic_arguments(
         include_system_topics: whether system topics are chosen, which are not given by name.
     """
     chosen: TopicArguments = {"include_system_topics": include_system_topics}
-    if not any(map(is_pattern, topics)):
-        if topics and queue_ids:
-            chosen["assign"] = dict.fromkeys(topics, queue_ids)
-        elif topics:
-            chosen["subscribe"] = topics
-    elif store is None:
-        chosen["subscribe_pattern"] = regular_expression(
-            topics, include_system_topics=include_system_topics
-        )
+    has_pattern = any(map(is_pattern, topics))
+    if topics and queue_ids and not has_pattern:
+        chosen["assign"] = dict.fromkeys(topics, queue_ids)
+    elif store is None or not has_pattern:
+        chosen |= topics_of_views(topics, include_system_topics=include_system_topics)
     else:
         if isinstance(store, MessageStore | StoreCluster):
             queues = [member.parts.store_queues for member in each_store(store)]
@@ -227,10 +223,6 @@ def columns_of_tables(columns: str, *, is_one: bool) -> str:
     return columns if is_one else f"brokerName,{columns}"
 
 
-@overload
-def columns_to_read(columns: str, bodies: BodyForm | None) -> str: ...
-@overload
-def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None: ...
 def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
     """Return the columns to read, without bodies that are not written."""
     if bodies is None or bodies.name != "none":

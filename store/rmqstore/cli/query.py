@@ -84,7 +84,8 @@ def query(
         rmqstore query /data/rocketmq/store -t Orders -k order-17
         rmqstore query /data/rocketmq/store -t Orders --time -1h
     """
-    named = [name for name in ("msg_key", "msg_id", "msg_tags") if lookup[name]]
+    keys = {name: lookup.pop(name) or None for name in ("msg_key", "msg_id", "msg_tags")}
+    named = [name for name, words in keys.items() if words is not None]
     if len(named) + (timestamp is not None) != 1:
         raise click.UsageError("give one of -k, -m, --tags and --time")
     with open_as_one(paths) as store:
@@ -99,7 +100,7 @@ def query(
         if output.is_table and columns is None:
             names = _COLUMNS if bodies is None else f"{_COLUMNS},body"
             columns = columns_of_tables(names, is_one=isinstance(store, MessageStore))
-        found = _messages(store, topics, columns_to_read(columns, bodies), **lookup)
+        found = _messages(store, topics, columns_to_read(columns, bodies), keys, **lookup)
         newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
         output.write(*in_form(newest.to_reader(), bodies))
 
@@ -162,11 +163,9 @@ def _messages(
     store: MessageStore | StoreCluster,
     topics: tuple[str, ...],
     columns: str | None,
+    keys: dict[str, Any],
     *,
     queue_ids: tuple[int, ...],
-    msg_key: tuple[str, ...],
-    msg_id: tuple[str, ...],
-    msg_tags: tuple[str, ...],
     starting_timestamp: str | None,
     ending_timestamp: str | None,
     index_only: bool,
@@ -178,9 +177,8 @@ def _messages(
         "ending_timestamp": ending_timestamp,
     }
     selection = parse_selection(**chosen, **times)
-    keys = parse_lookup_keys(msg_key or None, msg_id or None, msg_tags or None)
     stores = each_store(store)
-    _warn_of_gaps(stores, keys, selection, index_only=index_only)
+    _warn_of_gaps(stores, parse_lookup_keys(**keys), selection, index_only=index_only)
     # Stores come one after the other, and so do the queues of tiered storage.
     is_in_order = len(stores) == 1 and not stores[0].parts.is_tiered
     tables = []
@@ -190,9 +188,7 @@ def _messages(
                 **chosen,
                 **times,
                 where=where_queue(queue_ids, None, chosen),
-                msg_key=msg_key or None,
-                msg_id=msg_id or None,
-                msg_tags=msg_tags or None,
+                **keys,
                 index_only=index_only,
                 columns=columns if is_in_order else None,
                 progress=progress,
@@ -234,7 +230,8 @@ def get(
         rmqstore get /data/rocketmq/store 496
         rmqstore get /data/rocketmq/store 7F0000010000904D00000000000001F0
     """
-    names = columns_to_read(columns or ",".join(Message._fields), bodies)
+    chosen_columns = columns or ",".join(Message._fields)
+    names = columns_to_read(chosen_columns, bodies) or chosen_columns
     schema = select_columns(name.strip() for name in names.split(","))
     with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
         chosen = topic_arguments(opened, topics, (), include_system_topics=True)

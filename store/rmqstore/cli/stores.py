@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, cast
@@ -35,11 +35,7 @@ class StoreOptions:
 
     brokers: str | None  # a table of the stores of several brokers
     confs: tuple[BrokerSettings, ...]  # the brokers' properties files, one for one store
-    commitlogs: tuple[str, ...]  # what lies outside of the root
-    consumequeue: str | None
-    index: str | None
-    dledger_logs: tuple[str, ...]
-    dledger_self_id: str | None  # the node whose DLedger log to read
+    elsewhere: Mapping[str, Any]  # what lies outside of the root, by argument of the core
     tiered: Path | None  # folder of tiered storage
     storage_options: dict[str, str] | None  # how to reach the storage of a URI
 
@@ -51,8 +47,7 @@ class StoreOptions:
     @property
     def folders(self) -> FolderArguments:
         """Where the parts of the store lie, as arguments of the core."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in PARTS_ELSEWHERE}
-        return cast("FolderArguments", parts | {"conf": self.conf})
+        return cast("FolderArguments", {**self.elsewhere, "conf": self.conf})
 
     @property
     def common(self) -> StoreRef:
@@ -65,7 +60,7 @@ class StoreOptions:
     @property
     def for_one_store(self) -> list[str]:
         """The arguments that were given and make sense for one store only."""
-        return [name for name in (*PARTS_ELSEWHERE, "tiered") if getattr(self, name)]
+        return [*self.elsewhere] if self.tiered is None else [*self.elsewhere, "tiered"]
 
 
 PARTS_ELSEWHERE: Final = ("commitlogs", "consumequeue", "index", "dledger_logs", "dledger_self_id")
@@ -147,25 +142,21 @@ def open_store(path: Path | None) -> MessageStore:
 def given_options() -> StoreOptions:
     """Return the options of the current command that locate its store."""
     meta = click.get_current_context().meta
-    given: dict[str, Any] = {
-        field.name: meta.get(f"{KEPT}{field.name}") for field in fields(StoreOptions)
-    }
-    for name in ("confs", "commitlogs", "dledger_logs"):
-        given[name] = given[name] or ()
-    return StoreOptions(**given)
+    given = {name: meta.get(f"{KEPT}{name}") for name in ("brokers", "confs", *_HOW_TO_OPEN)}
+    elsewhere = {name: given[name] for name in PARTS_ELSEWHERE if given[name]}
+    confs = given["confs"] or ()
+    return StoreOptions(
+        given["brokers"], confs, elsewhere, given["tiered"], given["storage_options"]
+    )
 
 
-def store_paths(command: Command) -> Command:
-    """Add the arguments that name the stores of a cluster, for :func:`open_stores`."""
-    return _with_stores(command, "confs")
+def store_paths(command: Command, confs: str = "confs") -> Command:
+    """Add the arguments that name the stores of a cluster, for :func:`open_stores`.
 
-
-def store_paths_beside_clients(command: Command) -> Command:
-    """Do the same for a command whose ``-c`` names clients."""
-    return _with_stores(command, "confs_beside_clients")
-
-
-def _with_stores(command: Command, confs: str) -> Command:
+    Args:
+        command: the command.
+        confs: the row of the option for brokers' files.
+    """
     kind = StoreFolder(takes_patterns=True)
     paths = click.argument("paths", cls=StoreArgument, metavar="[PATH]...", nargs=-1, type=kind)
     return paths(options("brokers", confs, *_HOW_TO_OPEN)(command))

@@ -171,14 +171,12 @@ class Verbs(RichGroup):
 class AllVerbs(Verbs):
     """The verbs of :data:`VERBS`, each of which is imported when it is called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of all verbs."""
-        del ctx
         return [*VERBS]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a verb, of one whose module is not imported yet its name and summary alone."""
-        del ctx
         if cmd_name in VERBS and cmd_name not in self.commands:
             return click.Command(cmd_name, short_help=VERBS[cmd_name].summary)
         return self.commands.get(cmd_name)

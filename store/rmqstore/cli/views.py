@@ -6,6 +6,7 @@ These are view, topics, groups, brokers, describe, assign and routes.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from rmqstore.cli.common import ends_clearly
 from rmqstore.cli.messages import topics_of_views, where_queue
 from rmqstore.cli.options import options
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_as_one, open_stores, store_paths, store_paths_beside_clients
+from rmqstore.cli.stores import open_as_one, open_stores, store_paths
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
@@ -251,7 +252,7 @@ def _show(
 
 
 @main.command()
-@store_paths_beside_clients
+@partial(store_paths, confs="confs_beside_clients")  # its -c names clients
 @options("group_of_clients", "clients", "topics", "strategy", "rooms", "columns")
 @ends_clearly
 @gives_rows()

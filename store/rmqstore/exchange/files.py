@@ -62,14 +62,11 @@ class RowOrigins:
         try:
             yield
         except IllegalRowError as err:
-            raise self.named(err) from err
-
-    def named(self, err: IllegalRowError) -> IllegalMessageError:
-        """Return an error that names the file and the line of a row of the last batch."""
-        if not self._first <= err.row < self._after:
-            return err
-        number = [*chain.from_iterable(self._numbers)][err.row - self._first]
-        return IllegalMessageError(f"{self._source}: {self._unit} {number}: {err.reason}")
+            if not self._first <= err.row < self._after:  # it is not of the last batch
+                raise
+            number = [*chain.from_iterable(self._numbers)][err.row - self._first]
+            text = f"{self._source}: {self._unit} {number}: {err.reason}"
+            raise IllegalMessageError(text) from err
 
 
 def write_parquet(

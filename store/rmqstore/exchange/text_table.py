@@ -26,7 +26,9 @@ _MOST_PADDING: Final = 200  # a longer cell, such as a body, does not widen all 
 _BIDI: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 # What a terminal obeys and does not show, or what begins a line.
 _COMMANDS: Final = (*range(0x80, 0xA0), *_BIDI, 0x2028, 0x2029)
-_ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_COMMANDS)}
+_ESCAPES: Final = {
+    code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_COMMANDS) if code != ord("\n")
+}
 # A control character would move what stands after it; each has a picture.
 _PICTURES: Final = (
     {code: f"\\u{code:04x}" for code in _COMMANDS}
@@ -152,10 +154,7 @@ def harmless(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Return lines of JSON or CSV in which such characters are escaped as in JSON."""
-    return text.translate(_LINE_ESCAPES)
-
-
-_LINE_ESCAPES: Final = {code: text for code, text in _ESCAPES.items() if code != ord("\n")}
+    return text.translate(_ESCAPES)
 
 
 def framed(
