@@ -101,28 +101,25 @@ def foresee(
         with closing(open_files(paths, *key, log=log)) as queue:
             units_end = max(units_end, built_end(queue))
     if end is not None:
+        found = end
+        built_from = end.scanned_from
         keys_until = read_checkpoint(paths).index_msg_timestamp
-        log_end = end_of_broker(log, end)
-        cuts_queues = units_end >= log_end.physical_offset
-        return BrokerStart(
-            log_end,
-            end.scanned_from,
-            keys_until,
-            cuts_queues,
-            builds_first=True,
-            by_chance=by_chance,
-        )
-    start = log.min_offset
-    for segment in log.segments:
-        if segment.size and segment.start <= max(units_end, 0):
-            start = segment.start
-    found = find_end_from(log, start)
-    by_files = end_in_last_files(log, paths)
-    if by_files is not None and not units_end == by_files.physical_offset == found.physical_offset:
-        return None
+    else:
+        start = log.min_offset
+        for segment in log.segments:
+            if segment.size and segment.start <= max(units_end, 0):
+                start = segment.start
+        found = find_end_from(log, start)
+        built_from = units_end + 1
+        keys_until = FOREVER
+        by_files = end_in_last_files(log, paths)
+        as_today = {units_end, found.physical_offset}
+        if by_files is not None and as_today != {by_files.physical_offset}:
+            return None
     log_end = end_of_broker(log, found)
     cuts_queues = units_end >= log_end.physical_offset
-    return BrokerStart(log_end, units_end + 1, FOREVER, cuts_queues, by_chance=by_chance)
+    builds_first = end is not None
+    return BrokerStart(log_end, built_from, keys_until, cuts_queues, builds_first, by_chance)
 
 
 def _is_by_chance(misplaced: Sequence[Finding]) -> bool:

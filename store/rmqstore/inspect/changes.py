@@ -159,8 +159,7 @@ def done_append(
         n_rows: how many rows were appended.
         taken: the queue offsets that they took, by topic.
     """
-    by_topic = groupby(taken, attrgetter("topic"))
-    topics = {topic: list(queues) for topic, queues in by_topic}
+    topics = {topic: list(queues) for topic, queues in groupby(taken, attrgetter("topic"))}
     lines = [f"{path}: {n_rows:,} {'row was' if n_rows == 1 else 'rows were'} appended"]
     for topic, queues in islice(topics.items(), _FEW):
         texts = []

@@ -69,13 +69,12 @@ def examine(
     """
     yield Check("host", OK, socket.gethostname())
     yield Check("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
-    for name in _CORE:
-        found = _version(name)
-        yield Check(name, OK, found) if found else Check(name, WRONG, "-", f"pip install {name}")
+    cures = {name: (WRONG, f"pip install {name}") for name in _CORE}
     for name, (extra, purpose) in OPTIONAL.items():
+        cures[name] = MISSING, f"{install(extra)}, for {purpose}"
+    for name, (state, cure) in cures.items():
         found = _version(name)
-        cure = f"{install(extra)}, for {purpose}"
-        yield Check(name, OK, found) if found else Check(name, MISSING, "-", cure)
+        yield Check(name, OK, found) if found else Check(name, state, "-", cure)
     if _version("pyspark"):
         yield _java()
         pythons = list(_pythons_of_spark())

@@ -480,8 +480,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     What a rebuild would leave out is no matter where none is advised.
     """
     found = sorted(findings, key=lambda finding: _KINDS.index(kind_of(finding)))
-    remedies = [_REMEDIES[kind_of(finding)] for finding in found]
-    if any(map(_builds_again, remedies)):
+    if any(_builds_again(_REMEDIES[kind_of(finding)]) for finding in found):
         return found
     return [finding for finding in found if kind_of(finding) != "fewer"]
 

@@ -290,6 +290,4 @@ def _rows(
 def _state(record: Row, next_offset: int | None, passed: str, not_passed: str) -> str:
     if next_offset is None:
         return UNKNOWN
-    if next_offset > record["queueOffset"]:
-        return passed
-    return not_passed
+    return passed if next_offset > record["queueOffset"] else not_passed

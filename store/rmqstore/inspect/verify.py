@@ -232,12 +232,11 @@ def _damaged_records(store: MessageStore, progress: Callable[[int], None]) -> It
     )
     for batch in batches:
         flawed = batch.filter(batch.column("_corrupt_record").is_valid())
-        n_damaged += flawed.num_rows
-        n_left = max(_MAX_FINDINGS - n_damaged + flawed.num_rows, 0)
-        for row in flawed.slice(0, n_left).to_pylist():
+        for row in flawed.slice(0, max(_MAX_FINDINGS - n_damaged, 0)).to_pylist():
             location, _, reason = row["_corrupt_record"].partition(": ")
             is_part = row["storeTimestamp"] is not None or row["body"] is not None
             yield Finding("log", location, reason, "part" if is_part else "")
+        n_damaged += flawed.num_rows
         last = pc.max(batch.column("commitLogOffset")).as_py()
         if last is not None:
             progress(last - log.start)
@@ -353,7 +352,6 @@ class _Tally:
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
         self.built = BuiltUnits(queue, start)
-        self._kept = self._end if start is None else self.built.kept
         # the largest queue offset of a unit or a record, or at which reads give a message
         self._last = max(self._end, read_end) - 1
         self.n_missing = 0
@@ -418,7 +416,7 @@ class _Tally:
         if len(unserved):
             named = named_offsets(unserved)
             texts.append(f"a broker that starts does not serve {named}, which the log has")
-            if self.queue.is_batch and unserved[0] < self._kept:
+            if self.queue.is_batch and unserved[0] < self.built.kept:
                 texts.append("consumers may get earlier ones there without an end, or miss more")
         return "; ".join(texts)
 
@@ -540,7 +538,7 @@ class _Tally:
         built: NDArray[np.int64],
     ) -> None:
         """Note what a starting broker does with records whose units it drops."""
-        is_dropped = ~exists | (places >= self._kept)
+        is_dropped = ~exists | (places >= self.built.kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
         is_unbuilt = is_dropped & ~is_cut & (built != places) & (built != named)
         self._cut.append(named[is_cut])
@@ -603,10 +601,6 @@ class _Queues:
         is_in_files = self._in_rocksdb is None or not is_in_rocksdb(
             self._paths, self._in_rocksdb, key, self._files
         )
-
-        def open_ext() -> ConsumeQueueExt:
-            return ConsumeQueueExt([ext_folders(self._paths).queue(*key)], self._files)
-
         flushed_until = FOREVER if is_in_files else self._flushed_until
         first_physical_offset = -1
         tail = self._recovered.get(key)
@@ -623,7 +617,7 @@ class _Queues:
         self._tallies[key] = _Tally(
             queue,
             flushed_until,
-            open_ext,
+            partial(ConsumeQueueExt, [ext_folders(self._paths).queue(*key)], self._files),
             first_physical_offset,
             start,
             self._log_end,
@@ -689,7 +683,6 @@ class _Queues:
             self._tally(*key)
         of_deleted: Counter[str] = Counter()
         ordered = sorted(gaps)
-        given_again = []
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             if is_unread and not has_queue_folder(self._paths, topic):
                 continue  # its queues may be in the database
@@ -701,8 +694,6 @@ class _Queues:
             has_batches = topic in in_batches and topic not in self._known_topics
             yield from tally.of_wrong_kind(f"{topic}-{queue_id}", has_batches=has_batches)
             yield from tally.findings((topic, queue_id), self._log, ordered)
-            if tally.n_given_again:
-                given_again.append(tally.n_given_again)
         self._files.close()
         n_shifted = sum(tally.n_shifted for tally in self._tallies.values())
         if n_shifted:
@@ -712,9 +703,11 @@ class _Queues:
                 self._paths.root,
                 number_of(n_shifted, "unit stands", "units stand"),
             )
-        if given_again:
+        given_again = [tally.n_given_again for tally in self._tallies.values()]
+        if any(given_again):
+            n_queues = np.count_nonzero(given_again)
             text = (
-                f"{sum(given_again)} messages of {len(given_again)} queues are lost with the end "
+                f"{sum(given_again)} messages of {n_queues} queues are lost with the end "
                 "of the log; a broker that starts gives their queue offsets out again"
             )
             yield Finding("log", self._log.folders, text, "lost")

@@ -153,12 +153,11 @@ def _segments(
     others = []
     for entry in sorted(tier.storage.list_folder(folder)):
         start = segment_start(entry.name)
-        path = folder / entry.name
         # A broker opens a file by its full name, the digits before the offset included.
         if start is None or entry.name != segment_name(start) or entry.is_folder:
             others.append(entry.name)
         else:
-            there[start] = tier.storage.size(path)
+            there[start] = tier.storage.size(folder / entry.name)
     return _Segments(folder, there, None if noted is None else noted.get((kind, key), {}), others)
 
 

@@ -185,27 +185,25 @@ def _foresee(
     # The last unit counts if the log ends right after it.
     is_last = len(positions) > 0 and int(positions[-1]) + TIMER_UNIT.itemsize == scan.end
     last = (int(physical_offsets[-1]), int(units["record_size"][-1])) if is_last else _NO_RECORD
-    is_pending = seconds >= read_second
     came_to = physical_offsets[seconds < since // slots.precision]
-    positions, units, physical_offsets, seconds = (
-        column[is_pending] for column in (positions, units, physical_offsets, seconds)
-    )
     entered_from = scan.entered_from
     is_ahead = slots.lasts > scan.end
     if is_ahead.any() and slots.firsts[is_ahead].min() < scan.end:
         first = int(slots.firsts[is_ahead].min())
         starts = [file.start for file in files if file.start <= first]
         entered_from = min(entered_from, starts[-1] if starts else files[0].start)
-    order = np.lexsort((positions, seconds))
-    positions, units, physical_offsets, seconds = (
-        column[order] for column in (positions, units, physical_offsets, seconds)
+    pending = np.flatnonzero(seconds >= read_second)
+    rows = pending[np.lexsort((positions[pending], seconds[pending]))]
+    previous = units["previous"].astype(np.int64)
+    positions, previous, physical_offsets, seconds = (
+        column[rows] for column in (positions, previous, physical_offsets, seconds)
     )
     # The last unit of each second where the broker enters units again, else that of the slot.
     is_final = np.append(seconds[1:] != seconds[:-1], True) & (positions >= entered_from)
     of_slot = np.searchsorted(slots.times, seconds)
     known = np.isin(seconds, slots.times) & ~np.isin(seconds, seconds[is_final])
     is_final[known] |= positions[known] == slots.lasts[of_slot[known]]
-    reached = _reached(seconds, positions, units["previous"].astype(np.int64), is_final)
+    reached = _reached(seconds, positions, previous, is_final)
     is_stale = (slots.lasts >= scan.end) & ~np.isin(slots.times, seconds[is_final])
     delivered = np.concatenate([came_to, physical_offsets[reached]])
     return _Start(delivered, slots.times[is_stale], last)
