@@ -70,17 +70,6 @@ def test_a_query_goes_on_from_a_checkpoint_of_version_1(
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(10, 50), ("A", 1): rows(0, 5)}
 
 
-def test_data_loss_stops_a_query(spark: SparkSession, tmp_path: Path) -> None:
-    root = checkpointed(tmp_path)
-    min((root / "commitlog").iterdir()).unlink()
-    with rmqstore.open(root) as store:
-        left = store.queue_range("A", 0)[0]
-    assert 30 < left < 50
-    text = failure(lambda: drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b"))
-    assert f"A-0 of broker b: offsets 10 to {left}" in text
-    assert "failOnDataLoss" in text
-
-
 def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batch_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from connector.sparkreads import Golden
 from connector.streams import SIZES, Clock, add, delivered, drain, put, start
 from reading import column
 from rmqstore.store.opening import create
-from source.test_tail import put_back
 
 EARLIEST = {"startingOffsets": "earliest"}
 
@@ -163,18 +162,6 @@ def test_few_messages_wait_for_more_or_for_the_delay(
     assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 299)}
 
 
-def test_several_stores_are_one_stream(engine: Engine, tmp_path: Path) -> None:
-    for broker in ("a", "b"):
-        add(tmp_path / broker, ("T", 0, numbered(0, 10)))
-    names = {"brokerName": {str(tmp_path / "a"): "broker-a", str(tmp_path / "b"): "broker-b"}}
-    paths = [tmp_path / "a", tmp_path / "b"]
-    (found,) = drain(engine, paths, tmp_path / "q", **EARLIEST, **names)
-    assert end_offset(found)["queues"] == {"T": {"broker-a": {"0": 10}, "broker-b": {"0": 10}}}
-    add(tmp_path / "b", ("T", 0, numbered(10, 12)))
-    (found,) = drain(engine, paths, tmp_path / "q", **EARLIEST, **names)
-    assert found["numInputRows"] == 2
-
-
 @pytest.mark.parametrize(
     ("options", "first"),
     [
@@ -209,30 +196,3 @@ def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
     shutil.rmtree(tmp_path / "q")
     late |= {"startingOffsetsByTimestampStrategy": "latest"}
     assert not drain(engine, tmp_path / "s", tmp_path / "q", **late)
-
-
-@pytest.mark.parametrize("refill", [0, 10, 30])
-def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
-    engine: Engine, tmp_path: Path, refill: int
-) -> None:
-    root, state = tmp_path / "s", tmp_path / "q"
-    add(root, ("A", 0, numbered(0, 100)), ("B", 0, numbered(0, 10)))
-    shutil.copytree(root, tmp_path / "before")
-    add(root, ("A", 0, numbered(100, 110)))
-    drain(engine, root, state, **EARLIEST)
-    put_back(root, tmp_path / "before")
-    with rmqstore.open(root, mode="a") as writer:
-        if refill:
-            put(writer, "A", 0, numbered(0, refill, "new"))
-        put(writer, "B", 0, numbered(10, 12))
-    text = failure(lambda: drain(engine, root, state, **EARLIEST))
-    assert "A-0 of broker s: delivered up to offset 110, but a recovery cut it at 100" in text
-    drain(engine, root, state, **EARLIEST, failOnDataLoss="false")
-    late = [(100 + number, f"new{number}") for number in range(refill)]
-    assert delivered(engine, state) == {
-        ("A", 0): sorted(rows(0, 110) + late),
-        ("B", 0): rows(0, 12),
-    }
-    add(root, ("A", 0, ["last"]))
-    drain(engine, root, state, **EARLIEST)
-    assert (100 + refill, "last") in delivered(engine, state)["A", 0]

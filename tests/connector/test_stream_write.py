@@ -95,37 +95,6 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     assert not (tmp_path / "b" / ".rmqstore" / "staging").exists()
 
 
-def test_a_batch_that_was_written_but_not_noted_is_passed_over(
-    engine: Engine, tmp_path: Path
-) -> None:
-    """Killed between the sink's commit and Spark's own note of it: Spark runs the batch again."""
-    source = source_store(tmp_path / "a", 60)
-    copy(engine, source, tmp_path / "b", tmp_path / "checkpoint")
-    expected = by_queue(tmp_path / "b")
-    newest = max(
-        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
-    )
-    newest.unlink()
-    copy(engine, source, tmp_path / "b", tmp_path / "checkpoint")
-    assert by_queue(tmp_path / "b") == expected == by_queue(source)
-
-
-@pytest.mark.slow
-def test_many_micro_batches_leave_no_more_files_than_one_job(
-    engine: Engine, tmp_path: Path
-) -> None:
-    source, one, many = source_store(tmp_path / "a", 1500), tmp_path / "one", tmp_path / "many"
-    frame = engine.read.format("rmqstore").load(str(source)).select("topic", "queueId", "body")
-    frame.write.format("rmqstore").mode("append").options(**SMALL).save(str(one))
-    assert copy(engine, source, many, tmp_path / "checkpoint", per_trigger=105) == 50
-    assert by_queue(one) == by_queue(many) == by_queue(source)
-    for folder in ("commitlog", "consumequeue", "index"):
-        files = [sum(path.is_file() for path in (root / folder).rglob("*")) for root in (one, many)]
-        assert 10 < files[1] <= 1.05 * files[0], folder
-    assert len(list((many / ".rmqstore" / "ledger").iterdir())) == 1
-    require_valid(many)
-
-
 def test_a_new_checkpoint_is_another_query(engine: Engine, tmp_path: Path) -> None:
     source = source_store(tmp_path / "a", 20)
     for number in range(2):
