@@ -16,11 +16,9 @@ from pyspark.sql import (
     functions as F,  # noqa: N812 - as Spark's own documentation has it
 )
 
-from connector.streams import SIZES, SMALL, add
+from connector.streams import SIZES, SMALL
 from connector.test_batch_write import (
     OF_EVERY_COLUMN,
-    data_state,
-    refused,
     require_what_overrides_what,
     write,
 )
@@ -49,21 +47,6 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
     frame = spark.createDataFrame(OF_EVERY_COLUMN, schema)
     write(frame, tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
     require_what_overrides_what(read(tmp_path / "s"))
-
-
-def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Only the last row of the last partition is too large."""
-    root = tmp_path / "s"
-    add(root, ("Orders", 0, [f"body {number}" for number in range(50)]))
-    before = data_state(root)
-    large = F.when(F.col("keys") == "k199", F.repeat(F.lit("x"), 70_000)).otherwise("b")
-    frame = numbered(spark, 200).withColumn("body", large)
-    refused(lambda: write(frame, root), "MESSAGE_ILLEGAL", "70")
-    assert data_state(root) == before
-    assert not (root / ".rmqstore" / "staging").exists()
-    assert len(read(root)) == 50
 
 
 def test_jobs_that_append_at_once_do_so_one_after_the_other(
