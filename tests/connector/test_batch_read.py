@@ -25,7 +25,7 @@ from connector.sparkreads import (
 )
 from connector.test_batch_write import refused
 from mutations import overwrite
-from reading import LOG_COLUMNS, TOLD_COLUMNS, Row
+from reading import TOLD_COLUMNS, Row
 
 COMPARABLE = (
     # no map: those do not sort
@@ -109,23 +109,6 @@ def _by_broker(found: list[Row]) -> dict[str, set[int]]:
     }
 
 
-@pytest.mark.parametrize("scan", ["queue", "commitlog"])
-@pytest.mark.parametrize("how", ["list", "glob", "uri"])
-def test_several_stores_are_read_at_once(
-    engine: Engine, brokers: Path, how: str, scan: str
-) -> None:
-    path: Any = {
-        "list": [brokers / "broker-1", brokers / "broker-2"],
-        "glob": f"{brokers}/broker-*",
-        "uri": f"file://{brokers}/broker-[12]",
-    }[how]
-    found = _by_broker(read(engine, path, columns="brokerName,commitLogOffset", scan=scan))
-    assert found == {
-        "broker-1": physical(goldens.lines("one", "expected")),
-        "broker-2": physical(goldens.lines("expired", "expected")),
-    }
-
-
 def test_brokers_are_named_by_path_and_have_offsets_of_their_own(
     golden: Golden, tmp_path: Path
 ) -> None:
@@ -177,11 +160,6 @@ def test_folders_that_lie_apart_are_named_by_options(
         assert offsets(collect(frame)) == physical(goldens.lines("basic", "expected"))
 
 
-@pytest.mark.parametrize("path", ["not/there", "."])
-def test_what_is_not_a_store_is_refused(engine: Engine, tmp_path: Path, path: str) -> None:
-    refused(load(engine, tmp_path / path).collect, "NotAStoreError", str(tmp_path))
-
-
 @pytest.fixture(scope="module")
 def damaged(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory
@@ -207,35 +185,6 @@ def test_the_column_of_the_reason_may_have_another_name_and_place(
     )  # fmt: skip
     assert len(found) == 721
     assert [row["commitLogOffset"] for row in found if row["why"]] == [victim["physicalOffset"]]
-
-
-@pytest.mark.parametrize("name", goldens.CRASHED)
-def test_the_queues_of_a_crashed_store_give_every_record_of_its_log(
-    golden: Golden, name: str
-) -> None:
-    options = {"brokerName": "b", "includeSystemTopics": "true", "columns": ",".join(LOG_COLUMNS)}
-    by_log = golden.read(name, scan="commitlog", **options)
-    found = golden.read(name, maxBytesPerPartition="20k", **options)
-    assert in_queue_order(found) == in_queue_order(by_log)
-    served = [row["physicalOffset"] for row in goldens.lines(name, "expected")]
-    assert {*served} <= {row["commitLogOffset"] for row in found}
-
-
-def test_the_log_of_one_node_of_several_is_read_in_many_tasks(
-    golden: Golden, tmp_path: Path
-) -> None:
-    root = golden.copy("dledger-mixed", tmp_path / "s")
-    shutil.copytree(root / "dledger-n0", root / "dledger-n1")
-    with pytest.raises(Exception, match="choose one of them with dLegerSelfId"):
-        golden.read(root, scan="commitlog")
-    options = {"dLegerSelfId": "n1", "columns": "commitLogOffset", "maxBytesPerPartition": "10k"}
-    for order in ("queue", "commitlog"):
-        frame = golden.engine.read.format("rmqstore").options(scan=order, **options).load(str(root))
-        assert len(frame.tasks()) > 10
-        found = [row.commitLogOffset for row in frame.collect()]
-        assert sorted(found) == sorted(physical(goldens.records("dledger-mixed")))
-    epochs = golden.load("controller", view="epochs")
-    assert [row.epoch for row in epochs.collect()] == [1, 2, 5]
 
 
 def _tasks(frame: Frame) -> list[list[tuple[str, int, int, int]]]:
@@ -332,18 +281,3 @@ def test_inner_batches_are_read_whole_wherever_tasks_are_cut(
     frame = golden.load("batch-cq", columns="topic,queueId,queueOffset,body", **options)
     assert len(frame.tasks()) > 4
     assert sorted((*row[:3], bytes(row[3])) for row in frame.collect()) == expected
-
-
-def test_an_offset_inside_an_inner_batch_starts_there(golden: Golden) -> None:
-    batch = next(row for row in goldens.lines("batch-cq", "expected") if row.get("batchNum", 0) > 3)
-    topic, queue_id, start = batch["topic"], batch["queueId"], batch["queueOffset"] + 2
-    options = {
-        "assign": {topic: [queue_id]},
-        "startingOffsets": {topic: {str(queue_id): start}},
-        "endingOffsets": {topic: {str(queue_id): start + 1}},
-    }
-    (row,) = golden.load("batch-cq", columns="queueOffset,body", **options).collect()
-    assert (row[0], bytes(row[1])) == (
-        start,
-        base64.b64decode(batch["innerMessages"][2]["bodyBase64"]),
-    )

@@ -9,7 +9,7 @@ import pytest
 
 import rmqstore
 from connector.engine import Engine
-from connector.sparkreads import GoldenStore, Row, collect, in_queue_order
+from connector.sparkreads import GoldenStore
 
 
 @pytest.fixture
@@ -23,21 +23,6 @@ def conf(golden_store: GoldenStore, tmp_path: Path) -> Path:
         "brokerName=mine\nbrokerIP1=10.0.0.1\n"
     )
     return file
-
-
-def test_a_read_takes_all_from_the_file(
-    engine: Engine, golden_store: GoldenStore, conf: Path
-) -> None:
-    def chosen(**options: str) -> list[Row]:
-        reader = engine.read.format("rmqstore").option("columns", "topic,queueId,queueOffset,body")
-        return in_queue_order(collect(reader.options(**options).load()))
-
-    found = chosen(conf=str(conf))
-    assert found == chosen(path=str(golden_store("live")))
-    assert found
-    view = engine.read.format("rmqstore").option("view", "stores").option("conf", str(conf)).load()
-    (row,) = view.collect()
-    assert (row["brokerName"], row["brokerAddr"]) == ("mine", "10.0.0.1:10911")
 
 
 def test_a_write_goes_to_the_store_of_the_file(engine: Engine, conf: Path) -> None:

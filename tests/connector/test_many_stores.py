@@ -19,7 +19,7 @@ from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.view_reader import RmqStoreViewReader
 from reading import rows
-from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
+from rmqstore.errors import CorruptRecordError
 from rmqstore.read.views.schema import OF_CLUSTER, OF_MESSAGES, VIEWS
 
 N_STORES = 40
@@ -98,14 +98,6 @@ def test_damage_is_named_by_its_store(many: Path, tmp_path: Path) -> None:
     assert lenient == ALL_OF_IT - Counter(["broker-05"])
 
 
-def test_topics_that_no_store_has_are_refused(many: Path) -> None:
-    with pytest.raises(OptionError, match="T9"):
-        Read(many, subscribe="T9")
-    assert Read(many, subscribe="T1").counts() == Counter(
-        {broker: count for broker, count in ALL_OF_IT.items() if int(broker[-1]) % 2}
-    )
-
-
 @pytest.mark.parametrize("view", sorted({*VIEWS} - {*OF_CLUSTER}))
 def test_small_stores_share_the_tasks_of_a_view(many: Path, view: str) -> None:
     expected = []
@@ -123,15 +115,6 @@ def test_small_stores_share_the_tasks_of_a_view(many: Path, view: str) -> None:
             assert len(tasks) <= 2
         elif expected:
             assert len(tasks) >= 7
-
-
-def test_a_damaged_store_is_named_in_a_shared_task_of_a_view(many: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(many, tmp_path / "many"))
-    (folder / "broker-05" / "config").mkdir()
-    (folder / "broker-05" / "config" / "consumerOffset.json").write_text("{")
-    reader, tasks = _view(folder, "groups")
-    with pytest.raises(RmqStoreError, match="broker-05/config"):
-        [*map(rows, map(reader.read, tasks))]
 
 
 def _view(

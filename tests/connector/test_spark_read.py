@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC
 from functools import reduce
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from connector.sparkreads import (
 )
 from connector.test_kafka_columns import KAFKA, WITH_HEADERS, write_orders
 from connector.test_lookup import Condition, conditions
-from reading import EVERY_COLUMN, LOG_COLUMNS, TOLD_COLUMNS, TOLD_OF_LOG, Row, plain, rows
+from reading import EVERY_COLUMN, TOLD_COLUMNS, Row, rows
 
 pytestmark = pytest.mark.spark
 
@@ -62,26 +61,6 @@ def test_every_column_by_queue_comes_as_arrow(
     assert in_queue_order(rows(table.select(TOLD_COLUMNS).to_batches())) == messages(
         "live", "broker-a"
     )
-
-
-def test_every_column_by_log_comes_as_rows(spark: SparkSession, golden_store: GoldenStore) -> None:
-    frame = load(spark, golden_store("live"), scan="commitlog", columns=",".join(LOG_COLUMNS))
-    assert _types(frame.schema) == {name: TYPES[name] for name in LOG_COLUMNS}
-    found = [
-        plain(
-            row.asDict()
-            | {
-                "body": bytes(row.body),
-                "bornTimestamp": row.bornTimestamp.astimezone(UTC),
-                "storeTimestamp": row.storeTimestamp.astimezone(UTC),
-            }
-        )
-        for row in frame.collect()
-    ]
-    expected = in_log_order(messages("live", "broker-a"))
-    assert [{name: row[name] for name in TOLD_OF_LOG} for row in found] == [
-        {name: row[name] for name in TOLD_OF_LOG} for row in expected
-    ]
 
 
 def test_a_schema_of_the_user_converts_as_spark_does(

@@ -44,15 +44,6 @@ def test_every_message_in_many_tasks(golden: Golden, name: str) -> None:
     assert frame.where(EqualTo(("keys",), keys)).pushing().count() == len(keyed)
 
 
-def test_what_needs_one_log_is_refused(golden: Golden) -> None:
-    root = golden.path("tiered")
-    tier = str(root / "tieredstore")
-    for path, options in ((root, {"tiered": tier}), (root / "tieredstore", {})):
-        for others in ({"scan": "commitlog"}, {"view": "files"}):
-            with pytest.raises(Exception, match="is not supported with tiered storage"):
-                golden.load(path, **options, **others).collect()
-
-
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "not closed"])
 def test_a_stream_gives_each_message_once_while_it_moves(
     engine: Engine, tmp_path: Path, is_open: bool

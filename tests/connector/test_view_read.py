@@ -136,16 +136,6 @@ def test_messages_are_not_a_view() -> None:
     assert asks_for_view({"VIEW": "Queues"})
 
 
-def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None:
-    with pytest.raises(OptionError, match="no topic Nope"):
-        planned(view="queues", path=str(golden_store("basic")), subscribe="Nope")
-    with (
-        rmqstore.open(golden_store("basic")) as store,
-        pytest.raises(OptionError, match="no topic Nope"),
-    ):
-        store.view("consumequeue", subscribe="Nope")
-
-
 def test_two_stores_of_one_broker_are_read_once_or_refused(
     golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,14 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import goldens
 import rmqstore
-from connector.engine import Engine
-from connector.sparkreads import read
 from goldens import Golden
-from rmqstore.cli import main
 from rmqstore.query.times import time_zone
 
 TOPIC = "LivePlain"
@@ -64,16 +60,3 @@ def test_nothing_is_said_where_the_window_is_not_the_reason(
     with rmqstore.open(golden_store("live")) as store:
         store.scan(**chosen).read_all()
     assert caplog.messages == []
-
-
-def test_the_command_line_and_spark_say_it_as_well(
-    golden_store: Golden, engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = golden_store("live")
-    done = CliRunner().invoke(main, ["dump", str(root), "-t", TOPIC, "-e", str(FIRST)])
-    assert (done.exit_code, done.stdout) == (0, "")
-    said = [*caplog.messages]
-    assert read(engine, root, subscribe=TOPIC, endingTimestamp=str(FIRST)) == []
-    assert len(said) == 1
-    assert all("no message was stored in the window" in text for text in caplog.messages)
-    assert len(caplog.messages) > len(said)
