@@ -6,7 +6,6 @@ import json
 import random
 import zlib
 
-import numpy as np
 import pytest
 from crcmod.predefined import mkPredefinedCrcFun
 
@@ -17,10 +16,8 @@ from rmqstore.format.hashing import (
     bit_positions,
     body_crc,
     body_crcs,
-    java_hashes,
     may_match,
 )
-from store_builder import java_hash
 
 REFERENCE = mkPredefinedCrcFun("crc-32")
 
@@ -48,17 +45,6 @@ def test_checksums_are_those_of_the_reference() -> None:
     assert body_crcs([]).tolist() == []
     assert expected[0] == 0
     assert any(REFERENCE(body) > 0x7FFFFFFF for body in bodies)
-
-
-def test_many_keys_have_the_hashes_of_java() -> None:
-    """Together they are longer than what is hashed at once."""
-    texts = [f"TopicA#key-{number:05d}" for number in range(9000)]
-    texts[5:8] = ["", "größer", "\U0001f600"]
-    encoded = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, encoded)])
-    assert offsets[-1] > 2 << 16
-    hashes = java_hashes(np.frombuffer(b"".join(encoded), np.uint8), offsets)
-    assert hashes.tolist() == [java_hash(text) for text in texts]
 
 
 # Of a broker with 32 expected consumers at 20 % error: CGSQL#Normal has the bits 10, 70, 93.

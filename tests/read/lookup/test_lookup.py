@@ -24,8 +24,6 @@ from mutations import overwrite
 from reading import column, offsets, read
 from rmqstore import Message
 from rmqstore.errors import OptionError
-from rmqstore.format.columns.dispatch_requests import key_hashes
-from rmqstore.format.hashing import java_hash
 from rmqstore.inspect.verify import verify
 from rmqstore.storage import index_search
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -194,15 +192,6 @@ def test_long_chains_are_found_as_short_ones(
         monkeypatch.setattr(index_search, "_MAX_STEPS", 1)
         monkeypatch.setattr(index_search, "_ITEMS_AT_ONCE", 7)
         assert [store.query(row["topic"], row["key"]).messages for row in sample] == usual
-
-
-def test_hashes_of_keys_are_javas() -> None:
-    topics, keys = ["T", "主题", ""], ["k", "", "键 é", "polygenelubricants", "x" * 300]
-    found = key_hashes(topics, keys)
-    for row, topic in enumerate(topics):
-        for place, key in enumerate(keys):
-            code = java_hash(f"{topic}#{key}")
-            assert found[row, place] == (0 if code == -(1 << 31) else abs(code))
 
 
 @pytest.mark.parametrize(
@@ -527,20 +516,6 @@ def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(golden_store: 
         assert len(one["msgId"]) in (32, 56)
         with pytest.raises(rmqstore.OffsetOutOfRangeError, match="query -m"):
             store.get(one["msgId"])
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("msgKey", "msg_key"), ("subscrib", "subscribe"), ("wibble", "there are")],
-)
-def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
-    golden_store: Golden, name: str, meant: str
-) -> None:
-    with (
-        rmqstore.open(golden_store("one")) as store,
-        pytest.raises(OptionError, match=f"{name}.*{meant}"),
-    ):
-        store.scan(**{name: "x"})
 
 
 def test_get_of_a_crashed_store_whose_oldest_file_went_meanwhile(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from rmqstore.storage.files.storage import (
     A_FOLDER,
     Entry,
     is_folder,
-    read_small,
 )
 
 
@@ -83,13 +82,6 @@ def test_ranges_of_a_mapped_file(tmp_path: Path) -> None:
         expected = [content[start : start + 4] for start in starts.tolist()]
         assert [item.tobytes() for item in file.read_each(starts, 4)] == expected
         assert len(file.read_each(starts[:0], 4)) == 0
-
-
-def test_a_small_file_may_be_as_long_as_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    assert read_small(LOCAL, tmp_path / "file", 5) == b"12345"
-    with pytest.raises(UnreadableFileError, match="longer than 4 bytes"):
-        read_small(LOCAL, tmp_path / "file", 4)
 
 
 def test_holes_lack_room_in_memory_and_not_on_a_disk(tmp_path: Path) -> None:
