@@ -100,23 +100,6 @@ def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
         query.stop()
 
 
-def test_triggers_take_so_many_messages_each_queue_its_share(
-    engine: Engine, tmp_path: Path
-) -> None:
-    add(tmp_path / "s", ("A", 0, numbered(0, 300)), ("B", 0, numbered(0, 100)))
-    found = drain(
-        engine, tmp_path / "s", tmp_path / "q", **EARLIEST, maxOffsetsPerTrigger="40",
-        brokerName="b",
-    )  # fmt: skip
-    assert [one["numInputRows"] for one in found] == [40] * 10
-    assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 30}}, "B": {"b": {"0": 10}}}
-    assert found[0]["sources"][0]["latestOffset"]["queues"] == {
-        "A": {"b": {"0": 300}},
-        "B": {"b": {"0": 100}},
-    }
-    assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 300), ("B", 0): rows(0, 100)}
-
-
 def test_triggers_take_so_many_bytes(engine: Engine, tmp_path: Path) -> None:
     add(
         tmp_path / "s", ("A", 0, numbered(0, 100)), ("A", 0, ["x" * 3000]),

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import goldens
 from judge import programs
+from mutations import overwrite
 
 # How often each comes. ``safe``: crashed, and its checkpoint says that all was flushed; ``ahead``:
 # closed, and written by a clock that is years ahead.
@@ -223,7 +224,7 @@ def _set_state(root: Path, state: str) -> None:
     else:
         abort.write_text("1")
     if state == "safe" and checkpoint.exists():
-        _write(checkpoint, 0, struct.pack(">3q", *3 * [_SAFE_MS]))
+        overwrite(checkpoint, 0, struct.pack(">3q", *3 * [_SAFE_MS]))
     if state == "ahead":
         _put_clock_ahead(root)
 
@@ -263,12 +264,6 @@ def records(data: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
             return
         yield at, size
         at += size
-
-
-def _write(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
 
 
 def _break(fault: Fault, origin: Origin, origins: Origins, root: Path) -> None:
@@ -344,7 +339,7 @@ def _earlier_page(path: Path, at: str, source: str) -> None:
     with path.open("rb") as file:
         file.seek(int(source))
         page = file.read(PAGE)
-    _write(path, int(at), page)
+    overwrite(path, int(at), page)
 
 
 def _folder_instead(path: Path) -> None:
@@ -357,10 +352,12 @@ _DAMAGES: dict[str, Callable[..., Any]] = {
     "empty": _empty,
     "cut": lambda path, size: os.truncate(path, int(size)),
     "long": lambda path, more: os.truncate(path, path.stat().st_size + int(more)),
-    "page": lambda path, at: _write(path, int(at), bytes(min(PAGE, path.stat().st_size - int(at)))),
+    "page": lambda path, at: overwrite(
+        path, int(at), bytes(min(PAGE, path.stat().st_size - int(at)))
+    ),
     "tail": _clear,
     "earlier": _earlier_page,
-    "bytes": lambda path, at, data: _write(path, int(at), bytes.fromhex(data)),
+    "bytes": lambda path, at, data: overwrite(path, int(at), bytes.fromhex(data)),
     "folder": _folder_instead,
     "unreadable": lambda path: path.chmod(0),
 }
