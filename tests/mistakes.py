@@ -438,7 +438,7 @@ MISTAKES: Final = (
         "        done = stop\n",
         "        done = n\n",
         "the keys beyond the first 64 KiB of an append are never found by the index",
-        "format/test_hashing.py",
+        "equivalence/test_encode.py",
     ),
     Mistake(
         "store/rmqstore/storage/index_search.py",
