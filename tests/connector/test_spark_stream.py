@@ -5,7 +5,6 @@ What the source and the sink do under all options is asked in this process: see 
 
 from __future__ import annotations
 
-import shutil
 import tarfile
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import rmqstore
-import store_builder as build
 from connector.streams import add, delivered, drain
 from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
 from connector.test_stream_write import by_queue, copy, source_store
@@ -41,33 +39,6 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
     (found,) = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert found["numInputRows"] == 5
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 35), ("B", 3): rows(0, 10)}
-
-
-def checkpointed(folder: Path) -> Path:
-    """Return the store of a checkpoint of the first release, which is copied to ``folder``.
-
-    Its query was killed after planning batch 1.
-    """
-    shutil.copytree(Path(__file__).parent / "checkpoint-v1", folder / "q" / "checkpoint")
-    store = build.Store()
-    for queue_id, count in ((0, 50), (1, 5)):
-        for number in range(count):
-            at = build.T0 + 1000 * queue_id + number
-            store.append(
-                build.Record(topic="A", queue_id=queue_id, body=b"m%d" % number, store_timestamp=at)
-            )
-    return store.write(folder / "s")
-
-
-def test_a_query_goes_on_from_a_checkpoint_of_version_1(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    root = checkpointed(tmp_path)
-    found = drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b")
-    assert [one["numInputRows"] for one in found] == [20, 25]
-    # it misses batch 0, which went elsewhere
-    shutil.rmtree(tmp_path / "q" / "rows" / "_spark_metadata")
-    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(10, 50), ("A", 1): rows(0, 5)}
 
 
 def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batch_once(
