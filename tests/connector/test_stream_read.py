@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,16 +165,3 @@ def test_a_new_query_starts_where_its_options_say(
         query.trigger()
         query.stop()
     assert delivered(engine, tmp_path / "q") == {("A", 0): rows(first, 23)}
-
-
-def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
-    engine: Engine, tmp_path: Path
-) -> None:
-    add(tmp_path / "s", ("A", 0, numbered(0, 20)))
-    late = {"startingTimestamp": "2100-01-01"}
-    assert "no message stored at or after" in failure(
-        lambda: drain(engine, tmp_path / "s", tmp_path / "q", **late)
-    )
-    shutil.rmtree(tmp_path / "q")
-    late |= {"startingOffsetsByTimestampStrategy": "latest"}
-    assert not drain(engine, tmp_path / "s", tmp_path / "q", **late)
