@@ -104,7 +104,7 @@ def test_what_was_lost_before_a_restart_is_reported_when_its_micro_batch_is_plan
         "log": {},
     }
     again = reader(grown)
-    with pytest.raises(OffsetOutOfRangeError, match="T-0 of broker"):
+    with pytest.raises(OffsetOutOfRangeError, match="data loss: T-0"):
         again.partitions(ahead, again.latestOffset())
     again.stop()
 

@@ -38,16 +38,20 @@ class DamageRules:
         if self.mode not in MODES:
             raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
 
-    def report_loss(self, text: str, consequence: str = "reads on") -> None:
+    def report_loss(
+        self, text: str, remedy: str = f"{READS_ON} reads on", instead: str = ""
+    ) -> None:
         """Report that chosen records are gone, in these words.
 
         Args:
             text: what is gone, and why.
-            consequence: what happens if data loss is not to fail.
+            remedy: what to do about it, for the error.
+            instead: what is done if data loss is not to fail, for the warning.
 
         Raises:
             OffsetOutOfRangeError: data loss is to fail.
         """
+        text = f"data loss: {text}"
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; {READS_ON} {consequence}")
-        logger.warning("data loss: %s", rendered(text))
+            raise OffsetOutOfRangeError(f"{text}; {remedy}")
+        logger.warning("%s", rendered(f"{text}; {instead}" if instead else text))

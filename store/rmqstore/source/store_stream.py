@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from rmqstore.query.damage import DROPMALFORMED, FAILFAST
+from rmqstore.query.damage import DROPMALFORMED, FAILFAST, READS_ON
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.parts import NewestPart, Part
@@ -195,7 +195,8 @@ class StoreStream(Stream[StoreTail]):
         self.request.report_loss(
             f"the query has read messages of broker {', '.join(sorted(brokers))}, "
             f"but its stores are of {', '.join(sorted(self.tails))}",
-            "continues without it, if its store cannot be named again",
+            f"name all stores again, or continue without it by {READS_ON}",
+            "continuing without it",
         )
 
     def _report_gone(self, queues: Mapping[Key, int]) -> None:

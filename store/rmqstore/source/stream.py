@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set as Abst
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.query.damage import READS_ON
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import Limits
@@ -308,4 +309,5 @@ class Stream(ABC, Generic[AnyTail_co]):
         """
         for (broker, topic, queue_id), what in losses:
             text = f"{topic}-{queue_id} of broker {broker}: {what}"
-            self.request.report_loss(text, "continues with what is left")
+            remedy = f"{READS_ON} continues with what is left"
+            self.request.report_loss(text, remedy, "continuing with what is left")
