@@ -203,26 +203,16 @@ def counted(
     unit: str = "messages",
     stays: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches and show the number of their rows on stderr; see :func:`progress_bar`."""
-    with progress_bar(doing, unit, stays=stays) as progress:
-        yield from reported(batches, progress, total)
+    """Yield the batches and show the number of their rows on stderr; see :func:`progress_bar`.
 
-
-def reported(
-    batches: Iterable[pa.RecordBatch], progress: Progress, total: int | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and report how many of all rows are there.
-
-    Args:
-        batches: the batches, the last of which may have more rows than are wanted.
-        progress: called with the number of rows and the total.
-        total: the number of all rows, None if it is not known.
+    Those of a batch count when the next one is asked for.
     """
     n_rows = 0
-    for batch in batches:
-        n_rows += len(batch)
-        progress(min(n_rows, total or n_rows), total or 0)
-        yield batch
+    with progress_bar(doing, unit, stays=stays) as progress:
+        for batch in batches:
+            yield batch
+            n_rows += len(batch)
+            progress(n_rows, total or 0)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.cli.common import USAGE, counted, end_if_damaged, ends_clearly, progress_bar, reported
+from rmqstore.cli.common import USAGE, counted, end_if_damaged, ends_clearly, progress_bar
 from rmqstore.cli.messages import (
     MESSAGES,
     SCAN_UNITS,
@@ -241,10 +241,21 @@ def _show_all(
         rows = scan_chosen(store, **choice)
     schema, messages = in_form(rows, bodies)
     if output.limit is not None:
-        messages = reported(messages, progress, output.limit)
+        messages = _with_progress(messages, output.limit, progress)
     output.write(schema, damaged.counted(messages))
     if isinstance(rows, ValidRows) and rows.damage is not None:
         raise rows.damage
+
+
+def _with_progress(
+    batches: Iterable[pa.RecordBatch], limit: int, progress: Progress
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and report how many of the first ``limit`` rows are there."""
+    n_rows = 0
+    for batch in batches:
+        n_rows = min(n_rows + len(batch), limit)
+        progress(n_rows, limit)
+        yield batch
 
 
 @main.command("export")

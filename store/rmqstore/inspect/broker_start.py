@@ -74,6 +74,8 @@ class BrokerStart(NamedTuple):
 
     def of_queue(self, paths: StorePaths, key: QueueKey) -> BrokerStart | None:
         """Return what it does with one queue; None if that is left to chance."""
+        if not self.by_chance:  # the names of some topics are none of folders
+            return self
         folders = {paths.queue_folders.queue(*key), paths.batch_folders.queue(*key)}
         return None if folders & self.by_chance else self
 

@@ -617,7 +617,7 @@ class _Queues:
         self._tallies[key] = _Tally(
             queue,
             flushed_until,
-            partial(ConsumeQueueExt, [ext_folders(self._paths).queue(*key)], self._files),
+            lambda: ConsumeQueueExt([ext_folders(self._paths).queue(*key)], self._files),
             first_physical_offset,
             start,
             self._log_end,

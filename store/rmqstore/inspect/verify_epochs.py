@@ -26,7 +26,7 @@ def epoch_findings(parts: StoreParts) -> Iterator[Finding]:
     except CorruptConfigError as err:
         if isinstance(err.__cause__, NotPermittedError):
             raise err.__cause__ from None
-        if damage is None:
+        if damage is None or damage.path != err.path:
             yield Finding("config", f"{err.path}, {err.offset}", err.reason)
         return
     for epoch in epochs:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rmqstore.errors import CorruptConfigError, UnreadableFileError
+from rmqstore.errors import CorruptConfigError, NotPermittedError, UnreadableFileError
 from rmqstore.format.hashing import body_crc
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
@@ -78,6 +78,8 @@ def why_not_started(paths: StorePaths) -> CorruptConfigError | None:
     for file in _files(paths):
         try:
             stored = read_small(paths.storage, file, _MAX_BYTES)
+        except NotPermittedError:  # which a broker may read
+            return None
         except (FileNotFoundError, UnreadableFileError):
             continue
         text = _no_number(stored)

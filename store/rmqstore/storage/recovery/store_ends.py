@@ -50,6 +50,7 @@ from rmqstore.storage.recovery.log_end import (
     find_end_from,
     find_log_end,
     find_written_end,
+    scan_start,
     written_end,
 )
 from rmqstore.storage.recovery.queue_tails import (
@@ -390,9 +391,10 @@ class StoreEnds:
         checkpoint, in_rocksdb = read_checkpoint(self._paths), self.in_rocksdb
         if in_rocksdb is None or checkpoint.logics_phy_offset:
             return checkpoint
-        if self._last_in_queues(in_files=True)[1] >= in_rocksdb.checkpoint:
-            return checkpoint
-        return checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
+        by_rocksdb = checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
+        if self._last_in_queues(in_files=True)[1] < max(in_rocksdb.checkpoint, 0):
+            return by_rocksdb
+        return min(checkpoint, by_rocksdb, key=lambda each: scan_start(self._log, each))
 
     def _scanned_end(self) -> LogEnd:
         return find_log_end(self._log, Checkpoint.all_safe())
