@@ -3,7 +3,7 @@
 Records are a chain of lengths, so the chains of all batches are followed together, one record of
 each batch a step. Large batches are cut at positions that look like the start of a record, so that
 more chains can be followed at once. The chain from each position must end exactly at the next one,
-which proves that all of them are right. Where nothing is proved, each chain is followed by itself.
+which proves that all of them are right.
 """
 
 from __future__ import annotations
@@ -150,10 +150,6 @@ def record_starts(
 ) -> tuple[Longs, Longs]:
     """Return the starts, after their lengths, and the ends of all records' bodies.
 
-    The chains are followed one after the other. For many small batches :func:`supposed_starts` is
-    faster, and for large ones, of which it may suppose too much, this is as fast as steps that all
-    chains take together.
-
     Args:
         data: records, with SLACK bytes after the last one.
         starts: where the records of each batch begin, (n_batches,).
@@ -166,47 +162,51 @@ def record_starts(
     Raises:
         BatchFaultError: the records of a batch do not fill it exactly.
     """
-    bodies, body_ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for batch, count in enumerate(counts.tolist()):
-        for begins, nexts in record_runs(data, starts, ends, counts, count, batch):
-            bodies.append(begins)
-            body_ends.append(nexts)
-    return np.concatenate(bodies), np.concatenate(body_ends)
-
-
-def record_runs(
-    data: NDArray[np.uint8],
-    starts: Longs,
-    ends: Longs,
-    counts: Longs,
-    most: int,
-    batch: int = 0,
-) -> Iterator[tuple[Longs, Longs]]:
-    """Yield the records of one batch as :func:`record_starts`, some of them at a time.
-
-    Args:
-        data: as in :func:`record_starts`, as for the next three.
-        starts: where the records begin.
-        ends: where they end.
-        counts: how many there are.
-        most: how many records are yielded together.
-        batch: the number of the batch.
-
-    Raises:
-        BatchFaultError: the records do not fill the batch exactly.
-    """
-    start, end, left = int(starts[batch]), int(ends[batch]), int(counts[batch])
-    if left * LEAST_RECORD > end - start:
-        raise BatchFaultError(batch, f"{left} records do not fit into {end - start} bytes")
-    content = data[start:end].tobytes()
-    position = 0
-    while left:
-        begins, nexts = _follow(content, min(left, most), batch, position)
-        yield begins + start, nexts + start
-        position = int(nexts[-1])
-        left -= len(begins)
-    if position != len(content):
-        raise BatchFaultError(batch, f"{len(content) - position} bytes follow the last record")
+    _refuse_too_many(starts, ends, counts)
+    total = int(counts.sum())
+    bodies, body_ends = np.empty(total, np.int64), np.empty(total, np.int64)
+    order = np.argsort(-counts, kind="stable")
+    cursors, limits = starts[order], ends[order]
+    targets = (np.cumsum(counts) - counts)[order]
+    rising = counts[order][::-1]
+    n_steps = int(rising[-1]) if len(rising) else 0
+    n_active = len(counts) - np.searchsorted(rising, np.arange(n_steps), side="right")
+    words = word_view(data)
+    step = 0
+    for active in n_active.tolist():
+        if active < _FEWEST_CHAINS:
+            break
+        positions = cursors[:active]
+        numbers, widths = decode_words(words[positions])
+        lengths = low_32_bits(numbers)
+        begins = positions + widths.view(np.int64)
+        nexts = begins + lengths
+        invalid = (lengths < LEAST_RECORD_BODY) | (nexts > limits[:active])
+        invalid |= widths > MOST_BYTES
+        if invalid.any():
+            chain = int(invalid.argmax())
+            raise BatchFaultError(int(order[chain]), f"a record has {lengths[chain]} bytes")
+        bodies[targets[:active]] = begins
+        body_ends[targets[:active]] = nexts
+        targets[:active] += 1
+        cursors[:active] = nexts
+        step += 1
+    if step < n_steps:
+        for chain in range(int(n_active[step])):
+            batch = int(order[chain])
+            n_left = int(counts[batch]) - step
+            rows = slice(int(targets[chain]), int(targets[chain]) + n_left)
+            start, end = int(cursors[chain]), int(limits[chain])
+            followed = _follow(data[start:end].tobytes(), n_left, batch)
+            bodies[rows] = followed[0] + start
+            body_ends[rows] = followed[1] + start
+            cursors[chain] = body_ends[rows.stop - 1]
+    unfilled = np.flatnonzero(cursors != limits)
+    if len(unfilled):
+        chain = int(unfilled[0])
+        n_bytes_left = int(limits[chain] - cursors[chain])
+        raise BatchFaultError(int(order[chain]), f"{n_bytes_left} bytes follow the last record")
+    return bodies, body_ends
 
 
 def supposed_starts(
@@ -388,6 +388,42 @@ def _chains(
     # Two windows may find the same record, and the end of a batch is the start of the next one.
     firsts, kept = np.unique(np.append(firsts, begins[seems_so][taken]), return_index=True)
     return firsts, np.append(owners, batches[rows])[kept]
+
+
+def _refuse_too_many(starts: Longs, ends: Longs, counts: Longs) -> None:
+    too_many = np.flatnonzero(counts * LEAST_RECORD > ends - starts)
+    if len(too_many):
+        batch = int(too_many[0])
+        n_bytes = int(ends[batch] - starts[batch])
+        raise BatchFaultError(batch, f"{counts[batch]} records do not fit into {n_bytes} bytes")
+
+
+def record_runs(
+    data: NDArray[np.uint8], starts: Longs, ends: Longs, counts: Longs, most: int
+) -> Iterator[tuple[Longs, Longs]]:
+    """Yield the records of one batch as :func:`record_starts`, some of them at a time.
+
+    Args:
+        data: as in :func:`record_starts`, as for the next three, which have one number each.
+        starts: where the records begin.
+        ends: where they end.
+        counts: how many there are.
+        most: how many records are yielded together.
+
+    Raises:
+        BatchFaultError: the records do not fill the batch exactly.
+    """
+    _refuse_too_many(starts, ends, counts)
+    start, end, left = int(starts[0]), int(ends[0]), int(counts[0])
+    content = data[start:end].tobytes()
+    position = 0
+    while left:
+        begins, nexts = _follow(content, min(left, most), 0, position)
+        yield begins + start, nexts + start
+        position = int(nexts[-1])
+        left -= len(begins)
+    if position != len(content):
+        raise BatchFaultError(0, f"{len(content) - position} bytes follow the last record")
 
 
 def _follow(data: bytes, count: int, batch: int, position: int = 0) -> tuple[Longs, Longs]:
