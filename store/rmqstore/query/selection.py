@@ -559,7 +559,7 @@ def parse_lookup_keys(
                 "by itself"
             )
     for name, texts, what in (("msg_id", ids, "an id"), ("msg_tags", tags, "tags")):
-        if "" in texts:
+        if not all(texts):
             raise OptionError(f"`{name}`: {what} must not be empty")
     for text in (*keys, *ids, *tags):
         _require_storable(named[0], text)

@@ -95,7 +95,8 @@ class Tokens(ABC):
         """Count the level that a token opens; one that lies too deep is refused."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            reason = f"nested deeper than {MAX_DEPTH} levels; write it with fewer"
+            fewer = "write it with fewer parentheses, NOTs and signs"
+            reason = f"nested deeper than {MAX_DEPTH} levels; {fewer}"
             raise self._refused(token.start, reason)
 
     def _unexpected(self, expected: str) -> OptionError:
