@@ -381,10 +381,10 @@ class StoreEnds:
         return DispatchRules(delay_levels=levels.delays)
 
     def _checkpoint(self) -> Checkpoint:
-        """Return what a recovery goes by: where the queues end, if they are in RocksDB alone.
+        """Return what a recovery goes by: where the queues end, if they are in RocksDB.
 
-        A broker that keeps them in files as well begins where both are on the disk. Files that it
-        does not write any more end before the database.
+        Queues that are in files as well do not reach further then. If the database has a folder of
+        its own, the broker goes by the files first, and begins where both are on the disk.
 
         Source: CommitLog.java, CombineConsumeQueueStore.java#isMappedFileMatchedRecover.
         """
@@ -392,20 +392,23 @@ class StoreEnds:
         if in_rocksdb is None or checkpoint.logics_phy_offset:
             return checkpoint
         by_rocksdb = checkpoint._replace(logics_phy_offset=in_rocksdb.checkpoint)
-        if self._last_in_queues(in_files=True)[1] < max(in_rocksdb.checkpoint, 0):
+        if not self._paths.queue_folders.topics():
             return by_rocksdb
-        return min(checkpoint, by_rocksdb, key=lambda each: scan_start(self._log, each))
+        if self._paths.rocksdb_queues != self._paths.consumequeue:
+            return min(checkpoint, by_rocksdb, key=lambda each: scan_start(self._log, each))
+        is_behind = self._last_in_queues()[0] > in_rocksdb.checkpoint
+        return checkpoint if is_behind else by_rocksdb
 
     def _scanned_end(self) -> LogEnd:
         return find_log_end(self._log, Checkpoint.all_safe())
 
-    def _last_in_queues(self, *, in_files: bool = False) -> tuple[int, int]:
-        """Return the bounds of the last record that queues point at, or (-1, -1).
+    def _last_in_queues(self) -> tuple[int, int]:
+        """Return the bounds of the last record that files of queues point at, or (-1, -1).
 
-        Both are physical offsets. Those of files alone can be asked for.
+        Both are physical offsets.
         """
         last = -1, -1
-        in_rocksdb = None if in_files else self.in_rocksdb
+        in_rocksdb = self.in_rocksdb
         keys = {*self._paths.queue_folders.queues(), *self._paths.batch_folders.queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:
