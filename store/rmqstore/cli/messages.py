@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import click
 import pyarrow as pa
@@ -223,6 +223,10 @@ def columns_of_tables(columns: str, *, is_one: bool) -> str:
     return columns if is_one else f"brokerName,{columns}"
 
 
+@overload
+def columns_to_read(columns: str, bodies: BodyForm | None) -> str: ...
+@overload
+def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None: ...
 def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
     """Return the columns to read, without bodies that are not written."""
     if bodies is None or bodies.name != "none":

@@ -230,8 +230,7 @@ def get(
         rmqstore get /data/rocketmq/store 496
         rmqstore get /data/rocketmq/store 7F0000010000904D00000000000001F0
     """
-    chosen_columns = columns or ",".join(Message._fields)
-    names = columns_to_read(chosen_columns, bodies) or chosen_columns
+    names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
     with open_as_one(paths) as opened, progress_bar("searching", stays=False) as progress:
         chosen = topic_arguments(opened, topics, (), include_system_topics=True)

@@ -141,6 +141,10 @@ class QueuesPart(RangesPart, PlainPart):
     recovered: dict[QueueKey, RecoveredUnits] | None = None
     is_newest: bool = True
 
+    def is_cut(self, store: StoreParts) -> bool:
+        """Return whether a store has lost the record by which the log of the plan is recognized."""
+        return self.last_record is not None and not self.last_record.is_in(store.log)
+
     @property
     def ends(self) -> PlannedEnds | None:
         return None if self.recovered is None else PlannedEnds(self.recovered)
@@ -156,7 +160,7 @@ class QueuesPart(RangesPart, PlainPart):
     def _rows(self, store: StoreParts, request: ScanRequest, spec: ReadSpec) -> Batches:
         if request.lookup_keys:
             return look_up(store, self.slices, spec, request.log_filter())
-        is_cut = self.last_record is not None and not self.last_record.is_in(store.log)
+        is_cut = self.is_cut(store)
         if is_cut or self.is_newest:
             spec = replace(spec, last_record=self.last_record, is_cut=is_cut)
         return read_queues(store, self.slices, spec)

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from rmqstore.errors import CorruptRecordError
 from rmqstore.replica import events
@@ -214,8 +215,26 @@ class Work(NamedTuple):
         return self.flushing or self.building or self.takes_tables or self.changes_queues
 
 
-class ReplicaState(NamedTuple):
-    """All that a replica knows; every event replaces it."""
+_Group = TypeVar("_Group")
+_Fields = ParamSpec("_Fields")
+
+
+def _with(
+    name: str, replaced: Callable[Concatenate[_Group, _Fields], _Group]
+) -> Callable[Concatenate[ReplicaState, _Fields], ReplicaState]:
+    """Return a method that replaces fields of a group; each keeps its type."""
+
+    def updated(
+        state: ReplicaState, /, *args: _Fields.args, **fields: _Fields.kwargs
+    ) -> ReplicaState:
+        group: dict[str, Any] = {name: replaced(getattr(state, name), *args, **fields)}
+        return state._replace(**group)
+
+    return updated
+
+
+class _Groups(NamedTuple):
+    """The fields of a state."""
 
     settings: FollowSettings
     root: Path  # the folder of the copy
@@ -227,17 +246,15 @@ class ReplicaState(NamedTuple):
     work: Work
     phase: Phase = Phase.ASKING
 
-    def with_link(self, **fields: Any) -> ReplicaState:  # noqa: ANN401 - of a link
-        """Return the state with other fields of the link."""
-        return self._replace(link=self.link._replace(**fields))
 
-    def with_copy(self, **fields: Any) -> ReplicaState:  # noqa: ANN401 - of a copy
-        """Return the state with other fields of the copy."""
-        return self._replace(copy=self.copy._replace(**fields))
+class ReplicaState(_Groups):
+    """All that a replica knows; every event replaces it."""
 
-    def with_work(self, **fields: Any) -> ReplicaState:  # noqa: ANN401 - of the work
-        """Return the state with other fields of the work."""
-        return self._replace(work=self.work._replace(**fields))
+    __slots__ = ()
+
+    with_link = _with("link", Link._replace)
+    with_copy = _with("copy", Copy._replace)
+    with_work = _with("work", Work._replace)
 
     def in_phase(self, phase: Phase) -> ReplicaState:
         """Return the state in another phase."""

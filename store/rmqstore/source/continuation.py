@@ -101,7 +101,7 @@ class Tail(ABC):
         return [QueueSlice(*key, start, stop)]
 
     def are_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
-        """Return whether the log confirms the units of ranges; what a broker serves, it does."""
+        """Return whether the log confirms the units of ranges; a broker serves no others."""
         return True
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:

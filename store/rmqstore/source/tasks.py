@@ -115,7 +115,7 @@ class StoreTask(Task):
 
 def _is_as_planned(store: StoreParts, part: QueuesPart) -> bool:
     """Return whether a store has what was planned; the last record of a closed one shows that."""
-    if part.last_record is not None and not part.last_record.is_in(store.log):
+    if part.is_cut(store):
         return False
     return not store.paths.has_abort or all(map(store.ranges.still_holds, part.slices))
 
@@ -131,7 +131,7 @@ def _planned_again(store: StoreParts, part: QueuesPart, request: ScanRequest) ->
         # Messages that took the place of those that were cut off were stored later than the last
         # record, and come with the next micro-batch.
         until = LATEST_TIME
-        if part.last_record is not None and not part.last_record.is_in(store.log):
+        if part.last_record is not None and part.is_cut(store):
             until = part.last_record.store_timestamp
         confirmed = (
             store.ranges.confirmed(planned, store.log.max_offset, until) for planned in slices
