@@ -364,6 +364,16 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     return _groups(names, codes_of(encoded), queue_ids)
 
 
+def queue_keys(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> set[tuple[str, int]]:
+    """Return the topic and id of each queue that any of the records is of."""
+    encoded = topics.dictionary_encode()
+    names, codes = topic_names(encoded), codes_of(encoded)
+    order, starts = order_by_queue(codes, queue_ids)
+    firsts = order[starts]
+    pairs = zip(codes[firsts].tolist(), queue_ids[firsts].tolist(), strict=True)
+    return {(names[code], queue_id) for code, queue_id in pairs}
+
+
 def _groups(
     names: list[str], topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
 ) -> Groups:

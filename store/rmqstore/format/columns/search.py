@@ -19,6 +19,7 @@ from rmqstore.format.layout import (
     FIXED_PART_V4,
     FRAME_HEAD,
     MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
     TOPIC_LENGTH_BYTES,
     Bytes,
     Mask,
@@ -108,8 +109,8 @@ def have_magic(buf: Bytes, positions: Positions) -> Mask:
     mask = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
     inside = positions[mask]
     if len(inside):
-        fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
-        mask[mask] = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
+        magics = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)["magic"]
+        mask[mask] = (magics == MESSAGE_MAGIC_V1) | (magics == MESSAGE_MAGIC_V2)
     return mask
 
 

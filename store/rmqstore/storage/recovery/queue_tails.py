@@ -30,6 +30,7 @@ from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
     group_by_queue,
     have_units,
+    queue_keys,
     read_queue_units,
     topic_names,
 )
@@ -406,9 +407,8 @@ class NewestRecords:
         for window, headers in self._windows:
             records = headers.take(check_headers(headers, window.segment.start))
             in_lmqs = lmq_headers(window.data, records.take(~is_inner_batch(records)), ())
-            for named in (records, in_lmqs):
-                found = group_by_queue(topics(window.data, named), named.column("queue_id"))
-                queues.update(key for key, _ in found)
+            for named in filter(len, (records, in_lmqs)):
+                queues |= queue_keys(topics(window.data, named), named.column("queue_id"))
         return queues
 
 
