@@ -72,6 +72,11 @@ class BrokerStart(NamedTuple):
     builds_first: bool = False  # whether it does so when it has built, as after a crash
     by_chance: frozenset[Path] = frozenset()  # folders of queues of which it may keep anything
 
+    @property
+    def cuts_built(self) -> bool:
+        """Whether it looks for such units among those that it has built."""
+        return self.cuts_queues and self.builds_first
+
     def of_queue(self, paths: StorePaths, key: QueueKey) -> BrokerStart | None:
         """Return what it does with one queue; None if that is left to chance."""
         if not self.by_chance:  # the names of some topics are none of folders

@@ -208,7 +208,7 @@ class BuiltUnits:
             if start.builds_first:  # it cuts later what leads behind the log, and builds until then
                 built_from = max(built_from, built_end(queue))
             self._span = Span(built_from, log_end)
-            if start.cuts_queues and start.builds_first:
+            if start.cuts_built:
                 cut = kept_end(queue, until, is_cut=True)
                 if cut < self.kept:  # it ends the queue before what it builds
                     self.kept, self._span = cut, Span(FOREVER, FOREVER)
@@ -247,7 +247,8 @@ class BuiltUnits:
     def misplace(self, named: int, physical_offset: int, size: int, offset_in_log: int) -> None:
         """Note a record with another physical offset than its own.
 
-        Of those before that offset none is built after it.
+        Of those before that offset none is built after it. After a crash the broker cuts the queue
+        last, and with it a unit that leads behind the log.
 
         Args:
             named: the queue offset in the record.
@@ -256,7 +257,8 @@ class BuiltUnits:
         """
         start, end = self._span
         if offset_in_log < end and physical_offset + size > start <= offset_in_log:
-            self.find(np.array([named]), np.array([offset_in_log]))
+            if physical_offset < end or self._start is None or not self._start.cuts_built:
+                self.find(np.array([named]), np.array([offset_in_log]))
             self._span = Span(physical_offset + size, end)
 
     def found_again(self) -> range:

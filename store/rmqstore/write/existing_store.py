@@ -368,13 +368,19 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
 
     Source: MappedFileQueue.java#load.
     """
+    if paths.settings is not None:
+        return
     usual = StoreConfig()
     size = config.mapped_file_size_commit_log
-    if paths.settings is not None or size == usual.mapped_file_size_commit_log:
-        return
-    if not any(log.written_end(segment) > segment.start for segment in log.segments[:1]):
-        return
+    is_usual_index = IndexSizes.of(config) == IndexSizes.of(usual)
+    showing = f"files of the log of {size:,} bytes show"
     unknown = []
+    if not log.segments and not is_usual_index:
+        showing, unknown = f"those of the index in {paths.index} show", ["log"]
+    elif size == usual.mapped_file_size_commit_log:
+        return
+    elif not any(log.written_end(segment) > segment.start for segment in log.segments[:1]):
+        return
     for kind, name, folders in (
         ("queue", "mapped_file_size_consume_queue", paths.queue_folders),
         ("BatchConsumeQueue", "mapper_file_size_batch_consume_queue", paths.batch_folders),
@@ -386,13 +392,13 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
             continue
         has_files = any(map(LOCAL.size, _queue_files(paths, folders)))
         unknown += [] if has_files or not _has_messages(log, in_batches=in_batches) else [kind]
-    if config.message_index_enable and IndexSizes.of(config) == IndexSizes.of(usual):
+    if config.message_index_enable and is_usual_index:
         has_index = any(map(was_ended, index_files(paths.index))) or may_have_index_table(paths)
         unknown += [] if has_index or not _has_keys(log, config) else ["index"]
     if unknown:
         raise StoreStateError(
             f"{paths.root} has no {' and no '.join(unknown)} file that shows how long such files "
-            f"are, and files of the log of {size:,} bytes show that its broker does not use "
+            f"are, and {showing} that its broker does not use "
             "RocketMQ's defaults: name the broker's file (`conf=`)"
         )
 

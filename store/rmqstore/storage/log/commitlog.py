@@ -27,7 +27,7 @@ from rmqstore.errors import (
     UnreadableFileError,
 )
 from rmqstore.format.columns.buffers import in_calendar
-from rmqstore.format.columns.search import stores_its_offset
+from rmqstore.format.columns.search import have_magic, stores_its_offset
 from rmqstore.format.framing import ENTRIES, RECORDS, FrameNumbers, Framing
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
@@ -61,7 +61,6 @@ _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
 _SYS_FLAG = struct.Struct(">36xi")
-_TIME = struct.Struct(">q")
 _TIME_POSITIONS: dict[int, int] = {
     bits: dict(fixed.fields or {})["store_timestamp"][1] for bits, fixed in FIXED_PART.items()
 }
@@ -323,12 +322,20 @@ class CommitLog(MappedFileQueue):
         if not stores_its_offset(stored_head, 0, physical_offset):
             reason = "no record begins here, though a queue says so"
             raise CorruptRecordError(str(located.segment.path), physical_offset, reason)
-        (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
-        stored: int = _TIME.unpack_from(stored_head.data, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
+        stored = _named_time(stored_head)
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
             reason = time_reason(stored)
             raise CorruptRecordError(str(located.segment.path), physical_offset, reason)
         return stored
+
+    def first_timestamp(self, segment: Segment) -> int:
+        """Return the store time in the head of a file's first record, ms; 0 if there is no head.
+
+        The rest of the record may be damaged.
+        """
+        stored_head = self.read(*first_record(self, segment), MAX_FIXED_BYTES)
+        begins = bool(have_magic(stored_head, np.zeros(1, np.int64))[0])
+        return _named_time(stored_head) if begins else 0
 
     def store_timestamps(self, physical_offsets: Positions) -> tuple[Positions, Mask]:
         """Return when the records at offsets (n,) were stored, ms, and which times are right.
@@ -386,6 +393,13 @@ class CommitLog(MappedFileQueue):
             raise MessageNotFoundError(
                 f"no message begins at physical offset {physical_offset} ({damage})"
             ) from err
+
+
+def _named_time(stored_head: Bytes) -> int:
+    """Return the store time that the head of a record names, ms; 0 if it is cut off."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
+    position = _TIME_POSITIONS[sys_flag & _HOSTS_V6]
+    return int.from_bytes(stored_head[position : position + 8].tobytes(), signed=True)
 
 
 def _stored_times(stored: Bytes, physical_offsets: Positions) -> tuple[Positions, Mask]:

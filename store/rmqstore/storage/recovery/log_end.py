@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -180,21 +181,23 @@ def before_our_blank(log: CommitLog, end: LogEnd, append_start: int | None) -> L
 def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     """Return the physical offset where a recovery begins to scan: the start of a file.
 
-    Brokers from 5.5.0 on go by the last record that is in all queues, if the checkpoint names it.
+    Brokers from 5.5.0 on go by the last record that is in all queues, if the checkpoint names it,
+    and by first records that are whole; earlier ones look at the heads of these alone.
 
-    Source: ConsumeQueueStore.java#isMappedFileMatchedRecover.
+    Source: CommitLog.java, ConsumeQueueStore.java#isMappedFileMatchedRecover.
     """
     in_queues = checkpoint.logics_phy_offset
     for segment in reversed(log.segments[1:]):
-        try:
-            fixed = split_record(log.record(first_record(log, segment)).data, 0).fixed
-        except MalformedBytesError:
+        stored = log.first_timestamp(segment)
+        if stored <= 0:
             continue
-        stored = int(fixed["store_timestamp"])
-        if stored > 0 and (
-            segment.start <= in_queues if in_queues else stored <= checkpoint.min_timestamp
-        ):
-            return segment.start
+        if not in_queues:
+            if stored <= checkpoint.min_timestamp:
+                return segment.start
+        elif segment.start <= in_queues:
+            with suppress(MalformedBytesError):
+                split_record(log.record(first_record(log, segment)).data, 0)
+                return segment.start
     return log.min_offset
 
 
