@@ -86,13 +86,16 @@ def without_earlier_topics(rows: Rows) -> Rows:
 def without_others(claims: Claims, rows: Rows) -> Rows:
     """A broker serves what a unit leads to: another queue's record, or another one of the queue.
 
-    Reads give or name the queue's own messages, each at its queue offset (docs/crashed.md).
+    Reads give or name the queue's own messages, each at its queue offset, and none of a negative
+    queue id, for which no consumer asks (docs/crashed.md).
     """
     own = _followed(claims["follow"]["stream whole lenient"]["before"])
     in_log = claims["commitlog PERMISSIVE"].get("value", {}).get("rows", {})
     if not (own or in_log):
         return rows
     for queue in in_log.keys() - own.keys():  # a stream may not have read it
+        if "--" in queue:
+            continue
         own[queue] = {tuple(row) for row in in_log[queue]}
     places = {queue: {row[:2] for row in of_queue} for queue, of_queue in own.items()}
     return {
@@ -474,6 +477,7 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
             row[1] for row in newest.get(queue, ())
         )
         lost = {at for at, place in places.items() if place not in known_places}
+        lost -= _offsets(claims["queue PERMISSIVE"]["value"]["damaged"].get(queue, ()))
         if lost := {at for at in lost if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(lost)} were served before an append and are not after it"
 

@@ -176,14 +176,14 @@ def after_end(log: CommitLog, ends: StoreEnds, start: BrokerStart | None) -> Ite
 
 def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     """Yield files with a wrong length or name; because of most of them a broker does not start."""
-    of_log = _files_in(paths.storage, paths.commitlogs)
+    of_log = _files_in(paths, paths.commitlogs)
     yield from _refused("log", paths, of_log, "mapped_file_size_commit_log")
     for folders, size in (
         (paths.queue_folders, "mapped_file_size_consume_queue"),
         (paths.batch_folders, "mapper_file_size_batch_consume_queue"),
         (ext_folders(paths), ""),
     ):
-        of_queues = _files_in(paths.storage, (folders.queue(*key) for key in folders.queues()))
+        of_queues = _files_in(paths, (folders.queue(*key) for key in folders.queues()))
         refused = [*_refused("queue", paths, of_queues, size)]
         if not size:  # units that lead to no unit of an extension show whether one was lost there
             refused = [finding for finding in refused if finding.kind != "name"]
@@ -220,7 +220,7 @@ def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
 
     Source: TimerLog.java#load; BrokerController.java#recoverAndInitService.
     """
-    for finding in _refused("timer", paths, _files_in(paths.storage, [paths.timer_log])):
+    for finding in _refused("timer", paths, _files_in(paths, [paths.timer_log])):
         yield finding if finding.kind == "foreign" else finding._replace(kind="timer")
 
 
@@ -238,15 +238,17 @@ class _File(NamedTuple):
         return not self.length and self.path.name == self.last
 
 
-def _files_in(storage: Storage, folders: Iterable[Path]) -> list[_File]:
+def _files_in(paths: StorePaths, folders: Iterable[Path]) -> list[_File]:
     """Return the files of folders, folder by folder."""
     files = []
     for folder in folders:
-        entries = sorted(storage.list_folder(folder), key=attrgetter("name"))
+        entries = sorted(paths.storage.list_folder(folder), key=attrgetter("name"))
         for entry in entries:
+            path, start = folder / entry.name, name_to_offset(entry.name)
             if not entry.is_folder:
-                path, start = folder / entry.name, name_to_offset(entry.name)
-                files.append(_File(path, start, storage.size(path), entries[-1].name))
+                files.append(_File(path, start, paths.storage.size(path), entries[-1].name))
+            elif may_be_before_5(paths):  # later ones pass over it
+                logger.warning("%s is a folder: a broker before 5.0 does not start", path)
     return files
 
 

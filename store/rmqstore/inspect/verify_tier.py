@@ -230,7 +230,7 @@ def _of_messages(
         yield Finding("tier", queue_name, text, "deletes", unserved=ranges_of(unserved))
         return
     if store.parts.has_store:
-        following = min(following, 0 if local is None else local.end)
+        following = min(following, 0 if local is None else local.units.end())
     if following < min(local_start, end):
         unserved = np.arange(max(begin, following), local_start)
         text = (

@@ -61,7 +61,8 @@ class UnitMerge:
 
     A queue's own order stands above the log's. The key of a unit is the highest physical offset up
     to it in its slice, so a damaged unit stays between its neighbours: physical offsets 10, 40, 20,
-    50 get the keys 10, 40, 40, 50.
+    50 get the keys 10, 40, 40, 50. A slice follows the last unit of the slice before it if both are
+    of one queue.
 
     Args:
         slices: the queue slices to merge; equal keys come in their order.
@@ -148,6 +149,8 @@ class UnitMerge:
             chunks.append(self._read(number, count))
             # The samples are taken now because the files of the queue are open.
             queue_slice = self._slices[number]
+            if number and self._slices[number - 1][:2] == queue_slice[:2]:
+                self._horizons[number] = self._key_before(number, chunks[number - 1][2])
             samples += [
                 self._sample_unit(queue_slice, queue_offset) for queue_offset in sampled[number]
             ]
@@ -158,6 +161,14 @@ class UnitMerge:
         order = np.argsort(keys, kind="stable")
         windows = np.cumsum(weights[order]) // self._window_units
         return [*np.unique(keys[order][np.flatnonzero(np.diff(windows))]).tolist(), _LAST]
+
+    def _key_before(self, number: int, units: Units) -> int:
+        """Return the highest key of the slice before, by its first units, and by its last one."""
+        before = self._slices[number - 1]
+        key = int(units.physical_offsets.max(initial=self._horizons[number - 1]))
+        if self._next[number - 1] < before.end:
+            key = int(self._sample_unit(before, before.end - 1).max(initial=key))
+        return key
 
     def _read_up_to(self, limit: int) -> bool:
         """Read until every slice is known up to the limit.

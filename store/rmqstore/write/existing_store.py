@@ -209,6 +209,8 @@ def _require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None
                 f"{path}: the first record of the file says physical offset {start}: give "
                 f"the file the name {offset_to_name(start)}, or move it out of the store"
             )
+        if path.name != (name := offset_to_name(int(path.name))):
+            raise StoreStateError(f"{path}: give the file the name {name}, as a broker writes it")
     size = config.mapped_file_size_commit_log
     is_named = paths.settings is not None or size != StoreConfig().mapped_file_size_commit_log
     is_known = any(segment.size or is_named for segment in log.segments)
@@ -373,13 +375,12 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
     usual = StoreConfig()
     size = config.mapped_file_size_commit_log
     is_usual_index = IndexSizes.of(config) == IndexSizes.of(usual)
+    has_records = any(log.written_end(segment) > segment.start for segment in log.segments[:1])
     showing = f"files of the log of {size:,} bytes show"
     unknown = []
     if not log.segments and not is_usual_index:
         showing, unknown = f"those of the index in {paths.index} show", ["log"]
-    elif size == usual.mapped_file_size_commit_log:
-        return
-    elif not any(log.written_end(segment) > segment.start for segment in log.segments[:1]):
+    elif size == usual.mapped_file_size_commit_log or not has_records:
         return
     for kind, name, folders in (
         ("queue", "mapped_file_size_consume_queue", paths.queue_folders),

@@ -268,6 +268,8 @@ class QueueFiles:
         for name, start in starts.items():
             if start % size:
                 return f"the name of {name} is not a multiple of {size}, the length of files"
+            if name != offset_to_name(start):  # a broker writes to it, and we by its usual name
+                return f"the name of {name} should be {offset_to_name(start)}"
         for segment in queue.segments:
             if (length := LOCAL.size(segment.path)) != size:
                 return f"{segment.path.name} has {length} bytes and should have {size}"

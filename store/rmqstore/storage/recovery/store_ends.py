@@ -35,7 +35,7 @@ from rmqstore.storage.broker.broker_run import (
 )
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.retry import Deletions, retry
-from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import committed_since, read_intent
@@ -312,7 +312,7 @@ class StoreEnds:
         is_damaged = self.rocksdb_damage is not None
 
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
-            if in_rocksdb is None and not can_name_queues(topic):
+            if in_rocksdb is None and not can_have_queue(topic, queue_id):
                 return None
             is_batch = topic in batch_topics
             queue = open_files(
