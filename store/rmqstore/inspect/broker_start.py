@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +24,7 @@ from rmqstore.errors import (
     CorruptConfigError,
     CorruptDatabaseError,
     Finding,
+    StoreFormatError,
     UnsupportedFeatureError,
     rendered,
 )
@@ -41,6 +42,7 @@ from rmqstore.storage.files.paths import (
 )
 from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
+from rmqstore.storage.index_search import IndexTable
 from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.queue.queue_set import built_end, misnamed_files, open_files
 from rmqstore.storage.recovery.log_end import (
@@ -117,7 +119,7 @@ def foresee(
             if segment.size and segment.start <= max(units_end, 0):
                 start = segment.start
         found = find_end_from(log, start)
-        built_from = units_end + 1
+        built_from = min(units_end, _last_in_table(paths)) + 1
         keys_until = FOREVER
         by_files = end_in_last_files(log, paths)
         as_today = {units_end, found.physical_offset}
@@ -127,6 +129,20 @@ def foresee(
     cuts_queues = units_end >= log_end.physical_offset
     builds_first = end is not None
     return BrokerStart(log_end, built_from, keys_until, cuts_queues, builds_first, by_chance)
+
+
+def _last_in_table(paths: StorePaths) -> int:
+    """Return the last record that an index in RocksDB surely has; ``FOREVER`` without one.
+
+    A broker that keeps its index there builds units from that record on as well.
+
+    Source: IndexRocksDBStore.java#getDispatchFromPhyOffset, from RocketMQ 5.5 on.
+    """
+    with suppress(StoreFormatError, UnsupportedFeatureError):  # reported by itself
+        table = IndexTable.of(paths)
+        if table is not None and table.last_offset > 0:
+            return table.last_offset
+    return FOREVER
 
 
 def _is_by_chance(misplaced: Sequence[Finding]) -> bool:

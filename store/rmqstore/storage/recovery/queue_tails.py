@@ -64,6 +64,7 @@ logger = logging.getLogger(__name__)
 
 _BY_LOG: Final = "`scan=commitlog`"
 
+_NEAR_UNITS = 1024  # of some pages
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
@@ -433,8 +434,19 @@ def _has_unit(opened: OpenedQueue | None, head: RecordHeaders) -> bool:
         for queue_offset in (int(head.column("queue_offset")[0]), queue.end() - 1):
             found, size, _ = queue.unit(queue_offset)
             if found == physical_offset and size > 0:  # zeros seem to lead to the log's begin
-                return True
+                return queue.is_batch or opened.has_keys or _follows_units(queue, queue_offset)
     return False
+
+
+def _follows_units(queue: Queue, queue_offset: int) -> bool:
+    """Return whether no zeros lie right before a unit of a queue.
+
+    A page that a crash took leaves zeros, at which a broker cuts the queue.
+
+    Source: ConsumeQueue.java#recover.
+    """
+    runs = [*queue.runs(max(queue.begin, queue_offset - _NEAR_UNITS), queue_offset)]
+    return not runs or bool((queue.units(*runs[-1]).sizes != 0).all())
 
 
 class _Recovery:
