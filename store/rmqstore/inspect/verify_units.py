@@ -308,7 +308,7 @@ class BuiltUnits:
                 Finding, "queue", next_offset=following, unserved=(hidden,) if hidden else ()
             )
             text = f"the last file holds no unit: {text}"
-        elif not start.cuts_queues and following > 0 and begins_file(queue, following):
+        elif not start.cuts_queues and self.kept >= following > 0 and begins_file(queue, following):
             text = "the last file holds no unit: a broker of RocketMQ 5.3 does not start"
         elif not start.cuts_queues and self._has_begun:
             text = "the last file is full, and a record follows that has its unit: a broker of "

@@ -366,7 +366,8 @@ class NewestRecords:
         """Return whether the newest record is in its queues; true if no record has a queue.
 
         Queues are built in the order of the log, so those of a store that was closed properly have
-        this record.
+        this record. Of a DLedger log, of which a broker that starts builds each queue on, the
+        newest record of each queue is looked for.
 
         Args:
             open_queue: returns the files of a queue, None for one that is not to be recovered.
@@ -378,6 +379,8 @@ class NewestRecords:
         newest = headers.take(slice(len(headers) - 1, None))
         is_built = _is_built(window.data, newest, open_queue)
         is_built &= int(newest.column("physical_offset")[0]) < built_until
+        if is_built and window.log.entry_segments:
+            is_built = all(_is_built(*record, open_queue) for record in self._newest_of_each())
         if is_built and window.stopped < window.end and window.damage is not None:
             _warn_of_cut(window.log, window.stopped, window.end, window.records.reason)
         return is_built
@@ -401,6 +404,16 @@ class NewestRecords:
             and not was_deleted(key[0], known_topics)
             for key in self._queues().difference(in_database)
         )
+
+    def _newest_of_each(self) -> Iterator[tuple[Bytes, RecordHeaders]]:
+        """Yield the newest of the records of each queue, with the bytes that hold it."""
+        seen: set[QueueKey] = set()
+        for window, headers in self._windows:
+            found = group_by_queue(topics(window.data, headers), headers.column("queue_id"))
+            for key, rows in found:
+                if key not in seen:
+                    seen.add(key)
+                    yield window.data, headers.take(rows[-1:])
 
     def _queues(self) -> set[QueueKey]:
         """Return the queues that the records are of."""
