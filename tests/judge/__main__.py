@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     if "CASE" in given or "RECORD" in given:
         with tempfile.TemporaryDirectory() as home, Judge(Path(home), ORIGINS) as judge:
             if "RECORD" in given:
-                record(judge, Path(given["RECORD"]).read_text().splitlines())
+                record(judge, ORIGINS, Path(given["RECORD"]).read_text().splitlines())
                 return 0
             verdict = judge.judge(Case.parse(given["CASE"]))
         print(_spelled(verdict))

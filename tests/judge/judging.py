@@ -125,20 +125,26 @@ def recorded() -> dict[str, Answer]:
     return answers
 
 
-def record(judge: Judge, texts: Sequence[str]) -> None:
+def record(judge: Judge, folder: Path, texts: Sequence[str]) -> None:
     """Keep the answers about cases, beside those that are recorded, and the stores of programs.
 
-    All are asked about again: a program that is run again may leave other bytes.
+    A program that is run again may leave other bytes, so stores that are recorded stay.
+
+    Args:
+        judge: the judge, whose origins lie in the folder.
+        folder: that of the origins.
+        texts: the cases.
     """
-    known = recorded() if CORPUS.exists() else {}
-    answers = {text: judge.answer(Case.parse(text)) for text in [*known, *texts]}
-    with lzma.open(CORPUS, "wt", encoding="utf-8") as file:
-        json.dump(answers, file, separators=(",", ":"), sort_keys=True)
+    recorded_origins(folder)
+    answers = recorded()
+    answers |= {text: judge.answer(Case.parse(text)) for text in texts if text not in answers}
     names = {Case.parse(text).origin for text in answers}
     roots = {judge.origins[name].root for name in names if name.startswith("program/")}
     with tarfile.open(PROGRAMS, "w:xz") as archive:
         for root in sorted(roots):
             archive.add(root.parent, Path("program") / root.parent.name)
+    with lzma.open(CORPUS, "wt", encoding="utf-8") as file:
+        json.dump(answers, file, separators=(",", ":"), sort_keys=True)
 
 
 def recorded_origins(folder: Path) -> Origins:

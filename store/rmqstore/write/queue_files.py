@@ -275,9 +275,8 @@ class QueueFiles:
                 return f"{segment.path.name} has {length} bytes and should have {size}"
         for path, start in misnamed_files(queue, key, self._log):
             return f"the name of {path.name} should be {offset_to_name(start)}"
-        kept = kept_end(queue, FOREVER)
-        if not queue.is_batch:  # a unit that leads behind the log may stand before others
-            kept = min(kept, kept_end(queue, log_end, is_cut=True))
+        # a unit that leads behind the log may stand before others
+        kept = min(kept_end(queue, FOREVER), kept_end(queue, log_end, is_cut=True))
         return f"a broker that starts ends the queue at {kept} of {end}" if kept < end else ""
 
     def appender(self, topic: str, queue_id: int) -> QueueAppender:

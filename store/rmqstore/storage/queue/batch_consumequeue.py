@@ -395,17 +395,25 @@ class BatchConsumeQueue:
         """
         segments = recovered_files(self.segments)
         end = self._end_before(segments[0]) if segments else 0
+        kept: list[tuple[Segment, NDArray[np.void]]] = []
         for segment in segments:
             units = self._read_units(segment, 0, segment.size // _UNIT)
             is_whole = (units["size"] > 0) & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
             is_whole &= units["physical_offset"] >= 0
             n_kept = int(np.argmin(np.append(is_whole, False)))
             if n_kept:
-                last = units[n_kept - 1]
-                end = int(last["base_offset"]) + int(last["batch_size"])
+                kept.append((segment, units[:n_kept]))
+                end = _end_of(units[n_kept - 1])
             elif is_cut and not units[:1].tobytes().strip(b"\0"):
                 return 0
             if n_kept < segment.size // _UNIT:
+                break
+        for segment, units in reversed(kept) if is_cut else ():  # the first unit behind the log
+            behind = np.flatnonzero(units["physical_offset"] >= log_end)
+            if not len(behind):
+                break
+            end = _end_of(units[behind[0] - 1]) if behind[0] else self._end_before(segment)
+            if behind[0]:
                 break
         cut = self.cut(min(self.begin, end), end, log_end)
         return cut if cut > self.begin else 0
@@ -573,3 +581,8 @@ def _within(run: tuple[int, int], start: int, end: int) -> Iterator[tuple[int, i
     low, high = max(run[0], start), min(run[1], end)
     if low < high:
         yield low, high
+
+
+def _end_of(unit: np.void) -> int:
+    """Return the queue offset after the messages of a unit."""
+    return int(unit["base_offset"]) + int(unit["batch_size"])
