@@ -102,7 +102,8 @@ def foresee(
         return None
     by_chance = frozenset(Path(one.place).parent for one in misplaced if one.kind == "name")
     end = ends.log_end
-    if not any(segment.size for segment in log.segments):  # it deletes all queues
+    is_gone = not any(segment.size for segment in log.segments)
+    if is_gone:  # it deletes all queues
         end = LogEnd(0, "", "", 0)
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
@@ -126,7 +127,7 @@ def foresee(
         if by_files is not None and as_today != {by_files.physical_offset}:
             return None
     log_end = end_of_broker(log, found)
-    cuts_queues = units_end >= log_end.physical_offset
+    cuts_queues = is_gone or units_end >= log_end.physical_offset
     builds_first = end is not None
     return BrokerStart(log_end, built_from, keys_until, cuts_queues, builds_first, by_chance)
 
