@@ -213,11 +213,12 @@ class Repairer:
                 return LogCut(end, is_noted=True)
         scanned_by = Checkpoint.all_safe() if was_closed else read_checkpoint(self._paths)
         end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
-        # When it is repaired, the store is closed, and other files are the last ones.
-        while (
-            by_files := end_in_last_files(self._log, self._paths, end)
-        ) is not None and by_files.physical_offset < end.physical_offset:
+        # When it is repaired, the store is closed, and after a cut other files are the last ones.
+        by_files = end_in_last_files(self._log, self._paths, end.scanned_from)
+        while by_files is not None and by_files.physical_offset < end.physical_offset:
             end = by_files._replace(reason=by_files.reason or "nothing was written there")
+            known = end.scanned_from, end.physical_offset
+            by_files = end_in_last_files(self._log, self._paths, *known)
         # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
         if (end.reason or was_closed) and not is_our_own:

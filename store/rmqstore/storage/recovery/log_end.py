@@ -119,22 +119,20 @@ def find_end_from(log: CommitLog, start: int) -> LogEnd:
 
 
 def end_in_last_files(
-    log: CommitLog, paths: StorePaths, known: LogEnd | None = None
+    log: CommitLog, paths: StorePaths, scanned_from: int = FOREVER, cut_at: int = FOREVER
 ) -> LogEnd | None:
     """Return where a broker before 5.0 ends a log that was closed; None for a later one's store.
 
-    Later ones go by the queues. With an end that is known, the log is cut there, and the result is
-    also None if the scan that found it began no later than that of the broker.
+    Later ones go by the queues. None also if a scan from ``scanned_from`` on has found the end.
+    Files from ``cut_at`` on do not count.
 
     Source: CommitLog.java#recoverNormally of 4.9.
     """
-    cut_at = FOREVER if known is None else known.physical_offset
     segments = [segment for segment in log.segments if segment.start < cut_at]
     if not segments or not may_be_before_5(paths):
         return None
     start = segments[-_RECOVERED_FILES:][0].start
-    is_scanned = known is not None and known.scanned_from <= start
-    return None if is_scanned else find_end_from(log, start)
+    return find_end_from(log, start) if start < scanned_from else None
 
 
 def end_of_broker(log: CommitLog, end: LogEnd) -> LogEnd:
