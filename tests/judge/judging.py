@@ -128,12 +128,8 @@ def recorded() -> dict[str, Answer]:
 def record(judge: Judge, folder: Path, texts: Sequence[str]) -> None:
     """Keep the answers about cases, beside those that are recorded, and the stores of programs.
 
-    A program that is run again may leave other bytes, so stores that are recorded stay.
-
-    Args:
-        judge: the judge, whose origins lie in the folder.
-        folder: that of the origins.
-        texts: the cases.
+    A program that is run again may leave other bytes, so stores that are recorded stay. The
+    origins of the judge lie in the folder.
     """
     recorded_origins(folder)
     answers = recorded()

@@ -6,6 +6,7 @@ the copies that were ``rebuilt`` and ``appended`` to; one that is not there is n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ Places = dict[int, int]  # of a queue, the physical offset at each queue offset
 
 MEGABYTES = 300
 _SHOWN = 4  # offsets that a text names
+_GAP = r"{}, byte \d+: a file is missing or cut: queue offset (\d+)"  # of a folder's queue
 # Kinds of findings after which a queue, or the whole store, gives consumers something else.
 _OF_QUEUE = ("unit", "zeros", "named", "fewer", "gone", "lost", "kept", "unbuilt", "nowhere")
 _OF_STORE = ("name", "twins", "foreign", "start", "database", "check", "type", "emptied")
@@ -93,9 +95,8 @@ def without_others(claims: Claims, rows: Rows) -> Rows:
     in_log = claims["commitlog PERMISSIVE"].get("value", {}).get("rows", {})
     if not (own or in_log):
         return rows
-    for queue in in_log.keys() - own.keys():  # a stream may not have read it
-        if "--" in queue:
-            continue
+    unread = in_log.keys() - own.keys()  # a stream may not have read it
+    for queue in (one for one in unread if not re.search(r"--\d+$", one)):
         own[queue] = {tuple(row) for row in in_log[queue]}
     places = {queue: {row[:2] for row in of_queue} for queue, of_queue in own.items()}
     return {
@@ -284,14 +285,15 @@ def reads_give_what_is_served(claims: Claims, answer: Answer, _: After) -> Itera
         rows, damaged = said["value"]["rows"], said["value"]["damaged"]
         in_log = {row[1] for of_queue in rows.values() for row in of_queue}
         is_named = any("dropped" in text or "data loss" in text for text in said["warnings"])
+        warned = "\n".join(said["warnings"])
         is_named |= "" in damaged or ("commitlog" in part and bool(damaged))
         for queue, served in without_others(claims, answer.get("served", {})).items():
             missing = _missing(queue, served, said["value"], unserved.get(queue, set()))
             if "commitlog" in part:
                 missing = {at for at, place, _ in served if place not in in_log}
-            gap = f"{_folder(queue)}, byte "  # of a queue, whose files are named by what they hold
-            is_gap = any(gap in text and "missing or cut" in text for text in said["warnings"])
-            if missing and not is_named and not is_gap:
+            if gap := re.search(_GAP.format(re.escape(_folder(queue))), warned):
+                missing = {at for at in missing if at < int(gap[1])}
+            if missing and not is_named:
                 yield f"{part}: {queue}: {_text(missing)} are served and not given"
 
 
@@ -471,13 +473,14 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
             continue  # consumers do not get past an earlier message, as before
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(gone)} were appended and are not served"
+    read = claims["queue PERMISSIVE"].get("value", {})  # before the append
     for queue, places in _places(without_others(claims, answer.get("served", {}))).items():
         known_places = {row[1] for row in later["served"].get(queue, ())}
         known_places |= {row[1] for row in in_log.get(queue, ())}.difference(
             row[1] for row in newest.get(queue, ())
         )
         lost = {at for at, place in places.items() if place not in known_places}
-        lost -= _offsets(claims["queue PERMISSIVE"]["value"]["damaged"].get(queue, ()))
+        lost -= _offsets(read.get("damaged", {}).get(queue, ()))
         if lost := {at for at in lost if not is_passed_over_with_a_hole(claims, later, queue, at)}:
             yield f"{queue}: {_text(lost)} were served before an append and are not after it"
 

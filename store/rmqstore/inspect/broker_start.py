@@ -256,7 +256,7 @@ class _File(NamedTuple):
 
 
 def _files_in(paths: StorePaths, folders: Iterable[Path]) -> list[_File]:
-    """Return the files of folders, folder by folder."""
+    """Return the files of folders, folder by folder; warn of folders among them."""
     files = []
     for folder in folders:
         entries = sorted(paths.storage.list_folder(folder), key=attrgetter("name"))

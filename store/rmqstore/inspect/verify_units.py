@@ -257,7 +257,8 @@ class BuiltUnits:
         """
         start, end = self._span
         if offset_in_log < end and physical_offset + size > start <= offset_in_log:
-            if physical_offset < end or self._start is None or not self._start.cuts_built:
+            is_cut = self._start is not None and self._start.cuts_built and physical_offset >= end
+            if not is_cut:
                 self.find(np.array([named]), np.array([offset_in_log]))
             self._span = Span(physical_offset + size, end)
 

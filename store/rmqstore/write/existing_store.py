@@ -375,12 +375,13 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
     usual = StoreConfig()
     size = config.mapped_file_size_commit_log
     is_usual_index = IndexSizes.of(config) == IndexSizes.of(usual)
-    has_records = any(log.written_end(segment) > segment.start for segment in log.segments[:1])
     showing = f"files of the log of {size:,} bytes show"
     unknown = []
     if not log.segments and not is_usual_index:
         showing, unknown = f"those of the index in {paths.index} show", ["log"]
-    elif size == usual.mapped_file_size_commit_log or not has_records:
+    elif size == usual.mapped_file_size_commit_log or not any(
+        log.written_end(segment) > segment.start for segment in log.segments[:1]
+    ):
         return
     for kind, name, folders in (
         ("queue", "mapped_file_size_consume_queue", paths.queue_folders),

@@ -217,8 +217,9 @@ class Repairer:
         by_files = end_in_last_files(self._log, self._paths, end.scanned_from)
         while by_files is not None and by_files.physical_offset < end.physical_offset:
             end = by_files._replace(reason=by_files.reason or "nothing was written there")
-            known = end.scanned_from, end.physical_offset
-            by_files = end_in_last_files(self._log, self._paths, *known)
+            by_files = end_in_last_files(
+                self._log, self._paths, end.scanned_from, end.physical_offset
+            )
         # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
         if (end.reason or was_closed) and not is_our_own:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import find_byte, windows
 from rmqstore.format.columns.record_headers import read_headers
@@ -110,7 +111,13 @@ def have_magic(buf: Bytes, positions: Positions) -> Mask:
     inside = positions[mask]
     if len(inside):
         magics = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)["magic"]
-        mask[mask] = (magics == MESSAGE_MAGIC_V1) | (magics == MESSAGE_MAGIC_V2)
+        mask[mask] = are_magics(magics)
+    return mask
+
+
+def are_magics(magics: NDArray[np.int32]) -> Mask:
+    """Return a mask (n,) of the magic codes that records have."""
+    mask: Mask = (magics == MESSAGE_MAGIC_V1) | (magics == MESSAGE_MAGIC_V2)
     return mask
 
 

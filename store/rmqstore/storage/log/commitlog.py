@@ -27,7 +27,7 @@ from rmqstore.errors import (
     UnreadableFileError,
 )
 from rmqstore.format.columns.buffers import in_calendar
-from rmqstore.format.columns.search import have_magic, stores_its_offset
+from rmqstore.format.columns.search import are_magics, have_magic, stores_its_offset
 from rmqstore.format.framing import ENTRIES, RECORDS, FrameNumbers, Framing
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
@@ -61,6 +61,7 @@ _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
 _SYS_FLAG = struct.Struct(">36xi")
+_TIME = struct.Struct(">q")
 _TIME_POSITIONS: dict[int, int] = {
     bits: dict(fixed.fields or {})["store_timestamp"][1] for bits, fixed in FIXED_PART.items()
 }
@@ -396,10 +397,10 @@ class CommitLog(MappedFileQueue):
 
 
 def _named_time(stored_head: Bytes) -> int:
-    """Return the store time that the head of a record names, ms; 0 if it is cut off."""
+    """Return the store time that the head of a record names, ms."""
     (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
-    position = _TIME_POSITIONS[sys_flag & _HOSTS_V6]
-    return int.from_bytes(stored_head[position : position + 8].tobytes(), signed=True)
+    stored: int = _TIME.unpack_from(stored_head.data, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
+    return stored
 
 
 def _stored_times(stored: Bytes, physical_offsets: Positions) -> tuple[Positions, Mask]:
@@ -411,7 +412,7 @@ def _stored_times(stored: Bytes, physical_offsets: Positions) -> tuple[Positions
         position = _TIME_POSITIONS[_BORN_HOST_V6]
         times_v6 = stored[:, position : position + 8].copy().view(">i8").ravel()
         times = np.where(has_v6_born, times_v6.astype(np.int64), times)
-    is_right = np.isin(fixed["magic"], list(TOPIC_LENGTH_BYTES))
+    is_right = are_magics(fixed["magic"])
     is_right &= fixed["physical_offset"] == physical_offsets
     is_right &= in_calendar(times)
     return times, is_right

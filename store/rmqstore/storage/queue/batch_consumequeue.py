@@ -408,13 +408,13 @@ class BatchConsumeQueue:
                 return 0
             if n_kept < segment.size // _UNIT:
                 break
-        for segment, units in reversed(kept) if is_cut else ():  # the first unit behind the log
-            behind = np.flatnonzero(units["physical_offset"] >= log_end)
-            if not len(behind):
+        for segment, units in reversed(kept) if is_cut else ():
+            is_behind = units["physical_offset"] >= log_end
+            n_before = int(np.argmax(np.append(is_behind, True)))
+            if n_before:
+                end = _end_of(units[n_before - 1])
                 break
-            end = _end_of(units[behind[0] - 1]) if behind[0] else self._end_before(segment)
-            if behind[0]:
-                break
+            end = self._end_before(segment)
         cut = self.cut(min(self.begin, end), end, log_end)
         return cut if cut > self.begin else 0
 

@@ -189,14 +189,13 @@ def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     Source: CommitLog.java, ConsumeQueueStore.java#isMappedFileMatchedRecover.
     """
     in_queues = checkpoint.logics_phy_offset
+    latest = FOREVER if in_queues else checkpoint.min_timestamp
     for segment in reversed(log.segments[1:]):
-        stored = log.first_timestamp(segment)
-        if stored <= 0:
+        if in_queues and segment.start > in_queues:
             continue
-        if not in_queues:
-            if stored <= checkpoint.min_timestamp:
+        if 0 < log.first_timestamp(segment) <= latest:
+            if not in_queues:
                 return segment.start
-        elif segment.start <= in_queues:
             with suppress(MalformedBytesError):
                 split_record(log.record(first_record(log, segment)).data, 0)
                 return segment.start

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from copy import copy
 from operator import attrgetter
@@ -377,10 +377,11 @@ class NewestRecords:
             return True
         window, headers = self._windows[0]
         newest = headers.take(slice(len(headers) - 1, None))
-        is_built = _is_built(window.data, newest, open_queue)
+        looked_for: Iterable[tuple[Bytes, RecordHeaders]] = [(window.data, newest)]
+        if window.log.entry_segments:
+            looked_for = self._newest_of_each()
+        is_built = all(_is_built(*record, open_queue) for record in looked_for)
         is_built &= int(newest.column("physical_offset")[0]) < built_until
-        if is_built and window.log.entry_segments:
-            is_built = all(_is_built(*record, open_queue) for record in self._newest_of_each())
         if is_built and window.stopped < window.end and window.damage is not None:
             _warn_of_cut(window.log, window.stopped, window.end, window.records.reason)
         return is_built
