@@ -11,12 +11,12 @@ CommitLog.java#recoverNormally, #recoverAbnormally; ConsumeQueue.java#recover,
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from rmqstore.errors import (
 )
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.broker_run import may_be_before_5, read_checkpoint
-from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig
+from rmqstore.storage.broker.config_files import TOPICS, BrokerConfig, batch_topics_of
 from rmqstore.storage.broker.store_config import StoreConfig, named_size
 from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import (
@@ -349,11 +349,9 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
     """
     in_batches = {topic for topic, _ in paths.batch_folders.queues()}
     config, table = BrokerConfig(paths), paths.config / TOPICS
-    known: Collection[str] = ()
-    configured: set[str] = set()
+    known: Mapping[str, Mapping[str, Any]] = {}
     try:
         known = config.topic_entries()
-        configured = {*config.batch_topics()}
     except (CorruptDatabaseError, UnsupportedFeatureError):
         return  # which is reported by itself
     except CorruptConfigError as err:
@@ -368,6 +366,7 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
                 table, ", ".join(sorted(in_batches)),
             )  # fmt: skip
         return
+    configured = batch_topics_of(known)
     ordinary = {topic for topic, _ in paths.queue_folders.queues()}
     for folders, topics, text in (
         (paths.batch_folders, in_batches - configured, "does not have queue.type BatchCQ"),

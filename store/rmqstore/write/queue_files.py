@@ -12,7 +12,7 @@ from typing import TypeAlias
 from rmqstore.errors import CorruptQueueError, Finding
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.spans import FOREVER, QueueKey
-from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.config_files import BrokerConfig, batch_topics_of
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -115,7 +115,7 @@ def known_batch_topics(paths: StorePaths) -> set[str]:
     """
     plain, in_batches = topics_set_aside(paths)
     in_batches |= {*paths.batch_folders.topics()}
-    configured = {*BrokerConfig(paths).batch_topics()} - plain
+    configured = batch_topics_of(BrokerConfig(paths).topic_entries()) - plain
     # Source: ConsumeQueueStore.java#loadConsumeQueues, which skips folders without queues.
     in_batches |= {
         topic
@@ -180,8 +180,8 @@ class QueueFiles:
             topics: those whose records hold inner batches. ``topics.json`` may say otherwise, as of
                 a topic that was deleted and made again.
         """
-        config = BrokerConfig(self._paths)
-        ordinary = self._plain | (config.topic_entries().keys() - config.batch_topics())
+        entries = BrokerConfig(self._paths).topic_entries()
+        ordinary = self._plain | (entries.keys() - batch_topics_of(entries))
         found = sorted(topics - ordinary - self.batch_topics)
         for topic in found:
             logger.warning("%s: its records hold inner batches, so its queues do", topic)

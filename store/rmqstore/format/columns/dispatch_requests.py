@@ -368,9 +368,7 @@ def queue_keys(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> set[tupl
     """Return the topic and id of each queue that any of the records is of."""
     encoded = topics.dictionary_encode()
     names, codes = topic_names(encoded), codes_of(encoded)
-    order, starts = order_by_queue(codes, queue_ids)
-    firsts = order[starts]
-    pairs = zip(codes[firsts].tolist(), queue_ids[firsts].tolist(), strict=True)
+    pairs = {*zip(codes.tolist(), queue_ids.tolist(), strict=True)}
     return {(names[code], queue_id) for code, queue_id in pairs}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -302,6 +302,19 @@ class TimerProgress(NamedTuple):
     master_queue_offset: int  # the same of the master, after which none was entered
 
 
+def batch_topics_of(entries: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the topics whose configuration says that their queues are BatchConsumeQueues.
+
+    Source: QueueTypeUtils.java#isBatchCq.
+    """
+    topics = set()
+    for topic, entry in entries.items():
+        attributes = entry.get("attributes")
+        if isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+            topics.add(topic)
+    return topics
+
+
 class BrokerConfig:
     """The tables under ``config/``; each is read whenever it is needed."""
 
@@ -386,18 +399,24 @@ class BrokerConfig:
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages.
 
-        Messages can be read without it, so a table that cannot be read is reported by a warning,
-        and the result is [].
+        [] if the table cannot be read, as for :meth:`known_topic_entries`.
         """
-        try:
-            return sorted(self._table("topics.json", "topicConfigTable"))
-        except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
-            _warn_once(f"{err}; the only topics known are those that have queues")
-            return []
+        return sorted(self.known_topic_entries())
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""
         return self._table("topics.json", "topicConfigTable")
+
+    def known_topic_entries(self) -> dict[str, dict[str, Any]]:
+        """Return :meth:`topic_entries`, {} if the table cannot be read.
+
+        Messages can be read without it, so a warning says why.
+        """
+        try:
+            return self.topic_entries()
+        except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
+            _warn_once(f"{err}; the only topics known are those that have queues")
+            return {}
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """Return the committed offsets of every group, as :meth:`consumer_offsets` does for one."""
@@ -433,18 +452,6 @@ class BrokerConfig:
                 offsets = {key: {"0": offset} for key, offset in of_lmq_groups.items()}
                 return lmq_path, offsets | part_of(lmq_path, table, "offsetTable")
         return (*in_rocksdb, path)[0], self._table(path.name, "offsetTable")
-
-    def batch_topics(self) -> list[str]:
-        """Return the topics whose queues are BatchConsumeQueues, sorted.
-
-        Source: QueueTypeUtils.java#isBatchCq.
-        """
-        topics = []
-        for topic, entry in self.topic_entries().items():
-            attributes = entry.get("attributes")
-            if isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
-                topics.append(topic)
-        return sorted(topics)
 
     def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets by (topic, queue id).

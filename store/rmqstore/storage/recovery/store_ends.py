@@ -33,7 +33,7 @@ from rmqstore.storage.broker.broker_run import (
     read_checkpoint,
     state_of,
 )
-from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.config_files import BrokerConfig, batch_topics_of
 from rmqstore.storage.broker.retry import Deletions, retry
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.files.storage import is_folder
@@ -305,8 +305,8 @@ class StoreEnds:
     def _recover_queues(self) -> RecoveredQueues:
         if self.are_queues_unread:
             return RecoveredQueues({})
-        known_topics = {*self._config.topics()}
-        batch_topics = {*self._config.batch_topics()} if known_topics else set()
+        known_topics = self._config.known_topic_entries()
+        batch_topics = batch_topics_of(known_topics)
         since = committed_since(self._paths)
         in_rocksdb = self.in_rocksdb
         is_damaged = self.rocksdb_damage is not None
