@@ -102,7 +102,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        batches = rows_of(partition, lambda task: task.read_planned(self._request))
+        batches = rows_of(partition, lambda task: task.read(self._request))
         return as_asked(self._request, batches, self._kafka_names)
 
     def stop(self) -> None:

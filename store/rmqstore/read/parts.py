@@ -99,7 +99,8 @@ class RangesPart:
     Attributes:
         slices: the ranges.
         last_record: a record by which the log of the plan is recognized, None if there is none.
-        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
+        sampled: the same ranges with samples, by which they are cut; None if they were not sampled,
+            and so are not cut.
     """
 
     slices: tuple[QueueSlice, ...]
@@ -108,8 +109,8 @@ class RangesPart:
 
     @property
     def n_bytes(self) -> float:
-        """The bytes of all messages, estimated."""
-        return self._samples.n_bytes
+        """The bytes of all messages, estimated; 0 if they were not sampled."""
+        return 0.0 if self.sampled is None else self.sampled.n_bytes
 
     @property
     def n_records(self) -> int:
@@ -118,12 +119,9 @@ class RangesPart:
 
     def split(self, limits: Limits) -> list[Self]:
         """Return parts within limits that together are this one."""
-        return [replace(self, slices=slices, sampled=None) for slices in self._samples.cut(limits)]
-
-    @property
-    def _samples(self) -> SampledQueues:
-        assert self.sampled is not None, "the ranges were not sampled"
-        return self.sampled
+        if self.sampled is None:
+            return [self]
+        return [replace(self, slices=slices, sampled=None) for slices in self.sampled.cut(limits)]
 
 
 @dataclass(frozen=True)

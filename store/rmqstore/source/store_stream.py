@@ -34,7 +34,7 @@ from rmqstore.source.continuation import Loss
 from rmqstore.source.stream import Stream, Weight
 from rmqstore.source.stream_offset import Key, StreamOffset
 from rmqstore.source.tail import StoreTail
-from rmqstore.source.tasks import StoreTask
+from rmqstore.source.tasks import MicroBatchTask
 from rmqstore.source.tiered_tail import tail_of
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
@@ -169,10 +169,11 @@ class StoreStream(Stream[StoreTail]):
 
     def _task(
         self, broker: str, slices: list[QueueSlice], limits: Limits, last_record: LastRecord | None
-    ) -> StoreTask:
+    ) -> MicroBatchTask:
         """Return what is read of ranges of a broker's queues, up to a record."""
         store = self.tails[broker].store
-        return StoreTask(queues_part(store, slices, limits, last_record), self._ref_of[broker])
+        part = queues_part(store, slices, limits, last_record)
+        return MicroBatchTask(part, self._ref_of[broker])
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Return an estimate of the messages of a queue between two offsets."""

@@ -50,10 +50,6 @@ class Task(ABC):
     def read(self, request: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - of its parts
         """Yield the rows of the request, for messages or a view, that was planned."""
 
-    def read_planned(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a micro-batch, which may be planned again after a restart."""
-        return self.read(request)
-
 
 @dataclass(frozen=True)
 class StoreTask(Task):
@@ -72,17 +68,22 @@ class StoreTask(Task):
         with open_ref(self.store, self.part.ends) as store:
             yield from self.part.read(store, request)
 
-    def read_planned(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a part of a micro-batch, or what is left of it.
+
+@dataclass(frozen=True)
+class MicroBatchTask(StoreTask):
+    """A part of a micro-batch of one store, which may be planned again after a restart."""
+
+    part: QueuesPart
+
+    def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of the part, or of what is left of it.
 
         A broker may have recovered the store since it was planned, or may be recovering it now.
 
         Raises:
             OffsetOutOfRangeError: messages are gone, and data loss is to fail.
         """
-        planned = self.part
-        assert isinstance(planned, QueuesPart), "a micro-batch reads queues"
-        queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in planned.slices}
+        queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in self.part.slices}
         may_have_changed = False
 
         def note_change() -> None:
@@ -95,7 +96,7 @@ class StoreTask(Task):
 
         def begin() -> Iterator[pa.RecordBatch]:
             """Return the batches, the first of which is read already."""
-            part = planned
+            part = self.part
             if may_have_changed or not _is_as_planned(store, part):
                 part = _planned_again(store, part, request)
             batches = part.read(store, request)
@@ -104,7 +105,7 @@ class StoreTask(Task):
 
         # The signs are taken before the store is opened: a file may be deleted while it is opened.
         recoveries = Recoveries(signs, note_change)
-        with open_ref(self.store, planned.ends) as store:
+        with open_ref(self.store, self.part.ends) as store:
             # A broker that starts after the plan was checked and before it is read may cut the log
             # and write other records in the place of those that were planned. Rows that were given
             # cannot be taken back. So only the first batch is read again here; what fails later is
