@@ -37,7 +37,7 @@ from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, plac
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
-from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end
+from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end, confirmed_runs
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ _COLUMNS = ("queue_offset", "physical_offset", "total_size")
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
+_NEAR_UNITS = 4096
 
 
 class LoggedMessages(NamedTuple):
@@ -478,9 +479,15 @@ class StoreTail(Tail):
         return self._first_at(key, last_record.physical_offset + 1, span)
 
     def _first_at(self, key: QueueKey, physical_offset: int, span: tuple[int, int]) -> int:
-        """Return the first queue offset in a span that lies at or after a physical offset."""
-        unit = self.store.queues.open(*key).unit
-        return find_first(*span, lambda queue_offset: unit(queue_offset)[0] >= physical_offset)
+        """Return the first queue offset in a span that lies at or after a physical offset.
+
+        A damaged unit that seems to lie there ends the search, and messages before may follow it.
+        """
+        queue, stop = self.store.queues.open(*key), span[1]
+        at = find_first(*span, lambda queue_offset: queue.unit(queue_offset)[0] >= physical_offset)
+        near = min(at + _NEAR_UNITS, stop)
+        before = confirmed_runs(self.store.log, queue, key, at, near, physical_offset)
+        return max((end for _, end in before), default=at)
 
     def replaced(
         self, next_offsets: Mapping[QueueKey, int], last_record: LastRecord
