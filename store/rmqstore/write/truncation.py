@@ -70,10 +70,11 @@ def plan_truncation(log: CommitLog, end: LogEnd, *, keeps_copies: bool) -> list[
         keeps_copies: whether what is removed and not zero is kept elsewhere.
     """
     changes = []
+    # The first file that is not of 0 bytes stays, unless the log ends before it.
+    begin = next((segment.start for segment in log.segments if segment.size), log.min_offset)
     for segment in log.segments:
-        # The first file stays, even if it is empty, unless the log ends before it.
         is_later = segment.start >= end.physical_offset and (
-            segment.start > min(log.min_offset, end.physical_offset)
+            segment.start > min(begin, end.physical_offset)
         )
         is_cut = segment.start <= end.physical_offset < segment.end
         if not is_later and segment.size and not is_cut:
