@@ -96,7 +96,7 @@ def foresee(
     reads of files with the names of other places (``misplaced``) is as its arithmetic has it.
     Brokers before 5.0 look for the end of a log in its last three files, those of today from the
     file of that record on, and only the former build the unit of a record right after it; None if
-    these differ, and nothing shows which broker will start.
+    these differ, and nothing shows which broker will start, or in what kind of queues it builds.
     """
     if log.entry_segments or ends.why_unread is not None or _is_by_chance(misplaced):
         return None
@@ -120,7 +120,10 @@ def foresee(
             if segment.size and segment.start <= max(units_end, 0):
                 start = segment.start
         found = find_end_from(log, start)
-        built_from = min(units_end, _last_in_table(paths)) + 1
+        last_in_table = _last_in_table(paths)
+        if units_end < 0 and not start and last_in_table < FOREVER:
+            return None  # with queues in RocksDB, it does not build the record at 0
+        built_from = min(units_end, last_in_table) + 1
         keys_until = FOREVER
         by_files = end_in_last_files(log, paths)
         as_today = {units_end, found.physical_offset}
@@ -163,6 +166,8 @@ def why_not_foretold(
         return ""
     if _is_by_chance(misplaced):
         return "a log with files of other places"
+    if not may_be_before_5(paths):
+        return "a log without queues, with an index in RocksDB, where queues may have been as well"
     return (
         "a log whose broker may be older than 5.0, with damage in its last files or records that "
         "no queue has"
