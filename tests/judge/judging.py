@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -146,6 +147,8 @@ def record(judge: Judge, folder: Path, texts: Sequence[str]) -> None:
 def recorded_origins(folder: Path) -> Origins:
     """Return the origins of recorded cases, without a JVM."""
     with tarfile.open(PROGRAMS) as archive:
+        for name in {Path(*Path(name).parts[:2]) for name in archive.getnames()}:
+            shutil.rmtree(folder / name, ignore_errors=True)  # of a run with other files
         archive.extractall(folder, filter="data")
     return Origins(folder)
 
