@@ -36,7 +36,7 @@ from rmqstore.errors import (
 from rmqstore.inspect.report import gather
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
-from rmqstore.storage.broker.config_files import BrokerConfig, integer
+from rmqstore.storage.broker.config_files import BrokerConfig, batch_topics_of, integer
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -394,10 +394,10 @@ def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, val
     (root / "config" / file).write_text(form.format(json.dumps(value)))
     config = BrokerConfig(find_store(root))
     for ask in (
-        config.topics, config.topic_entries, config.batch_topics, config.committed_offsets,
+        config.topics, config.topic_entries, config.committed_offsets,
         config.delay_offsets, config.groups, config.broker_name,
         lambda: config.consumer_offsets("g"), lambda: config.consumer_offsets("%LMQ%g"),
-        lambda: config.filter_groups("T"),
+        lambda: config.filter_groups("T"), lambda: batch_topics_of(config.topic_entries()),
         lambda: queue_nums(find_store(root)), lambda: read_view(root, "topics"),
         lambda: read_view(root, "groups"), lambda: append(root),
     ):  # fmt: skip
