@@ -107,7 +107,8 @@ def foresee(
         end = LogEnd(0, "", "", 0)
     in_rocksdb = ends.in_rocksdb
     units_end = -1 if in_rocksdb is None else in_rocksdb.checkpoint
-    for key in (*paths.queue_folders.queues(), *paths.batch_folders.queues()):
+    keys = (*paths.queue_folders.queues(), *paths.batch_folders.queues())
+    for key in keys:
         with closing(open_files(paths, *key, log=log)) as queue:
             units_end = max(units_end, built_end(queue))
     if end is not None:
@@ -121,7 +122,7 @@ def foresee(
                 start = segment.start
         found = find_end_from(log, start)
         last_in_table = _last_in_table(paths)
-        if units_end < 0 and not start and last_in_table < FOREVER:
+        if not keys and units_end < 0 and not start and last_in_table < FOREVER:
             return None  # with queues in RocksDB, it does not build the record at 0
         built_from = min(units_end, last_in_table) + 1
         keys_until = FOREVER

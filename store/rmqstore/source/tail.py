@@ -46,7 +46,7 @@ _COLUMNS = ("queue_offset", "physical_offset", "total_size")
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
-_NEAR_UNITS = 4096
+_NEAR_UNITS = 4096  # behind the place that a search finds, which are compared with the log
 
 
 class LoggedMessages(NamedTuple):
