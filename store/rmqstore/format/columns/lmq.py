@@ -228,6 +228,18 @@ def offsets_in_queues(buf: Bytes, headers: RecordHeaders, expected: pa.Array) ->
     return offsets
 
 
+def have_torn_properties(buf: Bytes, headers: RecordHeaders) -> Mask:
+    """Return a mask (n,) of the records whose properties hold a zero byte, as of another page.
+
+    Args:
+        buf: the buffer that ``record_headers`` was read from.
+        headers: n whole records.
+    """
+    properties = gather_spans(buf, headers.property_starts, headers.property_lengths, pa.binary())
+    mask: Mask = pc.find_substring(properties, b"\0").to_numpy(zero_copy_only=False) >= 0
+    return mask
+
+
 def offset_strings(n: int, rows: Positions, queue_offsets: NDArray[np.int64]) -> pa.BinaryArray:
     """Return the property INNER_MULTI_QUEUE_OFFSET of n records, binary (n,).
 

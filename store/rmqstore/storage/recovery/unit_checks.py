@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import valid_topics
-from rmqstore.format.columns.lmq import offsets_in_queues
+from rmqstore.format.columns.lmq import have_torn_properties, offsets_in_queues
 from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
@@ -122,6 +122,8 @@ def _has_its_tags_code(log: CommitLog, key: QueueKey, unit: tuple[int, int, int]
         record = log.parts(physical_offset)
     except (CorruptRecordError, OffsetOutOfRangeError):
         return True  # its record was lost, or deleted long after
+    if b"\0" in record.properties:
+        return True  # another page took its tags
     properties = parse_properties(record.properties)
     if key[0] == SCHEDULE_TOPIC and PROPERTY_DELAY in properties:
         # The settings may have had other delays when the unit was written.
@@ -258,7 +260,9 @@ def confirm(
         rows, headers = rows[agree], headers.take(agree)
         expected = queue_offsets[rows]
         if topic.startswith(LMQ_PREFIX):
-            stored = offsets_in_queues(data, headers, pa.repeat(topic, len(headers)))
+            # Another page may have taken the names of the queues: a broker keeps the unit.
+            named = offsets_in_queues(data, headers, pa.repeat(topic, len(headers)))
+            stored = np.where(have_torn_properties(data, headers), expected, named)
             matches = stored >= 0
         else:
             matches, _ = valid_topics(data, headers, [topic], np.zeros(len(headers), np.int32))
