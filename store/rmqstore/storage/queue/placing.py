@@ -50,6 +50,7 @@ def place_records(
     queue_offsets: NDArray[np.int64],
     end: int | None,
     keeps_gap: Callable[[int, int], bool] = lambda _row, _n_missing: False,
+    n_older: int = 0,
 ) -> Iterator[Placed]:
     """Yield where the units of records stand, run by run.
 
@@ -59,15 +60,18 @@ def place_records(
         keeps_gap: asked with the row of a record that leaps ahead and the number of queue offsets
             that it leaves out. If these were of records that the log has lost, the record keeps
             its own.
+        n_older: how many records, the first ones, no broker comes to. It appends each other one
+            that names queue offset 0.
     """
     # A broker compares places in bytes, which overflow.
     compared = queue_offsets * _UNIT // _UNIT
     is_zero = queue_offsets == 0
+    is_zero[:n_older] = False
     cuts = np.flatnonzero((np.diff(queue_offsets) != 1) | is_zero[1:]) + 1
     for low, high in pairwise([0, *cuts.tolist(), len(queue_offsets)] if len(is_zero) else []):
         start, first = low, int(compared[low])
         place = end if end is not None else max(first, 0)
-        if is_zero[low] and place > 0:  # this one is always appended
+        if is_zero[low] and place > 0:
             yield Placed(slice(low, low), slice(low, low + 1), place)
             start, first, place = low + 1, 1, place + 1
         n_passed = min(max(place - first, 0), high - start)

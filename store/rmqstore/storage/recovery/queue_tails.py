@@ -217,6 +217,13 @@ class TailBuilder:
         self.is_batch |= not self._is_present and bool(is_inner_batch(headers).any())
         return self.is_batch
 
+    def begins_behind(self, physical_offset: int) -> bool:
+        """Begin a queue with its next record if the log no longer has those of its units."""
+        if self.parts or not 0 <= self.records_end <= physical_offset:
+            return False
+        self._is_new = True
+        return True
+
     def note_gap(self) -> None:
         """Note missing units of earlier records before a scanned record."""
         self.lacks_older = True
@@ -280,12 +287,12 @@ def recover_crashed(
         rules: those of the broker.
     """
     start = max(end.scanned_from, log.min_offset)
-    recovery = _Recovery(log, open_queue, rules, end.physical_offset)
+    recovery = _Recovery(log, open_queue, rules, end.physical_offset, start)
     recovery.scan(start, end.physical_offset)
     if recovery.lacks_older and start > log.min_offset:
-        recovery = _Recovery(log, open_queue, rules, end.physical_offset)
+        recovery = _Recovery(log, open_queue, rules, end.physical_offset, start)
         recovery.scan(log.min_offset, end.physical_offset)
-    return recovery.recovered(start)
+    return recovery.recovered()
 
 
 def recover_closed(
@@ -293,7 +300,7 @@ def recover_closed(
     end: LogEnd,
     open_queue: OpenQueue,
     rules: DispatchRules,
-    queues_end: Callable[[], int],
+    queues_end: int,
 ) -> RecoveredQueues:
     """Return the missing units of queues, for a closed log; units in the files stay.
 
@@ -306,20 +313,20 @@ def recover_closed(
         end: where a recovery scan of the whole log would end.
         open_queue: returns the files of a queue, None for one that is not to be recovered.
         rules: those of the broker.
-        queues_end: returns the physical offset after the last record that the files of a queue
-            point at, -1 if there is none.
+        queues_end: physical offset after the last record that the files of a queue point at, -1 if
+            there is none.
     """
-    recovery = _Recovery(log, open_queue, rules, None)
+    recovery = _Recovery(log, open_queue, rules, None, queues_end + 1)
     recovery.scan(log.min_offset, before_blank_of(log, end).physical_offset)
     written = written_end(log)
     if written > end.physical_offset:
-        if end.is_stale_after and queues_end() <= end.physical_offset:
-            return recovery.recovered(queues_end() + 1)
-        if recovery.is_whole and 0 <= queues_end() <= end.physical_offset:
+        if end.is_stale_after and queues_end <= end.physical_offset:
+            return recovery.recovered()
+        if recovery.is_whole and 0 <= queues_end <= end.physical_offset:
             _warn_of_cut(log, end.physical_offset, written, end.reason)
             return RecoveredQueues({})
         recovery.scan(end.physical_offset, written)
-    return recovery.recovered(queues_end() + 1)
+    return recovery.recovered()
 
 
 def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
@@ -464,15 +471,26 @@ def _follows_units(queue: Queue, queue_offset: int) -> bool:
 
 
 class _Recovery:
-    """A scan of the log for the units that queues lack, and the lost spans on its way."""
+    """A scan of the log for the units that queues lack, and the lost spans on its way.
+
+    Args:
+        log, open_queue, rules, log_end: as for :class:`TailBuilder` and :func:`recover_crashed`.
+        built_from: physical offset from which on a broker that starts builds units.
+    """
 
     def __init__(
-        self, log: CommitLog, open_queue: OpenQueue, rules: DispatchRules, log_end: int | None
+        self,
+        log: CommitLog,
+        open_queue: OpenQueue,
+        rules: DispatchRules,
+        log_end: int | None,
+        built_from: int,
     ) -> None:
         self._log = log
         self._open_queue = open_queue
         self._rules = rules
         self._log_end = log_end
+        self._built_from = built_from
         self._tails: dict[QueueKey, TailBuilder | None] = {}
         self._batch_topics: set[str] = set()  # of those in _tails
         self._lost: list[LostSpan] = []
@@ -586,7 +604,12 @@ class _Recovery:
         def keeps_gap(row: int, n_missing: int) -> bool:
             return self._fill_gap(tail, headers.take(slice(row, row + 1)), n_missing, units)
 
-        for run in place_records(queue_offsets, tail.known_end, keeps_gap):
+        n_older = (
+            int(np.searchsorted(physical_offsets, self._built_from))
+            if tail.files_records_end >= 0
+            else 0
+        )
+        for run in place_records(queue_offsets, tail.known_end, keeps_gap, n_older):
             tail.pass_over(run.passed.stop - run.passed.start)
             rows = np.arange(run.taken.start, run.taken.stop)
             if run.passed.start < run.passed.stop:
@@ -614,7 +637,8 @@ class _Recovery:
         """Add units for the queue offsets that a record leaves out, if it is to keep its own.
 
         They point at what the log has lost between the last unit and the record. Where nothing was
-        lost, the record keeps its queue offset only if all of the queue do.
+        lost, the record keeps its queue offset only if all of the queue do, or if no broker puts it
+        behind units whose records the log no longer has.
 
         Args:
             tail: the end of the queue.
@@ -623,14 +647,14 @@ class _Recovery:
             units: those of records.
 
         Returns:
-            Whether there are such units.
+            Whether the record keeps its queue offset.
         """
         stop = int(following.column("physical_offset")[0])
         min_bytes = 1 if tail.is_batch else MIN_RECORD_BYTES
         lost = lost_between(self._lost, tail.records_end, stop, n_missing, min_bytes)
         if not lost and not tail.keeps_offsets:
             tail.note_gap()
-            return False
+            return stop < self._built_from and tail.begins_behind(self._log.min_offset)
         if n_missing > _MAX_UNITS:
             tail.give_up()
             return True
@@ -645,12 +669,8 @@ class _Recovery:
         self._count(n_missing)
         return True
 
-    def recovered(self, built_from: int = 0) -> RecoveredQueues:
-        """Return the units of all queues that lack some, and log a summary.
-
-        Args:
-            built_from: physical offset from which on a broker that starts builds units.
-        """
+    def recovered(self) -> RecoveredQueues:
+        """Return the units of all queues that lack some, and log a summary."""
         tails = {}
         for (topic, queue_id), tail in self._tails.items():
             if tail is None:
@@ -671,7 +691,7 @@ class _Recovery:
                 tails[topic, queue_id] = tail.recovered()
         if tails:
             units = np.concatenate([tail.units for tail in tails.values()])
-            n_built = int((units["physical_offset"] >= built_from).sum())
+            n_built = int((units["physical_offset"] >= self._built_from).sum())
             compared = "as a recovery would"
             if n_built < len(units):
                 compared = (

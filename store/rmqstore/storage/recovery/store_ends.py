@@ -343,9 +343,8 @@ class StoreEnds:
         if is_built and not newest.have_lost_queue(known_topics, in_rocksdb):
             return RecoveredQueues({})
         end = self._scanned_end()
-        return recover_closed(
-            self._log, end, open_queue, self._rules(), lambda: self._last_in_queues()[1]
-        )
+        _, queues_end = self._last_in_queues()
+        return recover_closed(self._log, end, open_queue, self._rules(), queues_end)
 
     def _end_in_queues(self) -> LogEnd:
         """Return up to where the log of a store with an ``abort`` file has messages of queues.
