@@ -371,8 +371,8 @@ class Lookup:
 
         Each part begins where the frame of a record does. An index file covers the records from
         that of its first item to that of its last item. At both ends a record may be covered in
-        part: its other keys may be in an older file, which may be lost, or in the next file. A
-        broker may still be adding keys to the newest file.
+        part: its other keys may be in an older file or in the next one, which may be lost. A broker
+        may still be adding keys to the newest file.
 
         For example, ten records of 100 bytes each, and files that cover the records at 200 to 400,
         400 to 500, and 700 to 800, leave three parts uncovered::
@@ -381,8 +381,10 @@ class Lookup:
                          and the record at 200 may be covered in part
             [600, 800)   the same before the third file;
                          the second file continues where the first ends
-            [900, 1000)  after the newest file;
-                         from 800 on if a key of the record at 800 is not in the index yet
+            [900, 1000)  after the newest file
+
+        The second and the third begin with the record before them, at 500 or 800, if the index
+        lacks a key of it.
         """
         return self._outside(
             self._index.spans(self._ends.index_flushed_until()), self._has_all_keys
@@ -395,22 +397,28 @@ class Lookup:
 
         Args:
             spans: what is covered, each part from its first record to its last, ascending.
-            has_all_keys: returns whether the last record of all is covered in whole.
+            has_all_keys: returns whether a record before a gap is covered in whole.
         """
         whole = self._whole()
         gaps: list[Span] = []
         covered_until = whole.start
-        for number, span in enumerate(spans):
+        newest = (-1, whole.start)  # the last record that is covered, and its frame
+
+        def begin_of_gap() -> int:
+            last, last_frame = newest
+            return covered_until if last < 0 or has_all_keys(last) else last_frame
+
+        for span in spans:
             first, last = max(span.start, whole.start), min(span.end, whole.end)
             first_frame = first if first == whole.start else frame_of(self._log, first)
             last_frame = last if last == whole.end else frame_of(self._log, last)
             if first_frame is None or last_frame is None or last_frame < covered_until:
                 continue
             if first_frame > covered_until:
-                gaps.append(Span(covered_until, self._after(first, whole)))
-            is_newest = number + 1 == len(spans)
-            is_partly_covered = is_newest and not has_all_keys(last)
-            covered_until = last_frame if is_partly_covered else self._after(last, whole)
+                gaps.append(Span(begin_of_gap(), self._after(first, whole)))
+            newest = (last, last_frame)
+            covered_until = self._after(last, whole)
+        covered_until = begin_of_gap()
         # Only a log that was closed and is not covered to its end has to be read.
         end = whole.end if covered_until >= whole.end else self._ends.end_of_records()
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
