@@ -134,18 +134,9 @@ def plain_pipeline(
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)
     steps.append(partial(choose, spec=spec, chosen=chosen))
-    if spec.check_crc:
-        of_records = spec.check_record_crc
-        steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
+    steps += [partial(verify_crc, spec=spec), partial(inflate, spec=spec)]
     own_check = partial(check, keeps_parts=keeps_parts, repeated=repeated, is_sparse=is_sparse)
-    return Pipeline(spec, own_check, (*steps, *inflating(spec)), explain)
-
-
-def inflating(spec: ReadSpec) -> tuple[Step, ...]:
-    """Return the step that inflates bodies, if the read needs it."""
-    if not spec.inflate or "body" not in spec.schema.names:
-        return ()
-    return (partial(inflate, keeps_parts=spec.mode == PERMISSIVE),)
+    return Pipeline(spec, own_check, tuple(steps), explain)
 
 
 class Assembler:

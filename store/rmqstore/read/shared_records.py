@@ -31,13 +31,21 @@ from rmqstore.format.layout import GAP_TAGS_CODE, LMQ_PREFIX, Bytes, Mask, Posit
 from rmqstore.format.record import Expected, split_record
 from rmqstore.format.text import decode_text
 from rmqstore.query.damage import PERMISSIVE
-from rmqstore.read.assembler import Pipeline, Step, inflating
+from rmqstore.read.assembler import Pipeline
 from rmqstore.read.faults import explain
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.stages import LogBytes, Rows, choose, keep_planned, note_times, verify_crc
+from rmqstore.read.stages import (
+    LogBytes,
+    Rows,
+    choose,
+    inflate,
+    keep_planned,
+    note_times,
+    verify_crc,
+)
 
 
 def shared_pipeline(
@@ -56,19 +64,15 @@ def shared_pipeline(
         chosen: keeps messages by topic, time, key and id.
         repeated: notes units that point at the record of another one.
     """
-    keeps_parts = spec.mode == PERMISSIVE
-    steps: list[Step] = []
-    if spec.check_crc:
-        of_records = spec.check_record_crc
-        steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
-    steps += [
+    steps = (
+        partial(verify_crc, spec=spec),
         partial(expand, batch_topics=batch_topics, repeated=repeated),
         partial(keep_planned, spec=spec),
         partial(choose, spec=spec, chosen=chosen),
-        *inflating(spec),
-    ]
-    own_check = partial(check_records, keeps_parts=keeps_parts)
-    return Pipeline(spec, own_check, tuple(steps), explain_shared, _weigh)
+        partial(inflate, spec=spec),
+    )
+    own_check = partial(check_records, keeps_parts=spec.mode == PERMISSIVE)
+    return Pipeline(spec, own_check, steps, explain_shared, _weigh)
 
 
 def _weigh(

@@ -30,6 +30,7 @@ from rmqstore.format.hashing import body_crc
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import time_reason
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
+from rmqstore.query.damage import PERMISSIVE
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -240,18 +241,18 @@ def _both(left: Mask | None, right: Mask) -> Mask:
     return right if left is None else left & right
 
 
-def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False) -> Rows:
-    """Drop records with a wrong checksum; bodies that earlier steps left out are not read.
+def verify_crc(rows: Rows, spec: ReadSpec) -> Rows:
+    """Drop records with a wrong checksum, if the read checks them.
 
-    Args:
-        rows: the rows.
-        of_records: whether to check CRCs of whole records too.
-        keeps_parts: whether a record is kept, without its body, if only that has a wrong CRC.
+    In mode PERMISSIVE a record is kept, without its body, if only that has a wrong CRC. Bodies that
+    earlier steps left out are not read.
     """
+    if not spec.check_crc:
+        return rows
     bodies = stored_bodies(rows.data, rows.headers)
-    valid = valid_crcs(rows.data, rows.headers, bodies, of_records=of_records)
+    valid = valid_crcs(rows.data, rows.headers, bodies, of_records=spec.check_record_crc)
     checked = rows.with_column("body", bodies)
-    if keeps_parts and not valid.all():
+    if spec.mode == PERMISSIVE and not valid.all():
         stored = rows.headers.column("body_crc")
         reasons = {}
         for row in np.flatnonzero(~valid).tolist():
@@ -263,15 +264,14 @@ def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False
     return checked.drop_damaged(valid)
 
 
-def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
-    """Make column ``body`` as it was before compression.
+def inflate(rows: Rows, spec: ReadSpec) -> Rows:
+    """Make column ``body`` as it was before compression, if the read needs it.
 
-    The batch ends before a body that would make it too large.
-
-    Args:
-        rows: the rows.
-        keeps_parts: whether a record is kept, without its body, if that does not inflate.
+    The batch ends before a body that would make it too large. In mode PERMISSIVE a record is kept,
+    without its body, if that does not inflate.
     """
+    if not spec.inflate or "body" not in spec.schema.names:
+        return rows
     flags = rows.headers.column("sys_flag")
     if not (flags & np.int32(SysFlag.COMPRESSED)).any():
         return rows
@@ -282,7 +282,7 @@ def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
         flags = np.where(rows.lacks("body"), 0, flags)
     bodies, count, broken = inflate_bodies(stored, flags)
     inflated = rows.end_after(count).with_column("body", bodies)
-    if keeps_parts:
+    if spec.mode == PERMISSIVE:
         return inflated.lose("body", broken) if broken else inflated
     valid = np.ones(count, np.bool_)
     valid[list(broken)] = False
