@@ -26,7 +26,7 @@ from rmqstore.read.faults import (
 )
 from rmqstore.read.read_ahead import Prefetch, prefetch_nothing
 from rmqstore.read.read_spec import ReadSpec
-from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.record_filter import ALL_RECORDS, LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import (
@@ -114,7 +114,7 @@ class Pipeline:
 
 def plain_pipeline(
     spec: ReadSpec,
-    chosen: LogFilter | None = None,
+    chosen: LogFilter = ALL_RECORDS,
     repeated: RepeatedUnits | None = None,
     *,
     is_sparse: bool = False,
@@ -127,9 +127,8 @@ def plain_pipeline(
         repeated: notes units that point at the record of another one.
         is_sparse: whether the units are those of compacted topics.
     """
-    is_look_up = chosen is not None and chosen.is_look_up
     keeps_parts = spec.mode == PERMISSIVE
-    chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
+    chooses_by_properties = spec.tags is not None or spec.filter is not None or chosen.is_look_up
     steps: list[Step] = [] if spec.last_record is None else [partial(keep_planned, spec=spec)]
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)

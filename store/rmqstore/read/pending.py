@@ -40,7 +40,7 @@ from rmqstore.query.damage import DROPMALFORMED, FAILFAST
 from rmqstore.query.selection import LookupKeys, Selection, choose_topics, parse_selection
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_copies, read_queues, read_records
-from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.record_filter import ALL_RECORDS, LogFilter
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.timer import TimerUnits, pending_units
 
@@ -145,7 +145,7 @@ def read_waiting_at(
     Where there is none, any more or at all, nothing is read.
     """
     own = _own_spec(spec, _STORED)
-    batches = read_records(store, physical_offsets, own, LogFilter())
+    batches = read_records(store, physical_offsets, own, ALL_RECORDS)
     table = pa.Table.from_batches(batches, own.schema)
     return Waiting.of(table.filter(pc.equal(table.column("topic"), topic)))
 

@@ -20,7 +20,7 @@ from rmqstore.query.damage import DROPMALFORMED
 from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import find_candidates, read_records
-from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.record_filter import ALL_RECORDS
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
@@ -150,7 +150,7 @@ class StorePruner:
             but: parts of these ranges that no unit is taken from.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
-        batches = [*read_records(self._store, physical_offsets, spec, LogFilter())]
+        batches = [*read_records(self._store, physical_offsets, spec, ALL_RECORDS)]
         if not batches:
             return None
         rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

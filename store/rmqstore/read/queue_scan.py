@@ -33,7 +33,13 @@ from rmqstore.read.faults import expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.read_ahead import Prefetch, ReadAhead, prefetch_nothing
 from rmqstore.read.read_spec import ReadSpec
-from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
+from rmqstore.read.record_filter import (
+    ALL_RECORDS,
+    LogFilter,
+    OpenExt,
+    keep_resolved,
+    resolve_codes,
+)
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
@@ -63,7 +69,7 @@ class QueueScan:
         open_ext: OpenExt,
         spec: ReadSpec,
         batch_topics: Collection[str] = (),
-        chosen: LogFilter | None = None,
+        chosen: LogFilter = ALL_RECORDS,
         *,
         is_sparse: bool = False,
     ) -> None:

@@ -25,7 +25,7 @@ from rmqstore.read.faults import refuse_spans
 from rmqstore.read.lookup import SMALL_GAPS, Found, QueryResult, tagged_offsets
 from rmqstore.read.queue_scan import QueueScan
 from rmqstore.read.read_spec import ReadSpec
-from rmqstore.read.record_filter import LogFilter, log_filter
+from rmqstore.read.record_filter import ALL_RECORDS, LogFilter, log_filter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
 from rmqstore.read.store_parts import StoreParts
@@ -202,7 +202,7 @@ def _read_tier(
     store: StoreParts,
     slices: Sequence[QueueSlice],
     spec: ReadSpec,
-    chosen: LogFilter | None = None,
+    chosen: LogFilter = ALL_RECORDS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ranges of queues in the tier of a store."""
     # The CRC of a whole record covers its physical offset, which is another one here.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -135,11 +135,11 @@ class LogFilter(NamedTuple):
         """Whether only some topics are wanted, by name or by pattern."""
         return self.queues is not None or self.topic_pattern is not None
 
-    def keep(self, data: Bytes, headers: RecordHeaders) -> Mask | None:
-        """Return a mask (n,) of the records that pass, None if all do."""
-        if self == LogFilter():
-            return None
+    def keep(self, data: Bytes, headers: RecordHeaders) -> Mask:
+        """Return a mask (n,) of the records that pass."""
         mask = np.ones(len(headers), np.bool_)
+        if self == ALL_RECORDS:
+            return mask
         times = headers.column("store_timestamp")
         if self.start_timestamp is not None:
             mask &= times >= self.start_timestamp
@@ -182,6 +182,9 @@ class LogFilter(NamedTuple):
         if self.queues is not None:
             return topic in self.queues
         return self.topic_pattern is None or bool(self.topic_pattern.fullmatch(topic))
+
+
+ALL_RECORDS: Final = LogFilter()
 
 
 def has_key(data: Bytes, headers: RecordHeaders, keys: Iterable[str]) -> Mask:

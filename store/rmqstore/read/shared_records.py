@@ -34,7 +34,7 @@ from rmqstore.query.damage import PERMISSIVE
 from rmqstore.read.assembler import Pipeline
 from rmqstore.read.faults import explain
 from rmqstore.read.read_spec import ReadSpec
-from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.record_filter import ALL_RECORDS, LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import (
@@ -51,7 +51,7 @@ from rmqstore.read.stages import (
 def shared_pipeline(
     spec: ReadSpec,
     batch_topics: Collection[str],
-    chosen: LogFilter | None = None,
+    chosen: LogFilter = ALL_RECORDS,
     repeated: RepeatedUnits | None = None,
 ) -> Pipeline:
     """Return the steps for messages whose queue or queue offset is not that in their record.

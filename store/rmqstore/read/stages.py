@@ -224,21 +224,17 @@ def verify_properties(rows: Rows) -> Rows:
     return rows.drop_damaged(valid)
 
 
-def choose(rows: Rows, spec: ReadSpec, chosen: LogFilter | None) -> Rows:
+def choose(rows: Rows, spec: ReadSpec, chosen: LogFilter) -> Rows:
     """Keep the rows that all filters keep."""
-    mask = chosen.keep(rows.data, rows.headers) if chosen else None
+    mask = chosen.keep(rows.data, rows.headers)
     if spec.tags is not None:
         tags = decode_columns(rows.data, rows.headers, pa.schema([ALL_COLUMNS.field("tags")]))[0]
         has_tag = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)
-        mask = _both(mask, mask_of(has_tag))
+        mask &= mask_of(has_tag)
     if spec.filter is not None:
         columns = property_values(rows.data, rows.headers, spec.filter.names)
-        mask = _both(mask, spec.filter.keep(columns, len(rows.headers)))
-    return rows if mask is None or mask.all() else rows.narrow(np.flatnonzero(mask))
-
-
-def _both(left: Mask | None, right: Mask) -> Mask:
-    return right if left is None else left & right
+        mask &= spec.filter.keep(columns, len(rows.headers))
+    return rows if mask.all() else rows.narrow(np.flatnonzero(mask))
 
 
 def verify_crc(rows: Rows, spec: ReadSpec) -> Rows:

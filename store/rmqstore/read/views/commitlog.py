@@ -189,8 +189,7 @@ class _LogView:
         if self._spec.check_crc:
             whole_headers = headers if whole.all() else headers.take(whole)
             valid[whole] &= valid_crcs(data, whole_headers, stored_bodies(data, whole_headers))
-        mask = self._chosen.keep(data, headers)
-        mask = np.ones(len(headers), np.bool_) if mask is None else mask | ~whole
+        mask = self._chosen.keep(data, headers) | ~whole
         if self._spec.mode == DROPMALFORMED:
             mask &= valid
         if not mask.all():
