@@ -202,16 +202,13 @@ class QueueScan:
             window = window.take(valid)
         # Addresses in consumequeue_ext are replaced by tags codes only if the read needs these.
         reads_codes = "tagsCode" in self._spec.schema.names
-        mask = None
         if self._spec.tags is not None or reads_codes:
             window = window._replace(tags_codes=resolve_codes(window, self._open_ext))
         if reads_codes:
-            mask = keep_resolved(window, self._open_ext, self._spec)
+            window = keep_resolved(window, self._open_ext, self._spec)
         if self._spec.tags is not None:
             may_have_tags = self._may_have_tags(window, window.tags_codes)
-            mask = may_have_tags if mask is None else mask & may_have_tags
-        if mask is not None and not mask.all():
-            window = window.take(mask)
+            window = window if may_have_tags.all() else window.take(may_have_tags)
         self._spec.advance(len(valid) - len(window.sizes), 0)
         yield from self._read_files(window, prefetch)
 

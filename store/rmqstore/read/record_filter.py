@@ -62,8 +62,8 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
     return codes
 
 
-def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | None:
-    """Return a mask (n,) of the units to keep if column ``tagsCode`` is read; None for all.
+def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> UnitRows:
+    """Return the units whose messages are read if column ``tagsCode`` is.
 
     In mode PERMISSIVE a message whose code is lost stays, with null in the column and the reason.
 
@@ -72,7 +72,7 @@ def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | 
     """
     lost = np.flatnonzero(units.tags_codes <= MAX_EXT_ADDRESS)
     if not len(lost) or spec.mode not in (FAILFAST, DROPMALFORMED):
-        return None
+        return units
     first = units.expected(int(lost[0]))
     path, byte = open_ext(first.topic, first.queue_id).location(int(units.tags_codes[lost[0]]))
     queue = f"{first.topic}-{first.queue_id}"
@@ -83,7 +83,7 @@ def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | 
     if spec.mode == FAILFAST:
         raise CorruptQueueError(path, byte, reason)
     logger.warning("dropped %d messages, the first: %s, byte %d: %s", len(lost), path, byte, reason)
-    return units.tags_codes > MAX_EXT_ADDRESS
+    return units.take(units.tags_codes > MAX_EXT_ADDRESS)
 
 
 def matched_groups(
