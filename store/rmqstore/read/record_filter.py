@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptQueueError, OptionError
 from rmqstore.format.columns.buffers import in_calendar
 from rmqstore.format.columns.decode import decode_columns
+from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.columns.property_decode import parse_entries, property_column
 from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.hashing import may_match
@@ -51,12 +52,9 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
     if not len(rows):
         return codes
     codes = codes.copy()
-    topic_codes = units.topic_codes[rows].astype(np.int64)
-    queue_ids = units.queue_ids[rows].astype(np.int64)
-    queues = topic_codes << 32 | queue_ids & 0xFFFFFFFF
-    for queue in np.unique(queues).tolist():
-        own = rows[queues == queue]
-        ext = open_ext(units.topics[queue >> 32], int(units.queue_ids[own[0]]))
+    for members in rows_by_queue(units.topic_codes[rows], units.queue_ids[rows]):
+        own = rows[members]
+        ext = open_ext(*units.key(own[0]))
         ext_units = ext.units(codes[own])
         codes[own[ext_units.valid]] = ext_units.tags_codes[ext_units.valid]
     return codes

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import RmqStoreError, number_of
+from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.read.rows import UnitRows
+from rmqstore.spans import QueueKey
 from rmqstore.storage.queue.queue import Queue, have_units_at
 
 logger = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ class RepeatedUnits:
 
     def __init__(self, open_queue: Callable[[str, int], Queue]) -> None:
         self._open_queue = open_queue
-        self._counts: Counter[tuple[str, int]] = Counter()
-        self._firsts: dict[tuple[str, int], int] = {}
+        self._counts: Counter[QueueKey] = Counter()
+        self._firsts: dict[QueueKey, int] = {}
 
     def note(self, units: UnitRows, stored: NDArray[np.int64]) -> None:
         """Count those of some units whose record has a unit of its own.
@@ -37,11 +39,8 @@ class RepeatedUnits:
             units: units, (n,), whose records name other queue offsets than theirs.
             stored: the queue offsets in the records, (n,).
         """
-        queue_ids = units.queue_ids.astype(np.int64) & 0xFFFFFFFF
-        queues = units.topic_codes.astype(np.int64) << 32 | queue_ids
-        for code in np.unique(queues).tolist():
-            rows = np.flatnonzero(queues == code)
-            key = units.topics[code >> 32], int(units.queue_ids[rows[0]])
+        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
+            key = units.key(rows[0])
             with suppress(RmqStoreError, OSError):  # said where they are read
                 own = self._open_queue(*key), stored[rows]
                 of_units = units.physical_offsets[rows], units.sizes[rows]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.record import Expected
+from rmqstore.spans import QueueKey
 from rmqstore.storage.queue.queue import Units
 
 PHYSICAL_OFFSET = "commitLogOffset"
@@ -99,9 +100,10 @@ class UnitRows(NamedTuple):
         """Return the chosen rows."""
         return UnitRows._make([self.topics, *(column[rows] for column in self[1:])])
 
+    def key(self, row: int) -> QueueKey:
+        """Return the queue of one row."""
+        return self.topics[self.topic_codes[row]], int(self.queue_ids[row])
+
     def expected(self, row: int) -> Expected:
         """Return what is expected of one record."""
-        topic = self.topics[int(self.topic_codes[row])]
-        return Expected(
-            topic, int(self.queue_ids[row]), int(self.queue_offsets[row]), int(self.sizes[row])
-        )
+        return Expected(*self.key(row), int(self.queue_offsets[row]), int(self.sizes[row]))
