@@ -152,22 +152,18 @@ class Assembler:
         pipeline: Pipeline,
         prefetch: Prefetch = prefetch_nothing,
     ) -> None:
-        """Open the file.
+        """Take the file, which is opened when its records are read.
 
         Args:
             log: the log of the store.
             segment: the file.
             pipeline: how records become batches.
             prefetch: prefetches what follows the physical offset that is read.
-
-        Raises:
-            FileDeletedError: it was deleted since it was listed.
         """
         self._log = log
         self._segment = segment
         self._pipeline = pipeline
         self._prefetch = prefetch
-        self._file_size = log.file_of(segment).size
         self._buffer = np.empty(0, np.uint8)
         self.n_done = 0
 
@@ -188,7 +184,7 @@ class Assembler:
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
-            FileDeletedError: the file of a remote store is gone, or another one has replaced it.
+            FileDeletedError: the file is gone, or another one of a remote store has replaced it.
         """
         self.n_done = 0
         origin = Origin(str(self._segment.path), self._record_at)
@@ -217,11 +213,12 @@ class Assembler:
         """
         low = int(starts.min())
         high = int((starts + np.maximum(sizes, 0)).max())
-        is_inside = low >= 0 and high <= self._file_size
+        file_size = self._log.file_of(self._segment).size
+        is_inside = low >= 0 and high <= file_size
         if not is_inside or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
             data = self._log.read_in_place(self._segment, starts, sizes)
             return LogBytes(data, self._segment.start)
-        high = min(high + GATHER_SLACK, self._file_size)
+        high = min(high + GATHER_SLACK, file_size)
         if len(self._buffer) < high - low:
             # Batch sizes vary a little, and fresh pages are expensive, so the buffer has room.
             self._buffer = np.empty((high - low) * 5 // 4, np.uint8)

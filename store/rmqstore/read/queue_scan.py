@@ -277,15 +277,11 @@ class QueueScan:
                 reason = f"the unit points past the end of the CommitLog at {self._log.max_offset}"
                 yield from self._refuse_units(part.take(beyond), reason)
             return
-        try:
-            assembler = Assembler(self._log, segment, pipeline, prefetch)
-        except OffsetOutOfRangeError as err:
-            self._lose(part, str(err))
-            return
+        assembler = Assembler(self._log, segment, pipeline, prefetch)
         positions = part.physical_offsets - segment.start
         try:
             yield from assembler.batches(positions, part.sizes, part)
-        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
+        except FileDeletedError as err:
             self._lose(part.take(slice(assembler.n_done, None)), str(err))
 
     def _lose(self, part: UnitRows, reason: str) -> None:

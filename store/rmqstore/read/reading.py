@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, groupby
@@ -31,7 +31,7 @@ from rmqstore.read.stages import LogBytes
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME, LogSlice, LostSpan, QueueSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan, begins_record, read_frame
+from rmqstore.storage.log.commitlog import SegmentSpan, begins_record, read_frame
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.recovery.log_end import damage_met
 
@@ -43,18 +43,14 @@ class LogScan:
     """Reads slices of the log.
 
     Args:
-        log: the CommitLog of the store.
-        queues_end: returns the physical offset after the last record that queues point at, or -1 if
-            they cannot show it.
+        store: the store.
         spec: how to read the records.
         chosen: which records to return.
     """
 
-    def __init__(
-        self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, chosen: LogFilter
-    ) -> None:
-        self._log = log
-        self._queues_end = queues_end
+    def __init__(self, store: StoreParts, spec: ReadSpec, chosen: LogFilter) -> None:
+        self._log = store.log
+        self._queues_end = store.store_queues.proved_end
         self._spec = spec
         self._pipeline = plain_pipeline(spec, chosen)
 
@@ -97,11 +93,7 @@ class LogScan:
                 segment = span.segment
                 assert segment is not None
                 end = int(own_offsets[-1] + own_sizes[-1])
-                try:
-                    assembler = Assembler(self._log, segment, self._pipeline)
-                except OffsetOutOfRangeError as err:
-                    yield from self._lose(int(own_offsets[0]), end, str(err))
-                    continue
+                assembler = Assembler(self._log, segment, self._pipeline)
                 try:
                     yield from assembler.batches(own_offsets - segment.start, own_sizes, None)
                 except FileDeletedError as err:
@@ -116,11 +108,7 @@ class LogScan:
         if segment is None:
             yield from self._lose(position, end, "the files that held it are missing")
             return False
-        try:
-            assembler = Assembler(self._log, segment, self._pipeline)
-        except OffsetOutOfRangeError as err:
-            yield from self._lose(position, end, str(err))
-            return False
+        assembler = Assembler(self._log, segment, self._pipeline)
         try:
             for window in walk_forward(self._log, segment, position, end, is_scan=True):
                 if self._spec.mode == FAILFAST:
@@ -144,7 +132,7 @@ class LogScan:
                 position = window.resumed
                 if reason is not None:
                     yield from self._refuse(segment, Span(window.stopped, position), reason)
-        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
+        except FileDeletedError as err:
             yield from self._lose(position, end, str(err))
             return False
         if position > end and end < segment.end:
@@ -252,7 +240,7 @@ def read_log(
     store: StoreParts, log_slice: LogSlice, spec: ReadSpec, chosen: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range of the log; see :class:`LogScan`."""
-    return LogScan(store.log, store.store_queues.proved_end, spec, chosen).batches(log_slice)
+    return LogScan(store, spec, chosen).batches(log_slice)
 
 
 def find_candidates(
@@ -337,15 +325,16 @@ def read_records(
         if not len(inside):
             continue
         try:
-            assembler = Assembler(log, segment, pipeline)
-        except OffsetOutOfRangeError as err:
+            file = log.file_of(segment)
+        except FileDeletedError as err:
             spec.report_loss(str(err))
             continue
         starts = inside - segment.start
         head_size = FIXED_PART_V4.itemsize
-        log.file_of(segment).prefetch(starts, head_size)
+        file.prefetch(starts, head_size)
         headers = log.read_in_place(segment, starts, np.full(len(starts), head_size))
         starts = starts[have_magic(headers, starts)]
+        assembler = Assembler(log, segment, pipeline)
         yield from assembler.batches(starts, total_sizes(headers, starts), None)
 
 
