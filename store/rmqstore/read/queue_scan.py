@@ -190,7 +190,7 @@ class QueueScan:
     def _read(self, window: UnitRows, prefetch: Prefetch) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the units in a window."""
         # Those of batches lead to a record that shows whether it holds the message.
-        is_gap = (window.tags_codes == GAP_TAGS_CODE) & ~self._are_batches(window)
+        is_gap = (window.tags_codes == GAP_TAGS_CODE) & ~window.are_of(self._batch_topics)
         if self._is_sparse:
             is_gap |= (window.sizes == 0) & (window.physical_offsets >= 0)
         if is_gap.any():
@@ -212,20 +212,12 @@ class QueueScan:
         self._spec.advance(len(valid) - len(window.sizes), 0)
         yield from self._read_files(window, prefetch)
 
-    def _are_batches(self, window: UnitRows) -> Mask:
-        """Return which units, (n,), are of BatchConsumeQueues."""
-        mask = np.array([topic in self._batch_topics for topic in window.topics], np.bool_)
-        return mask[window.topic_codes]
-
     def _may_have_tags(self, window: UnitRows, codes: NDArray[np.int64]) -> Mask:
         """Return which units, (n,), may have a chosen tag, as far as hash codes show."""
         chosen_codes = np.array([tags_code(tag) for tag in self._spec.tags or ()], np.int64)
         mask = np.isin(codes, chosen_codes) | (codes <= MAX_EXT_ADDRESS)
-        # Codes are of records, not of messages in an inner batch.
-        mask |= self._are_batches(window)
-        if SCHEDULE_TOPIC in window.topics:  # its codes are times of delivery
-            mask |= window.topic_codes == window.topics.index(SCHEDULE_TOPIC)
-        return mask
+        # Codes are of records, not of messages in an inner batch; or they are times of delivery.
+        return mask | window.are_of({*self._batch_topics, SCHEDULE_TOPIC})
 
     def _read_files(self, window: UnitRows, prefetch: Prefetch) -> Iterator[pa.RecordBatch]:
         """Read the records, those of small files together."""
@@ -237,10 +229,8 @@ class QueueScan:
         ends = np.array([segment.end for segment in segments] or [0], np.int64)
         gone = (numbers < 0) | (window.physical_offsets >= ends[numbers])
         numbers[gone] = -1
-        shared = [
-            topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
-        ]
-        if np.array(shared, np.bool_)[window.topic_codes].any():
+        lmqs = {topic for topic in window.topics if topic.startswith(LMQ_PREFIX)}
+        if window.are_of(lmqs | self._batch_topics).any():
             pipeline = shared_pipeline(self._spec, self._batch_topics, self._chosen, self._repeated)
         else:
             pipeline = plain_pipeline(

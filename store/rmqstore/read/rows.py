@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +99,11 @@ class UnitRows(NamedTuple):
     def take(self, rows: slice | Positions | Mask) -> UnitRows:
         """Return the chosen rows."""
         return UnitRows._make([self.topics, *(column[rows] for column in self[1:])])
+
+    def are_of(self, topics: Container[str]) -> Mask:
+        """Return a mask (n,) of the rows of some topics."""
+        mask = np.array([topic in topics for topic in self.topics], np.bool_)
+        return mask[self.topic_codes]
 
     def key(self, row: int) -> QueueKey:
         """Return the queue of one row."""

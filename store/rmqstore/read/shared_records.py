@@ -113,7 +113,7 @@ def expand(
     rows = _without_lost_batches(rows)
     assert rows.units is not None
     record_units = rows.units.take(rows.all_row_numbers())
-    records = _unwrap(rows.data, rows.headers, _are_batches(record_units, batch_topics))
+    records = _unwrap(rows.data, rows.headers, record_units.are_of(batch_topics))
     # Bodies that inflate to too much are left for the next batch.
     unwrapped = rows.end_after(len(records.headers))
     # If a record is damaged, ``valid`` is unset for the first of its rows, which stands for all.
@@ -126,7 +126,7 @@ def expand(
     record_of = valid_before[every_record_of[row_numbers]]
     units = rows.units.take(row_numbers)
     rank = units.queue_offsets - records.headers.column("queue_offset")[record_of]
-    is_batch = _are_batches(units, batch_topics)
+    is_batch = units.are_of(batch_topics)
     # Of others the place of a unit decides, as in a plain read.
     is_there = ~is_batch | ((rank >= 0) & (rank < records.counts[record_of]))
     is_lmq = _are_lmq(units)
@@ -273,13 +273,7 @@ def explain_shared(
 
 
 def _are_lmq(units: UnitRows) -> Mask:
-    is_lmq = np.array([topic.startswith(LMQ_PREFIX) for topic in units.topics], np.bool_)
-    return is_lmq[units.topic_codes]
-
-
-def _are_batches(units: UnitRows, batch_topics: Collection[str]) -> Mask:
-    is_batch = np.array([topic in batch_topics for topic in units.topics], np.bool_)
-    return is_batch[units.topic_codes]
+    return units.are_of({topic for topic in units.topics if topic.startswith(LMQ_PREFIX)})
 
 
 def _begin_records(starts: Positions, units: UnitRows) -> Mask:
