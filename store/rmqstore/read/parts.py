@@ -35,30 +35,34 @@ from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 
-class Part(ABC):
-    """A part of a read of one store."""
+class PlannedPart(ABC):
+    """A part of a store that is read in one go, for messages or for a view."""
 
     @property
     @abstractmethod
     def n_bytes(self) -> float:
-        """The bytes of its records, estimated."""
+        """The bytes of the store that are read for it, estimated."""
 
     @property
-    @abstractmethod
     def n_records(self) -> int | None:
-        """The number of its records; None if only reading them can show it."""
+        """The number of its rows; None if only reading them can show it."""
+        return None
 
     @property
     def ends(self) -> PlannedEnds | None:
         """The ends of the store as planned, for the process that reads the part.
 
-        None if that has to look for itself.
+        None if that has to look for itself, or needs none.
         """
         return None
 
-    @abstractmethod
-    def split(self, limits: Limits) -> Sequence[Part]:
+
+class Part(PlannedPart):
+    """A part of a read of the messages of one store."""
+
+    def split(self, _: Limits) -> Sequence[Part]:
         """Return parts within limits that together are this one; none is empty."""
+        return [self]
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -207,10 +211,6 @@ class LogPart(PlainPart):
     def n_bytes(self) -> float:
         return sum(span.n_bytes for span in self.spans)
 
-    @property
-    def n_records(self) -> None:
-        return None
-
     def split(self, limits: Limits) -> list[LogPart]:
         return [LogPart(spans) for spans in cut_log(self.spans, limits)]
 
@@ -285,20 +285,12 @@ class LostPart(PlainPart):
 
     Attributes:
         spans: the damaged parts of the log.
+        n_bytes, n_records: none, for none of them is a message.
     """
 
     spans: tuple[LostSpan, ...]
-
-    @property
-    def n_bytes(self) -> float:
-        return 0.0
-
-    @property
-    def n_records(self) -> int:
-        return 0
-
-    def split(self, _: Limits) -> list[LostPart]:
-        return [self]
+    n_bytes: float = 0.0
+    n_records: int = 0
 
     def _rows(self, _store: StoreParts, _request: ScanRequest, spec: ReadSpec) -> Batches:
         return refuse_spans(self.spans, spec)
@@ -384,9 +376,6 @@ class NewestPart(Part):
         for topic, queue_id, start, end in self.part.slices:
             counts[topic, queue_id] += end - start
         return sum(min(count, self.count) for count in counts.values())
-
-    def split(self, _: Limits) -> list[NewestPart]:
-        return [self]
 
     def read(
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress

@@ -141,7 +141,7 @@ def _queue_by_queue(
             logger.warning("%s-%d: %s", topic, queue_id, err)
             faults.append((topic, queue_id, str(err)))
     if faults:
-        parts.append(RowsPart(_fault_rows, faults, planned=None))
+        parts.append(RowsPart(_fault_rows, faults))
     return parts
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
+from rmqstore.read.parts import PlannedPart
 from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.rows import Row, to_batches
@@ -18,23 +19,8 @@ from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 
-class ViewPart(ABC):
-    """A part of a view, which is read in one go, perhaps in another process; as ``read.parts``."""
-
-    @property
-    @abstractmethod
-    def n_bytes(self) -> float:
-        """The bytes of the store that are read for it, estimated."""
-
-    @property
-    def n_records(self) -> None:
-        """The number of its rows, which only reading them can show."""
-        return None
-
-    @property
-    def ends(self) -> PlannedEnds | None:
-        """The ends of the store as planned; None if they are not needed."""
-        return None
+class ViewPart(PlannedPart):
+    """A part of a view, which is read in one go, perhaps in another process."""
 
     def split(self, _: Limits) -> Sequence[Self]:
         """Return the part: views are planned within limits."""
@@ -71,18 +57,13 @@ class RowsPart(ViewPart):
     Attributes:
         make: makes them.
         names: the queues or topics that they are of; empty for the whole of a view.
-        planned: see ``ends``; None if the rows need nothing of the store.
-        n_bytes: see :class:`ViewPart`.
+        ends, n_bytes: see :class:`ViewPart`.
     """
 
     make: MakeRows
     names: Sequence[Any]
-    planned: PlannedEnds | None
+    ends: PlannedEnds | None = None
     n_bytes: float = 0.0
-
-    @property
-    def ends(self) -> PlannedEnds | None:
-        return self.planned
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         return to_batches(spec, source, self.make(source, spec, self.names))
@@ -103,9 +84,9 @@ def rows_part(
         keys: the queues that are read. Without any, none is recovered.
     """
     recovered = source.ends.recovered if keys else {}
-    planned = PlannedEnds(
+    ends = PlannedEnds(
         {key: recovered[key] for key in keys if key in recovered},
         source.ends.log_end,
         is_log_end_known=True,
     )
-    return RowsPart(make, names, planned, n_bytes)
+    return RowsPart(make, names, ends, n_bytes)
