@@ -26,11 +26,8 @@ from rmqstore.spans import LostSpan
 logger = logging.getLogger(__name__)
 
 
-class Fault(NamedTuple):
-    """A damaged record."""
-
-    row: int  # in its batch
-    known: Mapping[str, object]  # values by column
+# What is known of the damaged records of a batch: values by column, by row.
+Faults = Mapping[int, Mapping[str, object]]
 
 
 class Origin(NamedTuple):
@@ -58,10 +55,10 @@ def lost_rows(schema: pa.Schema, known: Iterable[Mapping[str, object]]) -> pa.Re
     return pa.RecordBatch.from_pylist(rows, schema)
 
 
-def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) -> pa.RecordBatch:
+def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: Faults) -> pa.RecordBatch:
     """Put rows for damaged records in their places among the others."""
-    lost = lost_rows(batch.schema, (fault.known for fault in faults))
-    order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
+    lost = lost_rows(batch.schema, faults.values())
+    order = np.argsort(np.concatenate((rows, [*faults])), kind="stable")
     both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
     return both.to_batches()[0] if both.num_rows else batch
 
@@ -114,7 +111,7 @@ def explain(record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expec
     return "the record changed while it was read"
 
 
-def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Explain) -> list[Fault]:
+def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Explain) -> Faults:
     """Return the faults of the damaged rows; none where the mode drops these rows.
 
     Args:
@@ -128,7 +125,7 @@ def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Expl
     """
     damaged = np.flatnonzero(~rows.valid).tolist()
     if not damaged:
-        return []
+        return {}
     if spec.mode == DROPMALFORMED:
         logger.warning(
             "%s: dropped %s, the first at %d",
@@ -136,8 +133,8 @@ def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Expl
             number_of(len(damaged), "damaged record"),
             int(rows.offsets[damaged[0]]),
         )
-        return []
-    faults = []
+        return {}
+    faults: dict[int, dict[str, object]] = {}
     for row in damaged:
         expected = rows.units.expected(row) if rows.units else None
         physical_offset = int(rows.offsets[row])
@@ -147,15 +144,19 @@ def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Expl
             reason = explain_record(record, spec, physical_offset, expected)
         if spec.mode == FAILFAST:
             raise CorruptRecordError(origin.path, physical_offset, reason)
-        known: dict[str, object] = {
-            "commitLogOffset": physical_offset,
-            "brokerName": spec.broker_name,
-            spec.corrupt_column: f"{origin.path}, {physical_offset}: {reason}",
-        }
+        faults[row] = _known(spec, origin.path, physical_offset, reason)
         if expected:
-            known |= expected_columns(expected)
-        faults.append(Fault(row, known))
+            faults[row] |= expected_columns(expected)
     return faults
+
+
+def _known(spec: ReadSpec, path: str, physical_offset: int, reason: str) -> dict[str, object]:
+    """Return what is known of damaged bytes, by column."""
+    return {
+        "commitLogOffset": physical_offset,
+        "brokerName": spec.broker_name,
+        spec.corrupt_column: f"{path}, {physical_offset}: {reason}",
+    }
 
 
 def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
@@ -176,9 +177,4 @@ def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.Recor
         if spec.mode == DROPMALFORMED:
             logger.warning("%s: dropped a damaged span at %d: %s", span.path, span.start, text)
             continue
-        known = {
-            "commitLogOffset": span.start,
-            "brokerName": spec.broker_name,
-            spec.corrupt_column: f"{span.path}, {span.start}: {text}",
-        }
-        yield lost_rows(spec.schema, [known])
+        yield lost_rows(spec.schema, [_known(spec, span.path, span.start, text)])
