@@ -95,7 +95,7 @@ class Pipeline:
                 batch = decode(rows, self.spec, self._decoded)
                 batch = report_flaws(batch, rows, self.spec, origin.path)
                 if faults:
-                    batch = merge_faults(batch, rows.all_row_numbers(), faults)
+                    batch = merge_faults(batch, rows.row_numbers, faults)
             elif rows.flaws or not rows.valid.all():
                 break
             else:

@@ -76,7 +76,7 @@ def report_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -
         return batch
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     reasons = columns[spec.corrupt_column].to_pylist()
-    row_numbers = rows.all_row_numbers().tolist()
+    row_numbers = rows.row_numbers.tolist()
     for name, by_row in rows.flaws.items():
         lost = rows.lacks(name)
         if name in columns:

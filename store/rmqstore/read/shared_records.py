@@ -101,7 +101,7 @@ def check_records(
     is_of_queue = has_topic & (headers.column("queue_id") == first_units.queue_ids)
     valid &= _are_lmq(first_units) | is_of_queue
     every = np.ones(len(starts), np.bool_)
-    rows = Rows(source.data, physical_offsets, units, every, {}, {}, headers, {}, firsts)
+    rows = Rows(source.data, physical_offsets, units, every, headers, firsts)
     rows = rows.drop_damaged(valid)
     return note_times(rows) if keeps_parts else rows
 
@@ -112,7 +112,7 @@ def expand(
     """Return a row for each message of the records in place of one for each record."""
     rows = _without_lost_batches(rows)
     assert rows.units is not None
-    record_units = rows.units.take(rows.all_row_numbers())
+    record_units = rows.units.take(rows.row_numbers)
     records = _unwrap(rows.data, rows.headers, record_units.are_of(batch_topics))
     # Bodies that inflate to too much are left for the next batch.
     unwrapped = rows.end_after(len(records.headers))
@@ -167,10 +167,8 @@ def _without_lost_batches(rows: Rows) -> Rows:
     if "body" not in rows.flaws:
         return rows
     lost = rows.lacks("body") & is_inner_batch(rows.headers)
-    row_numbers = rows.all_row_numbers()
-    reasons = {
-        row: rows.flaws["body"][int(row_numbers[row])] for row in np.flatnonzero(lost).tolist()
-    }
+    flaws = rows.flaws["body"]
+    reasons = {row: flaws[int(rows.row_numbers[row])] for row in np.flatnonzero(lost).tolist()}
     return rows.drop_damaged(~lost, reasons)
 
 
@@ -183,7 +181,7 @@ def _flaws_of_messages(
         row_numbers: (m,) which of the rows that were asked for the messages are.
         record_of: (m,) the record of each message.
     """
-    firsts = rows.all_row_numbers()
+    firsts = rows.row_numbers
     flaws: dict[str, Mapping[int, str]] = {}
     for column, by_row in rows.flaws.items():
         lost = rows.lacks(column)[record_of]

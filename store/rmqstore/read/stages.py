@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +39,6 @@ from rmqstore.read.rows import UnitRows
 logger = logging.getLogger(__name__)
 
 _NO_REASONS: Mapping[int, str] = {}
-_NO_FLAWS: Mapping[str, Mapping[int, str]] = {}
 
 
 class LogBytes(NamedTuple):
@@ -66,25 +65,22 @@ class Rows:
     offsets: Positions  # (n,) physical offsets
     units: UnitRows | None  # (n,) what queues say of them; None in a read by log
     valid: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
+    headers: RecordHeaders  # (m,)
+    row_numbers: Positions  # (m,) which of the n rows they are
+    # (m,) each, by name: those that an earlier step made
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
     # What is wrong with a row, where a step knows better than the reference codec.
-    reasons: Mapping[int, str]
+    reasons: Mapping[int, str] = field(default_factory=dict)
     # Why a column of a row has no value although the rest of its record is valid, by the column
     # and the row.
-    flaws: Mapping[str, Mapping[int, str]]
-    headers: RecordHeaders  # (m,)
-    columns: Mapping[str, pa.Array]  # (m,) each, by name: those that an earlier step made
-    row_numbers: Positions | None = None  # (m,) which of the n rows they are; None for the first m
-
-    def all_row_numbers(self) -> Positions:
-        """Return :attr:`row_numbers`, also where they are the first m rows."""
-        return np.arange(len(self.headers)) if self.row_numbers is None else self.row_numbers
+    flaws: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def narrow(self, rows: Positions) -> Rows:
         """Return these of the m rows, by number, without the others."""
         return replace(
             self,
             headers=self.headers.take(rows),
-            row_numbers=rows if self.row_numbers is None else self.row_numbers[rows],
+            row_numbers=self.row_numbers[rows],
             columns={name: column.take(numbers(rows)) for name, column in self.columns.items()},
         )
 
@@ -92,29 +88,27 @@ class Rows:
         """Return the rows without those of the m that are damaged, (m,); ``reasons`` by number."""
         if is_valid.all():
             return self
-        row_numbers = self.all_row_numbers()
         valid = self.valid.copy()
-        valid[row_numbers[~is_valid]] = False
-        more_reasons = {int(row_numbers[row]): reason for row, reason in reasons.items()}
+        valid[self.row_numbers[~is_valid]] = False
+        more_reasons = {int(self.row_numbers[row]): reason for row, reason in reasons.items()}
         narrowed = self.narrow(np.flatnonzero(is_valid))
         return replace(narrowed, valid=valid, reasons={**self.reasons, **more_reasons})
 
     def lose(self, column: str, reasons: Mapping[int, str]) -> Rows:
         """Return the rows without the column of some of the m, by number, and with the reasons."""
-        row_numbers = self.all_row_numbers()
         known = self.flaws.get(column, _NO_REASONS)
-        more = {int(row_numbers[row]): reason for row, reason in reasons.items()}
+        more = {int(self.row_numbers[row]): reason for row, reason in reasons.items()}
         return replace(self, flaws={**self.flaws, column: {**more, **known}})
 
     def lacks(self, column: str) -> Mask:
         """Return a mask (m,) of the rows without the column."""
-        return np.isin(self.all_row_numbers(), [*self.flaws.get(column, ())])
+        return np.isin(self.row_numbers, [*self.flaws.get(column, ())])
 
     def end_after(self, count: int) -> Rows:
         """Return the first ``count`` of the m rows; the batch ends before the next of them."""
         if count == len(self.headers):
             return self
-        end = int(self.all_row_numbers()[count])
+        end = int(self.row_numbers[count])
         return replace(self.narrow(np.arange(count)), valid=self.valid[:end])
 
     def with_column(self, name: str, column: pa.Array) -> Rows:
@@ -166,10 +160,8 @@ def check(
                 repeated.note(units.take(moved), stored[moved])
             headers = headers.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
-    physical_offsets = starts + source.base
-    rows = Rows(
-        source.data, physical_offsets, units, every, _NO_REASONS, _NO_FLAWS, headers, columns
-    )
+    numbers = np.arange(len(starts))
+    rows = Rows(source.data, starts + source.base, units, every, headers, numbers, columns)
     rows = rows.drop_damaged(valid, reasons)
     return note_times(rows) if keeps_parts else rows
 
@@ -194,12 +186,12 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
     """
     if spec.last_record is None:
         return rows
-    is_newer = rows.offsets[rows.all_row_numbers()] > spec.last_record.physical_offset
+    is_newer = rows.offsets[rows.row_numbers] > spec.last_record.physical_offset
     if spec.is_cut:
         is_newer |= rows.headers.column("store_timestamp") > spec.last_record.store_timestamp
     if not is_newer.any():
         return rows
-    units, row_numbers = rows.units, rows.all_row_numbers()[is_newer]
+    units, row_numbers = rows.units, rows.row_numbers[is_newer]
     assert units is not None, "only reads by queue have a last record"
     first = units.expected(int(row_numbers[0]))
     text = (
@@ -301,7 +293,7 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
         columns["brokerName"] = repeat_text(spec.broker_name, n)
     if "tagsCode" in names:
         assert rows.units is not None, "tagsCode is of the queue; a scan by the log is refused it"
-        codes = rows.units.tags_codes[rows.all_row_numbers()]
+        codes = rows.units.tags_codes[rows.row_numbers]
         columns["tagsCode"] = pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
     columns |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in names}
     no_times = pa.nulls(n, pa.string())  # why messages have no bornTimestamp
@@ -322,7 +314,7 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
             reasons = pc.if_else(tags_codes.is_null(), lost, no_times)
         columns[spec.corrupt_column] = reasons
     elif no_times.null_count < n:
-        physical_offsets = rows.offsets[rows.all_row_numbers()]
+        physical_offsets = rows.offsets[rows.row_numbers]
         first = int(np.argmax(no_times.is_valid().to_numpy(zero_copy_only=False)))
         logger.warning(
             "%d messages have no bornTimestamp%s, the first at physical offset %d: %s",
