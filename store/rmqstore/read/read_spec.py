@@ -54,6 +54,12 @@ class ReadSpec(ReadRules):
         return self.mode != FAILFAST
 
 
+def widened(schema: pa.Schema, columns: Iterable[pa.Field]) -> pa.Schema:
+    """Return the columns of a schema, and after them those of others that it lacks."""
+    missing = [column for column in columns if column.name not in schema.names]
+    return pa.schema([*schema, *missing]) if missing else schema
+
+
 def scan_schema(
     columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool
 ) -> pa.Schema:

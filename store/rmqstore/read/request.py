@@ -27,7 +27,7 @@ from rmqstore.query.selection import (
 )
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_physical_offsets
-from rmqstore.read.read_spec import ReadRules, ReadSpec, scan_schema
+from rmqstore.read.read_spec import ReadRules, ReadSpec, scan_schema, widened
 from rmqstore.read.record_filter import LogFilter, log_filter
 
 KNOWN_ARGUMENTS: Final = ("columns", *ScanArguments.__annotations__)
@@ -82,8 +82,7 @@ def returned_schema(
 
 def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
     """Return the columns that a condition may name: those of the scan and all of a message."""
-    others = [*ALL_COLUMNS, *(PENDING if include_pending else ())]
-    return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
+    return widened(schema, [*ALL_COLUMNS, *(PENDING if include_pending else ())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +160,7 @@ class ScanRequest(ReadRules):
         """
         rules = self.rules()
         if self.where is not None:
-            names = self.schema.names
-            missing = [field for field in self.where.columns if field.name not in names]
-            if missing:
-                rules["schema"] = pa.schema([*self.schema, *missing])
+            rules["schema"] = widened(self.schema, self.where.columns)
             rules["tags"] = self.where.pruning.tagged(self.tags)
         return ReadSpec(**rules, broker_name=broker_name, advance=advance)
 
@@ -178,8 +174,8 @@ class ScanRequest(ReadRules):
 
     def with_columns(self, names: Iterable[str]) -> ScanRequest:
         """Return the request for these columns of messages too."""
-        missing = [ALL_COLUMNS.field(name) for name in names if name not in self.schema.names]
-        return replace(self, schema=pa.schema([*self.schema, *missing])) if missing else self
+        columns = [ALL_COLUMNS.field(name) for name in names]
+        return replace(self, schema=widened(self.schema, columns))
 
     def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the rows that meet the condition."""
@@ -215,11 +211,8 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
     require_positive("ending_physical_offset", end, least=0)
     if start is not None and end is not None and start > end:
         raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
-    where = given["where"]
-    sql92 = given["filter"]
-    if where is not None:
-        where = parse_where(where, known_columns(schema, include_pending=given["include_pending"]))
-    where = within_physical_offsets(where, start, end)
+    known = known_columns(schema, include_pending=given["include_pending"])
+    where = within_physical_offsets(parse_where(given["where"], known), start, end)
     return ScanRequest(
         schema=schema,
         selection=selection,
@@ -227,7 +220,7 @@ def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> S
         lookup_keys=parse_lookup_keys(given["msg_key"], given["msg_id"], given["msg_tags"]),
         where=where,
         tags=parse_tags(given["tags"]),
-        filter=None if sql92 is None else parse_filter(sql92),
+        filter=parse_filter(given["filter"]),
         index_only=given["index_only"],
         include_pending=given["include_pending"],
         last=given["last"],

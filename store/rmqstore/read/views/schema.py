@@ -13,6 +13,7 @@ from rmqstore.format.schema import PROPERTIES, TIMESTAMP
 from rmqstore.query.allocation import Sharing, parse_sharing
 from rmqstore.query.arguments import BOUND_ARGUMENTS
 from rmqstore.query.selection import Selection, parse_selection
+from rmqstore.read.read_spec import widened
 
 BROKER_NAME: Final = "brokerName"
 
@@ -289,8 +290,7 @@ class ViewSpec:
 
     def widened(self, columns: Iterable[pa.Field]) -> ViewSpec:
         """Return the request with further columns, which a condition compares."""
-        extra = [column for column in columns if column.name not in self.schema.names]
-        return replace(self, schema=pa.schema([*self.schema, *extra]))
+        return replace(self, schema=widened(self.schema, columns))
 
     @property
     def named(self) -> Selection | None:
