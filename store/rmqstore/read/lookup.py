@@ -46,6 +46,7 @@ from rmqstore.notebook import MAX_ROWS, line, table
 from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys, is_offset_id
 from rmqstore.read.record_filter import resolve_codes
 from rmqstore.read.rows import UnitRows
+from rmqstore.read.split import total_length
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
@@ -204,7 +205,7 @@ class Found(NamedTuple):
     @property
     def n_uncovered_bytes(self) -> int:
         """The number of bytes of the log that the index does not cover."""
-        return sum(span.end - span.start for span in self.uncovered)
+        return total_length(self.uncovered)
 
     def outside(self, log_slices: Sequence[LogSlice]) -> Positions:
         """Return the physical offsets outside of parts of the log that are read as a whole."""

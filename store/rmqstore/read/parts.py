@@ -26,7 +26,14 @@ from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import look_up, read_log, read_queues, read_records, read_units
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import PHYSICAL_OFFSET, UnitRows, merge_by_physical_offset
-from rmqstore.read.split import Limits, SampledQueues, SampledSpan, cut_log, cut_rows
+from rmqstore.read.split import (
+    Limits,
+    SampledQueues,
+    SampledSpan,
+    cut_log,
+    cut_rows,
+    total_length,
+)
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
@@ -119,7 +126,7 @@ class RangesPart:
     @property
     def n_records(self) -> int:
         """The number of all messages."""
-        return sum(queue_slice.end - queue_slice.start for queue_slice in self.slices)
+        return total_length(self.slices)
 
     def split(self, limits: Limits) -> list[Self]:
         """Return parts within limits that together are this one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,7 +27,15 @@ from rmqstore.read.pending import find_pending
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.reading import find_by_keys, find_lost, mean_size, uncovered_slices
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.split import WHOLE, Limits, Sample, SampledQueues, SampledSlice, SampledSpan
+from rmqstore.read.split import (
+    WHOLE,
+    Limits,
+    Sample,
+    SampledQueues,
+    SampledSlice,
+    SampledSpan,
+    total_length,
+)
 from rmqstore.read.store_parts import StoreParts, leave_out_rocksdb
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
@@ -136,7 +144,7 @@ def _pruned(
     logger.info(
         "%s: the condition leaves %d of %d messages of the queues that it allows "
         "in %d of %d ranges, and %d that the index gives: %s",
-        store.paths.root, _total_length(pruned.slices), _total_length(slices),
+        store.paths.root, total_length(pruned.slices), total_length(slices),
         len(pruned.slices), len(slices), n_single, pruning,
     )  # fmt: skip
     _require_units(store, request, pruned.slices)
@@ -189,7 +197,7 @@ def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogP
         slices = pruner.log(whole)
         logger.info(
             "%s: the condition leaves %d of %d bytes of the log: %s",
-            store.paths.root, _total_length(slices), _total_length([whole]), request.pruning,
+            store.paths.root, total_length(slices), total_length([whole]), request.pruning,
         )  # fmt: skip
     is_cut = limits not in (None, WHOLE) or request.last is not None
     return _log_part(store, slices, pruner.headers if is_cut else None, limits)
@@ -286,7 +294,3 @@ def _sampled_part(
         last_record, is_newest = LastRecord.at(log, max(physical_offsets, default=None)), False
     recovered = store.ends.recovered
     return QueuesPart(slices, last_record, queues, recovered=recovered, is_newest=is_newest)
-
-
-def _total_length(slices: Iterable[QueueSlice | LogSlice]) -> int:
-    return sum(part.end - part.start for part in slices)

@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.spans import LogSlice, QueueSlice
+from rmqstore.spans import LogSlice, QueueSlice, Span
+
+
+def total_length(ranges: Iterable[QueueSlice | LogSlice | Span]) -> int:
+    """Return how many messages, or bytes of the log, ranges have together."""
+    return sum(part.end - part.start for part in ranges)
 
 
 class Limits(NamedTuple):
@@ -155,9 +160,7 @@ class SampledQueues:
         least = min(limits.min_partitions or 1, n_records)
         # The parts with most records are halved until there are enough; their order is kept.
         while len(parts) < least:
-            sizes = [
-                sum(queue_slice.end - queue_slice.start for queue_slice in part) for part in parts
-            ]
+            sizes = [*map(total_length, parts)]
             n_missing = least - len(parts)
             largest = sorted(range(len(parts)), key=sizes.__getitem__, reverse=True)[:n_missing]
             chosen = {number for number in largest if sizes[number] > 1}
@@ -238,10 +241,7 @@ def _cuts(
 
 def _within_records(task: list[QueueSlice], max_records: int | None) -> list[list[QueueSlice]]:
     """Halve a task until no part has more than ``max_records``; ranges are cut in the middle."""
-    if (
-        max_records is None
-        or sum(queue_slice.end - queue_slice.start for queue_slice in task) <= max_records
-    ):
+    if max_records is None or total_length(task) <= max_records:
         return [task]
     return [part for half in _halves(task) for part in _within_records(half, max_records)]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.layout import GAP_TAGS_CODE, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
-from rmqstore.read.split import Limits
+from rmqstore.read.split import Limits, total_length
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.parts import LogEndPart
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
@@ -42,7 +42,7 @@ class UnitsPart(LogEndPart):
 
     @property
     def n_bytes(self) -> float:
-        return sum(part.end - part.start for part in self.slices) * QUEUE_UNIT.itemsize
+        return total_length(self.slices) * QUEUE_UNIT.itemsize
 
     def read(self, source: StoreParts, spec: ViewSpec) -> Iterator[pa.RecordBatch]:
         for units in self.slices:
@@ -70,7 +70,7 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[U
             "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
         )
     slices = [queue_slice for topic in topics for queue_slice in _slices(source, spec, topic)]
-    total = sum(queue_slice.end - queue_slice.start for queue_slice in slices) * QUEUE_UNIT.itemsize
+    total = total_length(slices) * QUEUE_UNIT.itemsize
     goal = -(-limits.target(total) // QUEUE_UNIT.itemsize)
     groups: list[list[QueueSlice]] = []
     left = 0
