@@ -8,7 +8,7 @@ do not meet them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys
-from rmqstore.spans import Span
+from rmqstore.spans import LogSlice, Span
 
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; small enough that sums do not overflow
@@ -189,6 +189,13 @@ class LogSpans(NamedTuple):
             Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans
         ]
         return LogSpans.of(common)
+
+
+def lie_in(physical_offsets: Positions, ranges: Iterable[Span | LogSlice]) -> Mask:
+    """Return a mask (n,) of the physical offsets that lie in ranges, which rise."""
+    bounds = np.array([bound for part in ranges for bound in part[:2]], np.int64)
+    inside: Mask = np.searchsorted(bounds, physical_offsets, side="right") % 2 == 1
+    return inside
 
 
 def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTimes]) -> LogSpans:

@@ -43,6 +43,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.notebook import MAX_ROWS, line, table
+from rmqstore.query.conditions import lie_in
 from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys, is_offset_id
 from rmqstore.read.record_filter import resolve_codes
 from rmqstore.read.rows import UnitRows
@@ -209,12 +210,7 @@ class Found(NamedTuple):
 
     def outside(self, log_slices: Sequence[LogSlice]) -> Positions:
         """Return the physical offsets outside of parts of the log that are read as a whole."""
-        bounds = [bound for log_slice in log_slices for bound in (log_slice.start, log_slice.end)]
-        n_bounds_before = np.searchsorted(
-            np.array(bounds, np.int64), self.physical_offsets, side="right"
-        )
-        outside: Positions = self.physical_offsets[n_bounds_before % 2 == 0]
-        return outside
+        return self.physical_offsets[~lie_in(self.physical_offsets, log_slices)]
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
-from rmqstore.format.layout import Mask, Positions
+from rmqstore.format.layout import Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.lazy import cached_property
-from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
+from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, lie_in, parts_that_meet
 from rmqstore.query.damage import DROPMALFORMED
 from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.read_spec import ReadSpec
@@ -85,7 +85,7 @@ class StorePruner:
         gaps = LogSpans.of(candidates.uncovered)
         physical_offsets = candidates.physical_offsets
         physical_offsets = physical_offsets[
-            self._inside(physical_offsets, parts) & ~self._inside(physical_offsets, gaps)
+            lie_in(physical_offsets, parts.spans) & ~lie_in(physical_offsets, gaps.spans)
         ]
         indexed = [queue_slice for queue_slice in bounded if queue_slice.topic in topics]
         others = [queue_slice for queue_slice in bounded if queue_slice.topic not in topics]
@@ -131,12 +131,6 @@ class StorePruner:
             return store.sampler.log_points(store.ends.log_slice(), lambda: self.headers)
 
         return parts_that_meet(self._pruning, whole, points)
-
-    @staticmethod
-    def _inside(physical_offsets: Positions, parts: LogSpans) -> Mask:
-        bounds = np.array([bound for span in parts.spans for bound in span], np.int64)
-        inside: Mask = np.searchsorted(bounds, physical_offsets, side="right") % 2 == 1
-        return inside
 
     def _units(
         self, physical_offsets: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
