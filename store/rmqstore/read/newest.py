@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.split import SampledSpan
@@ -102,19 +103,14 @@ def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
         return np.zeros(0, np.bool_)
     names = rows.column("topic").combine_chunks().dictionary_encode()
     topics = names.dictionary.to_pylist()
-    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = names.indices.to_numpy(zero_copy_only=False)
     queue_ids = rows.column("queueId").to_numpy()
     offsets = pc.fill_null(rows.column("queueOffset"), -1).to_numpy()
-    order = np.lexsort((-offsets, queue_ids, codes))
-    is_first = np.diff(codes[order], prepend=-1) != 0  # of its queue
-    is_first[1:] |= np.diff(queue_ids[order]) != 0
-    firsts = np.flatnonzero(is_first)
-    ends = np.append(firsts[1:], len(order))
-    is_chosen = np.zeros(len(order), np.bool_)
-    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
-        row = order[first]
-        key = topics[codes[row]], int(queue_ids[row])
-        n_chosen = min(missing[key], end - first)
+    is_chosen = np.zeros(len(rows), np.bool_)
+    for of_queue in rows_by_queue(codes, queue_ids):
+        newest = of_queue[np.argsort(-offsets[of_queue], kind="stable")]
+        key = topics[codes[newest[0]]], int(queue_ids[newest[0]])
+        n_chosen = min(missing[key], len(newest))
         missing[key] -= n_chosen
-        is_chosen[order[first : first + n_chosen]] = True
+        is_chosen[newest[:n_chosen]] = True
     return is_chosen
