@@ -41,12 +41,6 @@ class MergedUnits(NamedTuple):
         """Return the chosen rows."""
         return MergedUnits(*(column[rows] for column in self))
 
-    def followed_by(self, more: MergedUnits) -> MergedUnits:
-        """Return these units and then others."""
-        return MergedUnits(
-            *(np.concatenate([mine, others]) for mine, others in zip(self, more, strict=True))
-        )
-
 
 _NO_UNITS = MergedUnits(*[np.empty(0, np.int64)] * 6)
 
@@ -246,4 +240,7 @@ class UnitMerge:
         more = MergedUnits(
             np.repeat(numbers, counts), keys, offsets + np.arange(len(keys)), *columns
         )
-        self._buffered = self._buffered.followed_by(more) if len(self._buffered.keys) else more
+        if len(self._buffered.keys):
+            both = zip(self._buffered, more, strict=True)
+            more = MergedUnits(*(np.concatenate(column) for column in both))
+        self._buffered = more
