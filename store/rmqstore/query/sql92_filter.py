@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import OptionError
+from rmqstore.format.columns.buffers import mask_of
 from rmqstore.format.layout import Mask
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
 from rmqstore.query.sql92_parser import parse
@@ -187,7 +188,6 @@ class _Evaluator:
     def __init__(self, columns: Mapping[str, pa.Array], n: int) -> None:
         self._columns = columns
         self._n = n
-        self._texts: dict[str, _Texts] = {}
         self._numbers: dict[tuple[str, type], _Numbers] = {}
         self._nowhere = np.zeros(n, np.bool_)
         self._everywhere = np.ones(n, np.bool_)
@@ -244,12 +244,8 @@ class _Evaluator:
         return Truth(self._nowhere, self._nowhere, self._states(operand)[1])
 
     def _property(self, name: str) -> _Texts:
-        texts = self._texts.get(name)
-        if texts is None:
-            values = self._columns[name]
-            given = values.is_valid().to_numpy(zero_copy_only=False)
-            texts = self._texts[name] = _Texts(name, values, given)
-        return texts
+        values = self._columns[name]
+        return _Texts(name, values, mask_of(values.is_valid()))
 
     def _states(self, operand: _Operand) -> tuple[Mask, Mask]:
         """Return masks of the rows where an operand is not null, and where Java throws."""
