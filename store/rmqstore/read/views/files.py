@@ -17,7 +17,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.folders import PARTS
-from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.paths import MAX_QUEUE_ID, name_to_offset
 from rmqstore.storage.files.storage import Entry, Storage
 from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.storage.log.commitlog import first_record
@@ -32,8 +32,6 @@ _OTHER = "other"
 _TIMES = frozenset({"firstStoreTimestamp", "lastStoreTimestamp"})
 _DLEDGER_DATA = "dledger/data"
 _DLEDGER_PARTS = frozenset({"data", "index", "checkpoint", "currterm"})
-_MAX = (1 << 63) - 1
-_MAX_QUEUE_ID = (1 << 31) - 1
 
 
 def file_rows(source: StoreParts, spec: ViewSpec, _names: Sequence[Any]) -> Iterator[Row]:
@@ -91,7 +89,7 @@ class _Files:
         if is_of_queue and len(below) == 3:
             topic, queue_id, _ = below
             is_number = queue_id.isascii() and queue_id.isdigit()
-            if is_number and int(queue_id) <= _MAX_QUEUE_ID:
+            if is_number and int(queue_id) <= MAX_QUEUE_ID:
                 row |= {"topic": topic, "queueId": int(queue_id)}
         if not status.is_file:
             return row
@@ -123,7 +121,7 @@ class _Files:
     def _ranged_file(self, kind: str, file: Path, size: int) -> dict[str, object]:
         """Return what a file of the log or of a queue shows, whose name is where it starts."""
         start = name_to_offset(file.name)
-        if start is None or start > _MAX - size:
+        if start is None:
             return {}
         width = QUEUE_UNIT.itemsize if kind == "consumequeue" else 1
         columns: dict[str, object] = {
