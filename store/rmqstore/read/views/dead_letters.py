@@ -25,7 +25,6 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
 from rmqstore.read.views.parts import ViewPart
-from rmqstore.read.views.queues import topics_with_folders
 from rmqstore.read.views.rows import Column, to_batch
 from rmqstore.read.views.schema import ViewSpec
 
@@ -41,7 +40,7 @@ _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewPart]:
     """Return the messages of the topics of retries and dead letters in parts."""
-    topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
+    topics = [topic for topic in source.store_queues.topics() if is_copy_topic(topic)]
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
     return plan_messages(source, spec, limits, topics, dead_letter_rows)
@@ -86,7 +85,7 @@ def known_names(source: StoreParts) -> KnownNames:
         groups.update(source.config.subscribed_groups())
     with suppress(OSError):
         topics.update(source.config.topics())
-    topics.update(topics_with_folders(source))
+    topics.update(source.store_queues.topics())
     return KnownNames(groups, {topic for topic in topics if not is_copy_topic(topic)})
 
 

@@ -25,7 +25,7 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, Committed, MessagesPart, plan_messages
 from rmqstore.read.views.parts import RowsPart, ViewPart, rows_part
-from rmqstore.read.views.queues import QueueRow, existing_ids, queue_facts, topics_with_folders
+from rmqstore.read.views.queues import QueueRow, existing_ids, queue_facts
 from rmqstore.read.views.rows import Column, Row, to_batch
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_if_unknown
@@ -119,7 +119,7 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[Vi
         if spec.consumer_group in (None, group):
             for (topic, queue_id), offset in offsets.items():
                 committed.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
-    topics = choose_topics(spec.selection, topics_with_folders(source))
+    topics = choose_topics(spec.selection, source.store_queues.topics())
     if spec.consumer_group is not None and unknown is None:
         topics = [topic for topic in topics if topic in committed]
     parts: list[ViewPart] = []

@@ -18,13 +18,12 @@ from rmqstore.read.views.rows import Row
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
-from rmqstore.storage.files.paths import can_name_queues
+from rmqstore.storage.files.paths import MAX_QUEUE_ID, can_name_queues
 
 logger = logging.getLogger(__name__)
 
 _QUEUES_A_PART = 512
 _OPEN_COST = 256 << 10  # bytes that could be read while the files of a queue are opened
-_MAX_QUEUE_ID = (1 << 31) - 1
 
 T = TypeVar("T")
 
@@ -44,17 +43,12 @@ class QueueRow(NamedTuple):
     messages: int | None = None
 
 
-def topics_with_folders(source: StoreParts) -> list[str]:
-    """Return every topic with queues, also those of which only empty folders are there."""
-    return sorted({*source.store_queues.topics(), *source.paths.batch_folders.topics()})
-
-
 def chosen_topics(source: StoreParts, spec: ViewSpec, *, known: bool = False) -> list[str]:
     """Return the topics of the selection that have queues.
 
     With ``known`` they include those of ``config/topics.json``.
     """
-    topics = set(topics_with_folders(source))
+    topics = set(source.store_queues.topics())
     if known:
         configured = {*source.config.topics()}
         if not spec.selection.include_system_topics:
@@ -106,7 +100,7 @@ def queue_ids(
     return sorted(
         queue_id
         for queue_id in existing
-        if queue_id <= _MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
+        if queue_id <= MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
     )
 
 

@@ -16,7 +16,6 @@ from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import REASON, MessagesPart, plan_messages
 from rmqstore.read.views.parts import ViewPart
-from rmqstore.read.views.queues import topics_with_folders
 from rmqstore.read.views.rows import Column, shown, times, to_batch
 from rmqstore.read.views.schema import ViewSpec
 
@@ -39,7 +38,7 @@ _OF_MESSAGE: Final = {
 
 def plan_traces(source: StoreParts, spec: ViewSpec, limits: Limits) -> list[ViewPart]:
     """Return the messages of the topics of traces in parts; other topics have to be named."""
-    topics = topics_with_folders(source)
+    topics = source.store_queues.topics()
     if spec.selection.is_open:
         topics = [topic for topic in topics if is_trace_topic(topic)]
     return plan_messages(source, spec, limits, topics, trace_rows)
