@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OptionError
-from rmqstore.format.columns.buffers import in_calendar
+from rmqstore.format.columns.buffers import in_calendar, mask_of, texts
 from rmqstore.format.columns.decode import decode_columns
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.columns.property_decode import parse_entries, property_column
@@ -157,16 +157,14 @@ class LogFilter(NamedTuple):
         if self.keys is not None:
             mask &= has_key(data, headers, self.keys)
         if self.msg_ids is not None:
-            allowed = pa.array(list(self.msg_ids), pa.string())
             schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
             own_ids, offset_ids = decode_columns(data, headers, schema)
-            has_own_id = _is_in(own_ids, allowed) & ~_are_rollbacks(headers)
-            mask &= has_own_id | _is_in(offset_ids, allowed)
+            has_own_id = _is_in(own_ids, self.msg_ids) & ~_are_rollbacks(headers)
+            mask &= has_own_id | _is_in(offset_ids, self.msg_ids)
         if self.tags is not None:
             entries = parse_entries(data, headers.property_starts, headers.property_lengths)
             tags = property_column(entries, PROPERTY_TAGS)
-            has_tags = _is_in(tags, pa.array(list(self.tags), pa.string()))
-            mask &= has_tags & ~_are_rollbacks(headers)
+            mask &= _is_in(tags, self.tags) & ~_are_rollbacks(headers)
         return mask
 
     @property
@@ -185,7 +183,7 @@ class LogFilter(NamedTuple):
 ALL_RECORDS: Final = LogFilter()
 
 
-def has_key(data: Bytes, headers: RecordHeaders, keys: Iterable[str]) -> Mask:
+def has_key(data: Bytes, headers: RecordHeaders, keys: Collection[str]) -> Mask:
     """Return a mask (n,) of the records that have one of some keys as UNIQ_KEY or in KEYS.
 
     Rollbacks have none: they are in no index either.
@@ -193,10 +191,9 @@ def has_key(data: Bytes, headers: RecordHeaders, keys: Iterable[str]) -> Mask:
     Source: IndexService.java#buildIndex.
     """
     entries = parse_entries(data, headers.property_starts, headers.property_lengths)
-    allowed = pa.array(list(keys), pa.string())
-    mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), allowed)
+    mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), keys)
     lists = pc.split_pattern(property_column(entries, PROPERTY_KEYS), KEY_SEPARATOR)
-    hits = _is_in(lists.flatten(), allowed)
+    hits = _is_in(lists.flatten(), keys)
     if hits.any():
         mask[pc.list_parent_indices(lists).to_numpy()[hits]] = True
     mask &= ~_are_rollbacks(headers)
@@ -209,9 +206,8 @@ def _are_rollbacks(headers: RecordHeaders) -> Mask:
     return mask
 
 
-def _is_in(values: pa.Array, allowed: pa.Array) -> Mask:
-    mask: Mask = pc.is_in(values, value_set=allowed, skip_nulls=True).to_numpy(zero_copy_only=False)
-    return mask
+def _is_in(values: pa.Array, allowed: Collection[str]) -> Mask:
+    return mask_of(pc.is_in(values, value_set=texts([*allowed]), skip_nulls=True))
 
 
 def log_filter(
