@@ -110,8 +110,7 @@ class Waiting(NamedTuple):
 
         Those that name no real topic and queue are logged and left out.
         """
-        has_target = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid())
-        is_addressed = mask_of(has_target)
+        is_addressed = mask_of(pc.and_(self.topics.is_valid(), self.queue_ids.is_valid()))
         n_lost = np.count_nonzero(is_pending & ~is_addressed)
         if n_lost:
             logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
@@ -234,12 +233,10 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     if units is None:  # without a wheel, the timer topic alone shows them
         messages = read_waiting(store, TIMER_TOPIC, {}, spec)
         part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
-        late = pc.less(part.due, progress.read_time)
-        late = late.fill_null(False)  # noqa: FBT003 - Arrow's name for a value
-        is_pending = are_newest(part.messages) & ~late.to_numpy(zero_copy_only=False)
-        is_pending &= ~are_cancelled(messages, TIMER_PRECISIONS_MS[-1])
-        is_pending &= ~have_copies(store, part.messages, is_pending, spec)
-        return part.messages.rows(is_pending, "timer", part.due)
+        is_late = mask_of(pc.less(part.due, progress.read_time).fill_null(fill_value=False))
+        is_pending = are_newest(messages) & ~is_late & ~_are_cancelled(part, [part])
+        is_pending &= ~have_copies(store, messages, is_pending, spec)
+        return messages.rows(is_pending, "timer", part.due)
     # The record after that of the last unit is the one that a broker enters next when it starts.
     last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_physical_offset]), spec)
     named = last.table.column("queueOffset").to_pylist()
@@ -343,8 +340,7 @@ def find_pending(store: StoreParts, selection: Selection, spec: ReadSpec) -> Pen
     pending = PendingRows.joined([kind(store, spec) for kind in kinds])
     names = pc.unique(pending.topics).to_pylist()
     chosen_topics = pa.array(choose_topics(selection, names), pa.string())
-    in_topics = pc.is_in(pending.topics, value_set=chosen_topics)
-    is_chosen = mask_of(in_topics)
+    is_chosen = mask_of(pc.is_in(pending.topics, value_set=chosen_topics))
     for topic, queue_ids in (selection.assign or {}).items():
         of_topic = pc.equal(pending.topics, topic).to_numpy(zero_copy_only=False)
         is_chosen &= ~of_topic | np.isin(pending.queue_ids.to_numpy(), list(queue_ids))
