@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.decode import DECODED_COLUMNS
@@ -24,7 +23,7 @@ from rmqstore.read.faults import (
     merge_faults,
     report_flaws,
 )
-from rmqstore.read.read_ahead import Prefetch, prefetch_nothing
+from rmqstore.read.read_ahead import Prefetch, Sizes, prefetch_nothing
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import ALL_RECORDS, LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -45,7 +44,6 @@ from rmqstore.storage.log.commitlog import CommitLog, SegmentPosition
 
 _MAX_WINDOW = 2 * BATCH_BYTES
 
-Sizes = NDArray[np.int64]
 Step = Callable[[Rows], Rows]
 
 
@@ -128,7 +126,9 @@ def plain_pipeline(
         is_sparse: whether the units are those of compacted topics.
     """
     keeps_parts = spec.mode == PERMISSIVE
-    chooses_by_properties = spec.tags is not None or spec.filter is not None or chosen.is_look_up
+    chooses_by_properties = (
+        spec.tags is not None or spec.filter is not None or bool(chosen.lookup_keys)
+    )
     steps: list[Step] = [] if spec.last_record is None else [partial(keep_planned, spec=spec)]
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)

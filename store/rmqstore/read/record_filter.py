@@ -115,7 +115,7 @@ def matched_groups(
 
 
 class LogFilter(NamedTuple):
-    """The filter of a scan in physical order; a field that is None lets all records pass."""
+    """The filter of a scan in physical order; what is None, or no keys, lets all records pass."""
 
     # The queue ids of each topic; None for all of its queues.
     queues: Mapping[str, frozenset[int] | None] | None = None
@@ -123,10 +123,9 @@ class LogFilter(NamedTuple):
     start_timestamp: int | None = None  # ms
     end_timestamp: int | None = None
     without_system_topics: bool = False
-    keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
-    # A record has one of them as msgId or as offsetMsgId; a rollback has only the latter.
-    msg_ids: frozenset[str] | None = None
-    tags: frozenset[str] | None = None  # a record has one of them as TAGS, and is not a rollback
+    # A record has one of the keys as UNIQ_KEY or among its KEYS, one of the ids as msgId or as
+    # offsetMsgId, and one of the tags as TAGS; a rollback has only the offsetMsgId.
+    lookup_keys: LookupKeys = NO_LOOKUP_KEYS
 
     @property
     def chooses_topics(self) -> bool:
@@ -154,23 +153,19 @@ class LogFilter(NamedTuple):
                 queue_ids = (self.queues or {}).get(name)
                 if queue_ids is not None:
                     mask &= (codes != code) | np.isin(headers.column("queue_id"), list(queue_ids))
-        if self.keys is not None:
-            mask &= has_key(data, headers, self.keys)
-        if self.msg_ids is not None:
+        keys, msg_ids, tags = self.lookup_keys
+        if keys:
+            mask &= has_key(data, headers, keys)
+        if msg_ids:
             schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
             own_ids, offset_ids = decode_columns(data, headers, schema)
-            has_own_id = _is_in(own_ids, self.msg_ids) & ~_are_rollbacks(headers)
-            mask &= has_own_id | _is_in(offset_ids, self.msg_ids)
-        if self.tags is not None:
+            has_own_id = _is_in(own_ids, msg_ids) & ~_are_rollbacks(headers)
+            mask &= has_own_id | _is_in(offset_ids, msg_ids)
+        if tags:
             entries = parse_entries(data, headers.property_starts, headers.property_lengths)
-            tags = property_column(entries, PROPERTY_TAGS)
-            mask &= _is_in(tags, self.tags) & ~_are_rollbacks(headers)
+            own_tags = property_column(entries, PROPERTY_TAGS)
+            mask &= _is_in(own_tags, tags) & ~_are_rollbacks(headers)
         return mask
-
-    @property
-    def is_look_up(self) -> bool:
-        """Whether records are chosen by a key, an id or tags."""
-        return any(allowed is not None for allowed in (self.keys, self.msg_ids, self.tags))
 
     def _wants(self, topic: str) -> bool:
         if self.without_system_topics and is_system_topic(topic):
@@ -238,7 +233,5 @@ def log_filter(
         selection.start.timestamp,
         selection.end.timestamp,
         bool(lookup_keys) and selection.is_open and not selection.include_system_topics,
-        lookup_keys.keys or None,
-        lookup_keys.msg_ids or None,
-        lookup_keys.tags or None,
+        lookup_keys,
     )
