@@ -124,13 +124,10 @@ def read_waiting(store: StoreParts, topic: str, starts: dict[int, int], spec: Re
     own = _own_spec(spec, (*_STORED, *_QUEUED.get(topic, ())))
     if topic not in store.store_queues.topics():
         return Waiting.of(own.schema.empty_table())
-    spans = {
-        queue_id: store.queue_range(topic, queue_id) for queue_id in store.store_queues.ids(topic)
-    }
-    offsets = {
-        queue_id: min(max(starts.get(queue_id, 0), low), high)
-        for queue_id, (low, high) in spans.items()
-    }
+    offsets = {}
+    for queue_id in store.store_queues.ids(topic):
+        low, high = store.queue_range(topic, queue_id)
+        offsets[queue_id] = min(max(starts.get(queue_id, 0), low), high)
     selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
     slices = [*store.ranges.resolve(selection, own)]
     return Waiting.of(pa.Table.from_batches(read_queues(store, slices, own), own.schema))
