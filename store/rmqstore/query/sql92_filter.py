@@ -378,8 +378,7 @@ class _Evaluator:
         """Return booleans, or one that all rows have, as a mask; null as False."""
         if isinstance(values, pa.Scalar):
             return self._everywhere if values.as_py() else self._nowhere
-        mask: Mask = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
-        return mask
+        return mask_of(pc.fill_null(values, fill_value=False))
 
 
 def _not(truth: Truth) -> Truth:
@@ -395,12 +394,11 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     pattern, number_type = _PLAIN_INTEGER, pa.int64()
     if kind is float:
         pattern, number_type = _PLAIN_DOUBLE, pa.float64()
-    is_plain = pc.match_substring_regex(values, pattern)
-    is_plain = pc.fill_null(is_plain, fill_value=False)
+    is_plain = pc.match_substring_regex(values, pattern).fill_null(fill_value=False)
     plain_texts = pc.if_else(is_plain, values, pa.scalar("0"))
     numbers = plain_texts.cast(number_type).to_numpy().copy()
-    valid = is_plain.to_numpy(zero_copy_only=False).copy()
-    odd_rows = np.flatnonzero(~valid & values.is_valid().to_numpy(zero_copy_only=False))
+    valid = mask_of(is_plain)
+    odd_rows = np.flatnonzero(~valid & mask_of(values.is_valid()))
     if len(odd_rows):
         odd_texts = values.take(pa.array(odd_rows)).dictionary_encode()
         codes = odd_texts.indices.to_numpy()
