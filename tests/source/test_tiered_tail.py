@@ -19,7 +19,8 @@ from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.last_record import LastRecord
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
-from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
+from rmqstore.read.store_parts import StoreParts, open_parts, paths_of
+from rmqstore.read.store_ref import StoreRef
 from rmqstore.source.tail import StoreTail
 from rmqstore.source.tiered_tail import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
@@ -194,5 +195,5 @@ def test_a_store_without_a_tier_has_a_plain_tail(golden_store: Golden) -> None:
     root = golden_store("tiered")
     with open_parts(root) as parts:
         assert isinstance(tail_of(parts, parse_selection()), StoreTail)
-    assert paths_for(root).root == root
-    assert not paths_for(root / "tieredstore").has_abort
+    assert paths_of(StoreRef(str(root))).root == root
+    assert not paths_of(StoreRef(str(root / "tieredstore"))).has_abort

@@ -471,21 +471,6 @@ def open_parts(
     )
 
 
-def paths_for(
-    path: str | os.PathLike[str], storage: Storage = LOCAL, **folders: Unpack[FolderArguments]
-) -> StorePaths:
-    """Return where the parts of a store lie; those of tiered storage alone have no files.
-
-    Raises as :func:`open_parts` does.
-    """
-    try:
-        return find_store(path, storage=storage, **folders)
-    except NotAStoreError:
-        if are_compacted_logs(path, storage) or is_tier(path, storage):
-            return no_store(Path(path))
-        return find_store(root_for(path, storage), storage=storage, **folders)
-
-
 def open_ref(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
     """Open the store that a reference names, for reading; see :func:`open_parts`."""
     path, storage = locate(ref.path, ref.storage_options)
@@ -501,9 +486,17 @@ def open_ref(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
 
 
 def paths_of(ref: StoreRef) -> StorePaths:
-    """Return where the parts of the store lie that a reference names; see :func:`paths_for`."""
+    """Return where the parts of the store lie that a reference names.
+
+    Those of tiered storage alone have no files. Raises as :func:`open_parts` does.
+    """
     path, storage = locate(ref.path, ref.storage_options)
-    return paths_for(path, storage, **ref.folders)
+    try:
+        return find_store(path, storage=storage, **ref.folders)
+    except NotAStoreError:
+        if are_compacted_logs(path, storage) or is_tier(path, storage):
+            return no_store(Path(path))
+        return find_store(root_for(path, storage), storage=storage, **ref.folders)
 
 
 def _refuse_others(text: str, others: dict[str, object]) -> None:

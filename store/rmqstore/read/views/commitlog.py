@@ -123,10 +123,8 @@ class _LogView:
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue
-            ended = yield from self._read_file(
-                segment, Span(start, end), is_closed=log_slice.is_closed
-            )
-            if ended:
+            is_closed = log_slice.is_closed
+            if (yield from self._read_file(segment, Span(start, end), is_closed=is_closed)):
                 return
         if log_end is not None:
             end = log_end.physical_offset
