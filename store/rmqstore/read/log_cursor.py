@@ -103,11 +103,9 @@ class LogCursor:
                 # For a moment a commit of a writer has a blank before an empty segment. Then a
                 # record replaces it.
                 following = log.find(segment.end)
-                if following is not None and read_frame(log, SegmentPosition(following, 0)) != (
-                    0,
-                    0,
-                ):
-                    position = segment.end
+                if following is not None:
+                    frame = read_frame(log, SegmentPosition(following, 0))
+                    position = position if frame == (0, 0) else segment.end
             is_stuck = position == self.position
             self.position = position
             refused = b""
