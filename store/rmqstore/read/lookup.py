@@ -325,13 +325,10 @@ class Lookup:
             uncovered = [whole]
         if tagged is not None:
             uncovered, physical_offsets = [], np.union1d(physical_offsets, tagged)
-        physical_offsets = physical_offsets[
-            (physical_offsets >= whole.start) & (physical_offsets < whole.end)
-        ]
+        physical_offsets = physical_offsets[lie_in(physical_offsets, [whole])]
         for segment in self._log.segments:
-            if np.searchsorted(physical_offsets, segment.start) < np.searchsorted(
-                physical_offsets, segment.end
-            ):
+            first, stop = np.searchsorted(physical_offsets, (segment.start, segment.end))
+            if first < stop:
                 # Raises if the file is gone, so that the files are listed again.
                 self._log.read(segment, 0, 0)
         return Found(physical_offsets, uncovered)
