@@ -507,10 +507,9 @@ def concerns(named: Selection | None, topics: Mapping[str, object]) -> bool:
 
 def choose_topics(selection: Selection, known: list[str]) -> list[str]:
     """Return the known topics that a selection chooses, in the given order."""
-    if selection.subscribe is not None:
-        return [topic for topic in known if topic in selection.subscribe]
-    if selection.assign is not None:
-        return [topic for topic in known if topic in selection.assign]
+    named = selection.assign if selection.subscribe is None else selection.subscribe
+    if named is not None:
+        return [topic for topic in known if topic in named]
     if selection.subscribe_pattern is not None:
         pattern = re.compile(selection.subscribe_pattern)
         return [topic for topic in known if pattern.fullmatch(topic)]
