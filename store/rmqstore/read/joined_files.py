@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
-from rmqstore.read.assembler import Pipeline, Sizes
+from rmqstore.read.assembler import Pipeline
+from rmqstore.read.read_ahead import Sizes
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
 from rmqstore.storage.files.mapped_file_queue import Segment
