@@ -24,8 +24,8 @@ def merge_by_physical_offset(
     """Yield the rows of two streams in the order of the log, one batch of each in memory.
 
     Args:
-        one: batches with ``commitLogOffset``, which rises and is never null.
-        other: likewise; its rows come after those of the first at the same place.
+        left: batches with ``commitLogOffset``, which rises and is never null.
+        right: likewise; its rows come after those of the first at the same place.
     """
     streams = [iter(left), iter(right)]
     headers = [_next(stream) for stream in streams]

@@ -212,7 +212,7 @@ class Sampler:
     def log_points(self, whole: LogSlice, headers: Callable[[], Iterable[int]]) -> StoreTimes:
         """Return records of the log with their store times.
 
-        They are all records of a short, valid log, else those at ``record_headers``.
+        They are all records of a short, valid log, else those at ``headers``.
         """
         points = self._every_record(whole)
         if points is not None:
