@@ -134,12 +134,12 @@ def expand(
     if repeated is not None and is_moved.any():
         moved = units.take(is_moved)
         repeated.note(moved, moved.queue_offsets - rank[is_moved])
+    topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     if is_lmq.any():
         parents = records.headers.take(record_of[is_lmq])
-        lmq_units = units.take(is_lmq)
-        names = pa.array(lmq_units.topics, pa.string()).take(pa.array(lmq_units.topic_codes))
+        names = topics.filter(pa.array(is_lmq))
         is_named = offsets_in_queues(records.data, parents, names) >= 0
-        is_there[is_lmq] = is_named & (lmq_units.queue_ids == 0)
+        is_there[is_lmq] = is_named & (units.queue_ids[is_lmq] == 0)
     is_gap = ~is_there & (units.tags_codes == GAP_TAGS_CODE)
     absent = np.flatnonzero(~is_there & ~is_gap & (is_lmq | is_batch)).tolist()
     reasons = {
@@ -149,7 +149,6 @@ def expand(
     valid = np.zeros(len(unwrapped.valid), np.bool_)
     valid[row_numbers[is_there | is_gap]] = True
     units = units.take(is_there)
-    topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     return replace(
         unwrapped,
         data=records.data,
@@ -157,7 +156,7 @@ def expand(
         reasons=reasons,
         flaws=_flaws_of_messages(unwrapped, row_numbers[is_there], record_of[is_there]),
         headers=records.messages(record_of[is_there], rank[is_there], units),
-        columns={"topic": topics},
+        columns={"topic": topics.filter(pa.array(is_there))},
         row_numbers=row_numbers[is_there],
     )
 
