@@ -9,6 +9,7 @@ says. Only valid records of whole files are read so: all others are read file by
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -102,10 +103,9 @@ class JoinedFiles:
         Returns:
             How many of the n records were read. The next of them may be damaged, or its file gone.
         """
-        try:
+        source: LogBytes | None = None
+        with suppress(OffsetOutOfRangeError, UnreadableFileError):
             source = self._bring_together(segments, numbers, units)
-        except (OffsetOutOfRangeError, UnreadableFileError):
-            return 0
         if source is None:
             return 0
         starts = units.physical_offsets - source.base
