@@ -33,7 +33,7 @@ from rmqstore.remoting import (
 )
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
-from rmqstore.storage.files.paths import can_name_queues
+from rmqstore.storage.files.paths import MAX_OFFSET, can_name_queues
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ TABLES: Final[Mapping[str, int]] = {
     "subscriptionGroup.json": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     "messageRequestMode.json": RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
-_MAX_OFFSET: Final = 1 << 62
 _MAX_SMALL_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"V(\d+)_(\d+)_(\d+)")
 
@@ -74,9 +73,7 @@ class RegisteredBroker(NamedTuple):
         replicas = sorted(self.addresses.items())
         slaves = [address for number, address in replicas if number != MASTER_ID]
         if prefers_slave and slaves:
-            if current in slaves:
-                return current
-            return slaves[0]
+            return current if current in slaves else slaves[0]
         return self.addresses.get(MASTER_ID)
 
 
@@ -240,7 +237,7 @@ class BrokerClient(RemotingClient):
         except (KeyError, TypeError, ValueError, ArithmeticError) as err:
             raise self._unreadable("bounds of the log") from err
         bounds = LogBounds(max(low, 0), max(high, 0))  # -1 without a file
-        if not bounds.low <= bounds.high < _MAX_OFFSET:
+        if not bounds.low <= bounds.high < MAX_OFFSET:
             raise self._unreadable("bounds of the log")
         return bounds
 

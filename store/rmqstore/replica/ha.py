@@ -20,6 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 from rmqstore.errors import MalformedBytesError
 from rmqstore.remoting import Address
 from rmqstore.storage.broker.epochs import Epoch
+from rmqstore.storage.files.paths import MAX_OFFSET
 
 _SEND_SECONDS: Final = 1.0  # for a few bytes
 _POLL_SECONDS: Final = 0.1
@@ -39,7 +40,6 @@ _HANDSHAKE: Final = struct.Struct(">ihhq")
 _ACKNOWLEDGEMENT: Final = struct.Struct(">iq")
 _EPOCH: Final = struct.Struct(">iq")
 _MAX_EPOCHS: Final = 1 << 16  # brokers up to 5.5 can send 1000
-_MAX_OFFSET: Final = 1 << 62
 _NO_FILE: Final = -1  # where an empty log begins
 
 HANDSHAKE_HEADER: Final = struct.Struct(">iiqi")
@@ -154,7 +154,7 @@ def handshake_size(header: bytes) -> int:
         raise MalformedBytesError(0, f"the broker answers a handshake with state {state}")
     if size % _EPOCH.size or not 0 <= size <= _MAX_EPOCHS * _EPOCH.size:
         raise MalformedBytesError(4, f"the broker announces {size} bytes of epochs")
-    if not 0 <= end < _MAX_OFFSET:
+    if not 0 <= end < MAX_OFFSET:
         raise MalformedBytesError(8, f"the broker says that its log ends at {end}")
     return int(size)
 

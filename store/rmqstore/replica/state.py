@@ -23,7 +23,7 @@ from rmqstore.replica.broker import Source
 from rmqstore.storage.broker.epochs import Epoch, read_epochs, stored_epochs
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import MAX_OFFSET, StorePaths
 from rmqstore.storage.files.storage import read_small
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 _VERSION: Final = 1
 _NAME: Final = "follow.json"
 _MAX_BYTES: Final = 64 << 10
-_MAX_OFFSET: Final = 1 << 62
 _LEARNER_IDS: Final = 1 << 61
 _OURS: Final = {"lock", ".rmqstore"}  # what there is before the state was written the first time
 
@@ -244,7 +243,7 @@ def read_state(paths: StorePaths) -> FollowState | None:
         for field in fields(FollowState)
     ):
         raise StoreStateError(f"{path} is damaged: a value has the wrong type")
-    if not 0 <= state.begin <= state.end < _MAX_OFFSET or state.file_size < 1:
+    if not 0 <= state.begin <= state.end < MAX_OFFSET or state.file_size < 1:
         raise StoreStateError(f"{path} is damaged: {state.begin} to {state.end} is not a log")
     if state.learner_id and not -2 * _LEARNER_IDS <= state.learner_id < -_LEARNER_IDS:
         raise StoreStateError(f"{path} is damaged: {state.learner_id} is not an id of a learner")
