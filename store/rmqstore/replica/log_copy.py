@@ -14,7 +14,6 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.errors import CorruptRecordError
 from rmqstore.format.columns.buffers import gather_words
 from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.columns.walk import Walk, walk, walk_plainly
@@ -36,6 +35,7 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
+from rmqstore.read.last_record import LastRecord
 from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -448,11 +448,8 @@ class LogCopy:
 
     def read_last_time(self) -> None:
         """Read when the last record before the end was stored; 0 if that is unknown."""
-        last = last_record_before(self.log, self.end) if self.end else None
-        self.last_store_timestamp = 0
-        if last is not None:
-            with suppress(CorruptRecordError, OffsetOutOfRangeError):  # a time in no calendar
-                self.last_store_timestamp = self.log.store_timestamp(last)
+        last = LastRecord.at(self.log, last_record_before(self.log, self.end))
+        self.last_store_timestamp = 0 if last is None else last.store_timestamp
 
     def record_end(self, physical_offset: int) -> int | None:
         """Return the physical offset after the record at one; None if a blank is there."""
