@@ -25,7 +25,7 @@ from following.followers import (
     wait_for,
 )
 from rmqstore.errors import CorruptRecordError, RmqStoreError
-from rmqstore.replica import broker as ports
+from rmqstore.replica import follower
 from rmqstore.replica.ha import MAX_BODY_BYTES
 from store_builder import BLANK, Record, Store, pack
 
@@ -160,7 +160,7 @@ def test_an_unexpected_error_of_the_questions_ends_the_call(
     def fail(*_: object) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(ports.ListenPort, "bounds", fail)
+    monkeypatch.setattr(follower, "BrokerClient", fail)
     with FakeMaster(log_of(50)) as master:
         run = Following(master.address, tmp_path / "copy")
         with pytest.raises(RuntimeError, match="unexpected"):

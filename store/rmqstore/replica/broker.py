@@ -71,16 +71,6 @@ class ListenPort:
             tables = broker.tables()
             return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
 
-    def bounds(self) -> LogBounds:
-        """Return where the log begins and ends."""
-        with BrokerClient(self.endpoint) as broker:
-            return broker.bounds()
-
-    def record_at(self, physical_offset: int) -> bytes:
-        """Return the record at a physical offset, empty if the broker does not return it."""
-        with BrokerClient(self.endpoint) as broker:
-            return broker.record_at(physical_offset)
-
     def source(self, settings: ServedSettings) -> Source:
         """Return the broker that settings describe.
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
 from rmqstore.replica.appending import state_to_leave
 from rmqstore.replica.broker import ListenPort
+from rmqstore.replica.broker_requests import BrokerClient
 from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.dispatch import decide
 from rmqstore.replica.events import Action, Event, Happened, Question, happened
@@ -109,10 +111,7 @@ class Mail:
 
     def take(self) -> list[Happened | _Made | Event]:
         """Return all that was left, in its order."""
-        taken = []
-        while self._found:
-            taken.append(self._found.popleft())
-        return taken
+        return [self._found.popleft() for _ in range(len(self._found))]
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -135,10 +134,12 @@ def answer_to(action: events.Ask, port: ListenPort) -> Happened:
             facts = port.ask().kept_once(known)
             is_first = question is Question.FACTS
             event = events.Answered(facts, port.source(facts.settings) if is_first else None)
-        elif question in (Question.BOUNDS, Question.END):
-            event = events.BoundsReported(port.bounds(), position)
         else:
-            event = events.RecordReported(port.record_at(position))
+            with BrokerClient(port.endpoint) as broker:
+                if question is Question.RECORD:
+                    event = events.RecordReported(broker.record_at(position))
+                else:
+                    event = events.BoundsReported(broker.bounds(), position)
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for an answer
         event = events.Unanswered(err)
     return happened(event, asked)
@@ -352,19 +353,14 @@ class Follower:
         known = events.EpochsReported(tuple(stream.epochs), stream.confirm_offset)
         if known != before:
             found.append((known, []))
-        run: list[Chunk] = []
-        for chunk in [*chunks, None]:
-            if chunk is not None and chunk.data:
-                run.append(chunk)
-                continue
-            if run:
+        for has_data, group in groupby(chunks, key=lambda chunk: len(chunk.data) > 0):
+            run = [*group]
+            start = run[0].physical_offset
+            if has_data:
                 stop = run[-1].physical_offset + len(run[-1].data)
-                found.append((events.Received(run[0].physical_offset, stop), run))
-                run = []
-            if chunk is not None:
-                beat = events.HeartbeatCame(chunk.physical_offset)
-                if not found or found[-1][0] != beat:
-                    found.append((beat, []))
+                found.append((events.Received(start, stop), run))
+            else:  # heartbeats that follow one another say the same
+                found.append((events.HeartbeatCame(start), []))
         if data and not found:  # a part of a header
             found.append((events.Received(stream.position, stream.position), []))
         return found
@@ -454,8 +450,7 @@ class Follower:
             error = err
         if isinstance(action, events.Buffer) and log.end == end and error is None:
             return None
-        seconds = time.monotonic() - began
-        return events.Written(log.end, log.last_store_timestamp, error, seconds)
+        return events.Written(log.end, log.last_store_timestamp, error, time.monotonic() - began)
 
     def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
         """Yield what came between two physical offsets, each part with its own."""
