@@ -200,8 +200,7 @@ def build_if_due(state: ReplicaState) -> Decision:
     if copy.built >= copy.saved_end or not is_due:
         return state, actions
     kinds = TopicKinds() if state.link.newest is None else state.link.newest.kinds
-    if work.plain:
-        kinds = kinds._replace(plain=kinds.plain | work.plain)
+    kinds = kinds._replace(plain=kinds.plain | work.plain)
     is_far = not is_ending and _is_far(state)
     # What was not built to its end is continued to the same end: the broker is asked at most once
     # for topics of it that its table does not have.

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
@@ -68,7 +68,7 @@ class _Member(threading.Thread):
     """A thread that follows one broker.
 
     Attributes:
-        address: where it is followed.
+        endpoint: where it is followed.
         progress: how far the copy is, None before it is open.
         error: what ended it.
         stop: set to end.
@@ -76,11 +76,10 @@ class _Member(threading.Thread):
 
     def __init__(self, endpoint: Endpoint, folder: Path, settings: FollowSettings) -> None:
         super().__init__(name=f"follow-{folder.name}")
-        self.address = endpoint.address
+        self.endpoint = endpoint
         self.progress: FollowProgress | None = None
         self.error: BaseException | None = None
         self.stop = threading.Event()
-        self._endpoint = endpoint
         self._folder = folder
         self._settings = settings
         self.start()
@@ -88,7 +87,7 @@ class _Member(threading.Thread):
     def run(self) -> None:
         """Follow the broker to the end."""
         try:
-            follower = Follower(self._endpoint, self._folder, self._settings, self.stop, self._note)
+            follower = Follower(self.endpoint, self._folder, self._settings, self.stop, self._note)
             self.progress = follower.run()
         except RmqStoreError as err:
             self.error = err
@@ -134,9 +133,8 @@ class ClusterFollower:
     def run(self) -> ClusterProgress:
         """Follow until all copies have ended; raises as ``follow_cluster`` does."""
         self.target = LOCAL.full_path(self.target)
-        disk = Disk()
-        disk.make_folder(self.target, is_private=True)
-        disk.close()
+        with closing(Disk()) as disk:
+            disk.make_folder(self.target, is_private=True)
         try:
             refreshed_at = float("-inf")
             while not self.stop.is_set():
@@ -224,7 +222,7 @@ class ClusterFollower:
 
     def _take_up(self, broker: RegisteredBroker) -> None:
         member = self._members.get(broker.name)
-        current = None if member is None else member.address
+        current = None if member is None else member.endpoint.address
         address = broker.address(current, prefers_slave=self.prefers_slave)
         if address is None or address == current:
             return

@@ -503,9 +503,7 @@ class CopyStore:
             self.log.unflushed.forget(event.number)
         elif isinstance(event, events.Built):
             self.log.starts.forget_before(event.written)
-        elif isinstance(event, events.StateWritten):
-            if self._aside is None:
-                return
+        elif isinstance(event, events.StateWritten) and self._aside is not None:
             is_fetched = is_fetched_again(self._aside, self.log, event.saved)
             if is_fetched:
                 self._disk.delete_tree(self._aside)
@@ -573,10 +571,9 @@ class CopyStore:
         while LOCAL.exists(target):
             number += 1
             target = root.with_name(f"{name}.{number}")
-        disk = Disk()
-        disk.rename(root, target)
-        disk.flush_folder(root.parent)
-        disk.close()
+        with closing(Disk()) as disk:
+            disk.rename(root, target)
+            disk.flush_folder(root.parent)
         self._lock.release()
         return target
 
