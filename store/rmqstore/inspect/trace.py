@@ -218,15 +218,9 @@ def _records_of_message(
     seen = {message_id}
     for _ in range(_MAX_ROUNDS):
         records |= {_identity(row): row for row in rows}
-        ids: set[str] = set()
-        for row in rows:
-            key = _unique_key(row)
-            if key:
-                ids.add(key)
-            origin = origin_of(row["topic"], dict(row["properties"]))
-            if origin is not None and origin.message_id:
-                ids.add(origin.message_id)
-        ids -= seen
+        origins = [origin_of(row["topic"], dict(row["properties"])) for row in rows]
+        named = {*map(_unique_key, rows), *(one.message_id for one in origins if one is not None)}
+        ids = {name for name in named if name} - seen
         seen |= ids
         if not ids:
             break
