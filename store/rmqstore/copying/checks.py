@@ -163,8 +163,7 @@ class Journal:
 
     def add(self, files: Iterable[PlannedFile]) -> None:
         """Note, durably, that files are copied and on the disk."""
-        final = [file for file in files if file.is_final]
-        self._append([json.dumps(entry_of(file)) for file in final])
+        self._append([json.dumps(entry_of(file)) for file in files if file.is_final])
 
     def _append(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines).encode()

@@ -176,7 +176,8 @@ def plan_copy(
 
 def plan_database(store: StoreParts) -> list[PlannedFile]:
     """Return the files of the index in RocksDB as they are now, of a store that is open."""
-    return [*_Planner(store, CopyRequest(), store.log.max_offset).database()]
+    planner = _Planner(store, CopyRequest(), store.log.max_offset)
+    return [*planner.folder(store.paths.rocksdb_store, _DATABASE)]
 
 
 def is_of_database(file: PlannedFile) -> bool:
@@ -250,7 +251,7 @@ class _Planner:
 
     def plan(self, log_start: int) -> CopyPlan:
         # The ledger first: what it says is done must be in the log, whose end is already known.
-        files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
+        files = [*self.folder(self._paths.root / _LEDGER, _LEDGER)]
         for name in _HISTORY:
             files += self._file(self._paths.root / name, name)
         files += self._of_log(log_start)
@@ -340,7 +341,7 @@ class _Planner:
             self._left_out.append(f"{n_old} files of queues, with units of those messages")
         for name in _BY_TOPIC:
             for folder, topic in self._topic_folders(self._paths.root / name, name):
-                yield from self._folder(folder, topic)
+                yield from self.folder(folder, topic)
 
     def _topic_folders(self, folder: Path, name: str) -> Iterator[tuple[Path, str]]:
         n_others = 0
@@ -387,11 +388,7 @@ class _Planner:
         if n_old:
             self._left_out.append(f"{n_old} index files, with keys of those messages")
 
-    def database(self) -> Iterator[PlannedFile]:
-        """Plan the index in RocksDB."""
-        return self._folder(self._paths.rocksdb_store, _DATABASE)
-
-    def _folder(self, folder: Path, name: str) -> Iterator[PlannedFile]:
+    def folder(self, folder: Path, name: str) -> Iterator[PlannedFile]:
         """Plan all files of a folder, except those of the log."""
         if folder in self._paths.log_folders:
             return
@@ -410,6 +407,6 @@ class _Planner:
         if entry.is_link:
             self._skipped.append(f"{path}, which is a symbolic link")
         elif entry.is_folder:
-            yield from self._folder(path, name)
+            yield from self.folder(path, name)
         else:
             yield from self._file(path, name)

@@ -187,8 +187,7 @@ class RemoteCopier:
         return plan
 
     def _is_there(self, file: PlannedFile) -> bool:
-        entry = entry_of(file)
-        is_noted = file.is_final and self._done.get(file.name) == entry[1:]
+        is_noted = file.is_final and self._done.get(file.name) == entry_of(file)[1:]
         return is_noted and (_is_config(file) or self._sizes.get(file.name) == file.size)
 
     def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
