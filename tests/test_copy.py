@@ -91,7 +91,7 @@ CRASHED = sorted({*goldens.CRASHED, *goldens.NEWEST_CRASHED} - {*CLOSED, *NOT_BU
 def test_a_copy_goes_on_without_what_a_power_cut_took(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copier, "_FLUSHED_FILES", 4)
+    monkeypatch.setattr(copier, "NOTED_FILES", 4)
     whole = FaultyDisk()
     copy(root, tmp_path / "whole", disk=whole)
     expected = contents(tmp_path / "whole")

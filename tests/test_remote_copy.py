@@ -132,7 +132,7 @@ def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
 def test_what_was_copied_is_not_copied_again(
     root: Path, s3: S3Server, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
+    monkeypatch.setattr(remote_copier, "NOTED_FILES", 4)
     uri = f"s3://{BUCKET}/not-again"
     faults.cut(30, root, uri, target_options=s3.options)
     before = {name for name in faults.written if not name.startswith(".rmqstore")}
@@ -163,7 +163,7 @@ def test_notes_that_were_cut_are_written_again(
 ) -> None:
     folder, files = other_files(tmp_path)
     faults.cut(1, root, "copy", target_filesystem=files)
-    monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
+    monkeypatch.setattr(remote_copier, "NOTED_FILES", 4)
     faults.cut(20, root, "copy", target_filesystem=files)
     notes = sorted((folder / "copy/.rmqstore/copying").glob("0*"))
     notes[-1].write_bytes(notes[-1].read_bytes()[:-10])
@@ -175,7 +175,7 @@ def test_notes_that_were_cut_are_written_again(
 def test_of_two_copies_at_once_one_goes_on(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
+    monkeypatch.setattr(remote_copier, "NOTED_FILES", 4)
     _, files = other_files(tmp_path)
     with rmqstore.create(tmp_path / "second", config=SIZES) as writer:
         writer.append(rows(30, "V"))

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 JOURNAL: Final = Path(".rmqstore", "copying")
 LOCK: Final = JOURNAL.with_name("copying.lock")
+NOTED_BYTES: Final = 256 << 20  # copied before they are noted as done
+NOTED_FILES: Final = 512
 _MAX_BYTES: Final = 1 << 30
 
 

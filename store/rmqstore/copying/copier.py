@@ -15,6 +15,8 @@ import numpy as np
 from rmqstore.copying.checks import (
     JOURNAL,
     LOCK,
+    NOTED_BYTES,
+    NOTED_FILES,
     CopySteps,
     Journal,
     config_content,
@@ -62,8 +64,6 @@ from rmqstore.write.existing_store import require_writable
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 8 << 20
-_FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done
-_FLUSHED_FILES: Final = 512
 _DATABASE_ATTEMPTS: Final = 5
 _DISPATCH_SECONDS: Final = 1.0  # in which a broker has built the units of what is in its log
 
@@ -285,7 +285,7 @@ class _Copier:
         self.steps.begin(plan.n_bytes)
         done = 0
         sizes = np.array([file.end for file in plan.files], np.int64)
-        for together in cut_batches(sizes, _FLUSHED_FILES, _FLUSHED_BYTES):
+        for together in cut_batches(sizes, NOTED_FILES, NOTED_BYTES):
             copied = []
             for file in plan.files[together]:
                 status = LOCAL.status(self.target / file.name)

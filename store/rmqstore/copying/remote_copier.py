@@ -19,6 +19,8 @@ from uuid import uuid4
 import numpy as np
 
 from rmqstore.copying.checks import (
+    NOTED_BYTES,
+    NOTED_FILES,
     CopySteps,
     config_content,
     entry_of,
@@ -49,8 +51,6 @@ _PART: Final = re.compile(re.escape(_JOURNAL) + r"/\d{8}")
 _ATTEMPT: Final = f"{_JOURNAL}/attempt"  # has the name of the call that copies
 _CHUNK_BYTES: Final = 4 << 20
 _FILES_AT_ONCE: Final = 8
-_NOTED_BYTES: Final = 256 << 20  # copied before they are noted as done
-_NOTED_FILES: Final = 512
 _NO_SIZE: Final = -1  # of a file that is being written, perhaps in part
 _ZEROS: Final = np.zeros(_CHUNK_BYTES, np.uint8)
 
@@ -166,7 +166,7 @@ class RemoteCopier:
         done = 0
         sizes = np.array([file.size for file in plan.files], np.int64)
         with ThreadPoolExecutor(_FILES_AT_ONCE, "rmqstore-copy") as pool:
-            for noted in cut_batches(sizes, _NOTED_FILES, _NOTED_BYTES):
+            for noted in cut_batches(sizes, NOTED_FILES, NOTED_BYTES):
                 together = plan.files[noted]
                 missing = [file for file in together if not self._is_there(file)]
                 for file in missing:
