@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from shlex import join, quote
 from typing import Literal, NamedTuple, TypeAlias
@@ -487,9 +488,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Remedy, list[Finding]]]:
     """Return the findings about one store with their remedies, kind by kind, in that order."""
-    kinds: dict[str, list[Finding]] = {}
-    for finding in in_order(findings):
-        kinds.setdefault(kind_of(finding), []).append(finding)
+    kinds = {kind: [*group] for kind, group in groupby(in_order(findings), kind_of)}
     is_built = not any(_builds_again(_REMEDIES[kind]) for kind in kinds if kind != "log")
     found = []
     for kind, of_kind in kinds.items():
