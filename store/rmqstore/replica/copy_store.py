@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -314,39 +315,33 @@ class _LogKeeper:
         return events.StateWritten(action.saved, time.monotonic() - began)
 
 
-class _QueueKeeper:
-    """Builds queues and index, and writes tables."""
-
-    def __init__(self, disk: Disk, paths: StorePaths, builder: QueueBuilder) -> None:
-        self._disk = disk
-        self._paths = paths
-        self._builder = builder
-
-    def perform(self, to_do: tuple[events.Action, RecordStarts]) -> Event:
-        action, starts = to_do
-        builder = self._builder
-        began = time.monotonic()
-        match action:
-            case events.Build(end, is_far, kinds):
-                builder.step(end, kinds, starts, is_far=is_far)
-                return events.Built(*builder.progress, seconds=time.monotonic() - began)
-            case events.TakeTables(facts):
-                write_tables(self._disk, self._paths, facts.tables)
-                return events.TablesWritten()
-            case events.PlanCut(end):
-                end = min(end, builder.progress.built)
-                return events.QueuesChanged(builder.planned(end, was_closed=builder.is_clean))
-            case events.CutQueues(end, is_new):
-                if is_new:
-                    builder.begin_again(end)
-                else:
-                    builder.cut(end)
-            case events.DeleteOldQueues(begin):
-                builder.delete_before(begin)
-            case events.Complete(confirm_offset):
-                if confirm_offset is not None:
-                    builder.confirm(confirm_offset)
-        return events.QueuesChanged(builder.progress.built)
+def _perform_on_queues(
+    disk: Disk, paths: StorePaths, builder: QueueBuilder, to_do: tuple[Action, RecordStarts]
+) -> Event:
+    """Build queues and index, or write tables; return the event of that."""
+    action, starts = to_do
+    began = time.monotonic()
+    match action:
+        case events.Build(end, is_far, kinds):
+            builder.step(end, kinds, starts, is_far=is_far)
+            return events.Built(*builder.progress, seconds=time.monotonic() - began)
+        case events.TakeTables(facts):
+            write_tables(disk, paths, facts.tables)
+            return events.TablesWritten()
+        case events.PlanCut(end):
+            end = min(end, builder.progress.built)
+            return events.QueuesChanged(builder.planned(end, was_closed=builder.is_clean))
+        case events.CutQueues(end, is_new):
+            if is_new:
+                builder.begin_again(end)
+            else:
+                builder.cut(end)
+        case events.DeleteOldQueues(begin):
+            builder.delete_before(begin)
+        case events.Complete(confirm_offset):
+            if confirm_offset is not None:
+                builder.confirm(confirm_offset)
+    return events.QueuesChanged(builder.progress.built)
 
 
 class CopyStore:
@@ -470,10 +465,10 @@ class CopyStore:
         builder.recover(built, was_closed=was_closed)
         builder.protect()
         keeper = _LogKeeper(self._new_disk(), paths, tuple(epochs))
-        queue_keeper = _QueueKeeper(queue_disk, paths, builder)
+        on_queues = partial(_perform_on_queues, queue_disk, paths, builder)
         self._workers = (
             Worker("follow-sync", keeper.perform, self._put),
-            Worker("follow-queues", queue_keeper.perform, self._put),
+            Worker("follow-queues", on_queues, self._put),
         )
         for worker in self._workers:
             worker.start()
