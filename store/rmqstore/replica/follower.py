@@ -74,9 +74,6 @@ class Mail:
         self._reader, self._writer = socket.socketpair()
         self._reader.settimeout(0)
         self._writer.settimeout(0)
-        self._poll = select.poll()
-        self._poll.register(self._reader, select.POLLIN)
-        self._watched: int | None = None
 
     def put(self, found: Happened | _Made | Event) -> None:
         """Leave an answer, a connection or another event; whoever is late leaves it to nobody."""
@@ -88,26 +85,18 @@ class Mail:
             elif isinstance(found, _Made):
                 found.connection.close()
 
-    def watch(self, connection: Connection | None) -> None:
-        """Let bytes of a connection end a wait, and those of the one before no more."""
-        watched = None if connection is None else connection.fileno()
-        if watched == self._watched:
-            return
-        if self._watched is not None:
-            self._poll.unregister(self._watched)
-        if watched is not None:
-            self._poll.register(watched, select.POLLIN)
-        self._watched = watched
-
     def wait(self, connection: Connection | None, seconds: float) -> bool:
         """Wait for events, or for bytes of a connection; return whether there are any of these."""
-        self.watch(connection)
-        ready = [descriptor for descriptor, _ in self._poll.poll(seconds * 1000)]
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if connection is not None:
+            poll.register(connection, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
         if self._reader.fileno() in ready:
             with suppress(OSError):
                 while self._reader.recv(4096):
                     pass
-        return self._watched in ready
+        return connection is not None and connection.fileno() in ready
 
     def take(self) -> list[Happened | _Made | Event]:
         """Return all that was left, in its order."""
@@ -368,7 +357,6 @@ class Follower:
     def _disconnect(self) -> None:
         self._backlog.clear()
         if self._made is not None:
-            self._mail.watch(None)
             self._made.connection.close()
         self._made = None
 

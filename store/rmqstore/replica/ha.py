@@ -96,17 +96,13 @@ class HaStream:
                 self._left -= len(taken)
                 done += len(taken)
                 continue
-            if not self._header and len(data) - done >= layout.size:  # nearly always
-                fields = layout.unpack_from(data, done)
-                done += layout.size
-            else:
-                taken = data[done : done + layout.size - len(self._header)]
-                self._header += taken
-                done += len(taken)
-                if len(self._header) < layout.size:
-                    break
-                fields = layout.unpack(self._header)
-                self._header.clear()
+            taken = data[done : done + layout.size - len(self._header)]
+            self._header += taken
+            done += len(taken)
+            if len(self._header) < layout.size:
+                break
+            fields = layout.unpack(self._header)
+            self._header.clear()
             self._take_header(*fields)
             if not self._left:
                 chunks.append(Chunk(self.position, memoryview(b"")))
