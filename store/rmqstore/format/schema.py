@@ -13,21 +13,6 @@ from rmqstore.notebook import table
 
 _MAX_SHOWN: Final = 300  # characters of a value in a notebook
 
-WRITE_TYPES: Final[dict[str, pa.DataType]] = {
-    "topic": pa.string(),
-    "queueId": pa.int32(),
-    "body": pa.binary(),
-    "tags": pa.string(),
-    "keys": pa.string(),
-    "msgId": pa.string(),
-    "properties": pa.map_(pa.string(), pa.string()),
-    "flag": pa.int32(),
-    "bornTimestamp": pa.timestamp("us", tz="UTC"),
-    "bornHost": pa.string(),
-    "reconsumeTimes": pa.int32(),
-    "delayTimeLevel": pa.int32(),
-    "shardingKey": pa.string(),
-}
 # Columns that the store assigns. Rows that were read may have them; writing ignores them.
 ASSIGNED: Final = (
     "queueOffset", "commitLogOffset", "storeTimestamp", "storeHost", "storeSize", "bodyCRC",
@@ -135,6 +120,17 @@ _VERBATIM_NAMES: Final = (
 VERBATIM: Final = pa.schema(
     {name: _TYPES[name] for name in _VERBATIM_NAMES} | {"properties": pa.binary()}
 )
+
+# What rows that are written may have.
+_WRITTEN_NAMES: Final = (
+    "topic", "queueId", "body", "tags", "keys", "msgId", "properties", "flag", "bornTimestamp",
+    "bornHost", "reconsumeTimes",
+)  # fmt: skip
+WRITE_TYPES: Final[dict[str, pa.DataType]] = {
+    **{name: _TYPES[name] for name in _WRITTEN_NAMES},
+    "delayTimeLevel": pa.int32(),
+    "shardingKey": pa.string(),
+}
 
 # Types that a column may be read as besides its own: a wider integer, text for bytes, or the
 # property string as stored.
