@@ -52,7 +52,7 @@ from rmqstore.storage.files.paths import (
     offset_to_name,
     segment_files,
 )
-from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.files.storage import is_folder, read_start
 from rmqstore.storage.index_files import (
     IndexFile,
     IndexSizes,
@@ -146,11 +146,7 @@ def require_no_old_broker(paths: StorePaths) -> None:
     """
     if not paths.has_abort or paths.has_our_abort:
         return
-    try:
-        start = LOCAL.read_bytes(paths.lock, len(_BROKERS_LOCK))
-    except FileNotFoundError:
-        start = b""
-    if start != _BROKERS_LOCK:
+    if read_start(LOCAL, paths.lock, len(_BROKERS_LOCK)) != _BROKERS_LOCK:
         raise StoreStateError(
             f"{paths.abort} says that a broker has the store open or died with it open, and "
             "no broker has made a lock file beside it. Brokers before 4.2 make none, so "

@@ -13,7 +13,7 @@ from rmqstore.errors import OptionError, UnreadableFileError
 from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import AnyPath, is_folder
+from rmqstore.storage.files.storage import AnyPath, is_folder, read_start
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
 _SAFETY_MS = 3000
@@ -94,10 +94,7 @@ def read_checkpoint(paths: StorePaths) -> Checkpoint:
     Raises:
         UnreadableFileError: it is not a regular file.
     """
-    try:
-        stored = paths.storage.read_bytes(paths.checkpoint, CHECKPOINT.itemsize)
-    except FileNotFoundError:
-        return Checkpoint()
+    stored = read_start(paths.storage, paths.checkpoint, CHECKPOINT.itemsize)
     fields = np.frombuffer(stored.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0]
     return Checkpoint(*fields.tolist())
 

@@ -24,7 +24,7 @@ from rmqstore.format.layout import TIMER_CHECK
 from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_identity
 from rmqstore.storage.broker.rocksdb_tables import database_folders, stored_tables
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage, read_small
+from rmqstore.storage.files.storage import Storage, read_small, read_start
 from rmqstore.storage.rocksdb import can_read_rocksdb
 
 logger = logging.getLogger(__name__)
@@ -481,10 +481,7 @@ class BrokerConfig:
         Source: TimerCheckpoint.java.
         """
         size = TIMER_CHECK.itemsize
-        try:
-            stored = self._paths.storage.read_bytes(self._paths.config / "timercheck", size)
-        except FileNotFoundError:
-            stored = b""
+        stored = read_start(self._paths.storage, self._paths.config / "timercheck", size)
         fields = np.frombuffer(stored.ljust(size, b"\0"), TIMER_CHECK)[0]
         return TimerProgress(*fields.tolist())
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rmqstore import platforms
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.storage import Storage, is_folder, path_of
+from rmqstore.storage.files.storage import Storage, is_folder, path_of, read_start
 
 logger = logging.getLogger(__name__)
 
@@ -124,10 +124,7 @@ class StorePaths:
     @property
     def has_our_abort(self) -> bool:
         """Whether a writer of this package was the last to open the store, and did not close it."""
-        try:
-            return self.storage.read_bytes(self.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
-        except FileNotFoundError:
-            return False
+        return read_start(self.storage, self.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
 
     @property
     def log_folders(self) -> tuple[Path, ...]:

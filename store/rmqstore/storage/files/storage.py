@@ -265,6 +265,18 @@ def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:
     return content
 
 
+def read_start(storage: Storage, path: AnyPath, count: int) -> bytes:
+    """Return the first bytes of a file, b"" if there is no such file.
+
+    Raises:
+        UnreadableFileError: it is not a regular file, or it cannot be read.
+    """
+    try:
+        return storage.read_bytes(path, count)
+    except FileNotFoundError:
+        return b""
+
+
 def is_folder(storage: Storage, path: AnyPath) -> bool:
     """Return whether a path is a folder or a link to one; raises as :meth:`Storage.status` does."""
     status = storage.status(path)

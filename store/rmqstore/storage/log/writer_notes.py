@@ -33,7 +33,7 @@ from rmqstore.format.layout import FRAME_HEAD, LAST_TIMESTAMP
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import read_small
+from rmqstore.storage.files.storage import read_small, read_start
 from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.commitlog import CommitLog
 
@@ -52,10 +52,7 @@ _INT64: Final = 1 << 63
 
 def read_intent(paths: StorePaths) -> int | None:
     """Return the physical offset where an incomplete append of ours began, None without one."""
-    try:
-        text = paths.storage.read_bytes(paths.own.append_intent, _MAX_DIGITS)
-    except FileNotFoundError:
-        return None
+    text = read_start(paths.storage, paths.own.append_intent, _MAX_DIGITS)
     return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
 
 
