@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from rmqstore.errors import CorruptConfigError, NotPermittedError, UnreadableFileError
 from rmqstore.format.hashing import body_crc
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage, read_small
+from rmqstore.storage.files.storage import read_small
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,9 @@ def read_epochs(paths: StorePaths) -> list[Epoch]:
     damages: dict[Path, CorruptConfigError | UnreadableFileError] = {}
     for file in _files(paths):
         try:
-            epochs = _read(paths.storage, file)
+            epochs = _parse(file, read_small(paths.storage, file, _MAX_BYTES))
+        except FileNotFoundError:
+            continue
         except (CorruptConfigError, UnreadableFileError) as err:
             damages[file] = err
             continue
@@ -117,15 +119,6 @@ def stored_epochs(epochs: Sequence[Epoch]) -> bytes:
     """Return the bytes of a file of epochs, at least one."""
     listed = "".join(f"{epoch.number}-{epoch.start_offset}\n" for epoch in epochs).encode()
     return b"%d\n%d\n" % (len(epochs), body_crc(listed)) + listed
-
-
-def _read(storage: Storage, file: Path) -> list[Epoch]:
-    """Return the epochs of one file, none if it is not there; raises as :func:`_parse` does."""
-    try:
-        stored = read_small(storage, file, _MAX_BYTES)
-    except FileNotFoundError:
-        return []
-    return _parse(file, stored)
 
 
 def _parse(file: Path, stored: bytes) -> list[Epoch]:
