@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError
 from rmqstore.format.layout import ROCKSDB_UNIT
+from rmqstore.lazy import cached_property
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import MAX_OFFSET, MAX_QUEUE_ID, StorePaths
 from rmqstore.storage.files.storage import Storage
@@ -199,20 +200,20 @@ class RocksDbQueue:
     def __init__(self, database: RocksDbQueues, key: QueueKey) -> None:
         self._database = database
         self._key = key
-        self._begin: int | None = None
+        self._bounds = database.bounds.get(key)
 
     @property
     def is_present(self) -> bool:
         """Whether the database has a unit of the queue."""
-        return self._key in self._database.bounds
+        return self._bounds is not None
 
     @property
     def n_full_bytes(self) -> int:
         """The bytes of its units before they are compressed."""
-        bounds = self._database.bounds.get(self._key)
+        bounds = self._bounds
         return 0 if bounds is None else (bounds.last - bounds.first) * ROCKSDB_UNIT.itemsize
 
-    @property
+    @cached_property
     def begin(self) -> int:
         """The first queue offset with a unit; 0 without units.
 
@@ -221,14 +222,11 @@ class RocksDbQueue:
 
         Source: RocksDBConsumeQueueOffsetTable.java#getMinCqOffset.
         """
-        if self._begin is None:
-            bounds = self._database.bounds.get(self._key)
-            if bounds is None:
-                self._begin = 0
-            else:
-                found = self._database.first_unit(self._key, bounds.first)
-                self._begin = bounds.last + 1 if found is None else min(found, bounds.last + 1)
-        return self._begin
+        if self._bounds is None:
+            return 0
+        found = self._database.first_unit(self._key, self._bounds.first)
+        end = self._bounds.last + 1
+        return end if found is None else min(found, end)
 
     def end(self) -> int:
         """Return the queue offset after the last unit.
@@ -236,7 +234,7 @@ class RocksDbQueue:
         Raises:
             CorruptQueueError: the database names a last unit that it cannot have.
         """
-        bounds = self._database.bounds.get(self._key)
+        bounds = self._bounds
         if bounds is None:
             return 0
         if bounds.last - self.begin >= self._database.n_entries:
