@@ -166,10 +166,11 @@ class IndexFileAppender(IndexFile):
         self._disk.write(self.path, position, items)
 
     def commit(self) -> None:
-        """Make all keys findable that were put."""
+        """Make all keys findable that were put, and wait until they are on the disk."""
         if self._next_slots is not None:
             self._show(None, self._next_slots)
             self._next_slots = None
+        self._disk.flush(self.path)
 
     def _show(self, numbers: NDArray[np.int32] | None, newest: NDArray[np.int32]) -> None:
         """Write count, slots and end, after the items.
@@ -302,8 +303,7 @@ class IndexAppender:
 
     def _put_waiting(self) -> None:
         """Put many keys together, because each put costs some time of its own."""
-        if not self._n_waiting:
-            self._waiting.clear()
+        if not self._waiting:
             return
         keys = IndexKeys(*map(np.concatenate, zip(*self._waiting, strict=True)))
         offsets = keys.physical_offsets
@@ -316,7 +316,6 @@ class IndexAppender:
                 if self._last is not None:
                     last_name = self._last.path.name
                     self._last.commit()
-                    self._disk.flush(self._last.path)
                 path = self._folder / next_name(last_name, datetime.now().astimezone())
                 self._last = IndexFileAppender.create(self._disk, path, self._sizes, self._last)
             count = min(self._last.room, len(keys) - done)
@@ -330,5 +329,4 @@ class IndexAppender:
         self._put_waiting()
         if self._last is not None:
             self._last.commit()
-            self._disk.flush(self._last.path)
             self._disk.flush_folder(self._folder)

@@ -157,10 +157,10 @@ def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
 def _with_items(slot_counts: list[int], length: int) -> list[IndexSizes]:
     """Return sizes with these numbers of slots, and with items that fill the rest of the length."""
     room = length - INDEX_HEADER.itemsize
-    item_counts = [
-        (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize for count in slot_counts
+    return [
+        IndexSizes(count, (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize)
+        for count in slot_counts
     ]
-    return [IndexSizes(*counts) for counts in zip(slot_counts, item_counts, strict=True)]
 
 
 def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
