@@ -140,9 +140,7 @@ class TimerUnits(NamedTuple):
     seconds: NDArray[np.int64]  # of their slots, in units of the precision
     are_rolled: Mask  # those whose second is not yet the one that they are due in
     precision: int  # ms
-    last_physical_offset: (
-        int  # physical offset of the record of the last unit of the log, -1 without units
-    )
+    last_physical_offset: int  # of the record of the last unit of the log, -1 without units
 
 
 def pending_units(paths: StorePaths, progress: TimerProgress) -> TimerUnits | None:
@@ -197,8 +195,7 @@ class LogScan:
         """Return the pending units, from the first one that may be."""
         slots = self._slots
         start = min(self.entered_from, int(slots.firsts.min(initial=self.entered_from)))
-        nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
-        parts = []
+        parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))]
         last_physical_offset = -1
         for positions, units in self.valid_units(start):
             seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
@@ -217,7 +214,7 @@ class LogScan:
             parts.append((physical_offsets[chosen], seconds[chosen], is_rolled))
             last_physical_offset = int(units["physical_offset"][-1])
         physical_offsets, seconds, are_rolled = (
-            np.concatenate(column) for column in zip(*(parts or [nothing]), strict=True)
+            np.concatenate(column) for column in zip(*parts, strict=True)
         )
         physical_offsets, rows = np.unique(physical_offsets, return_index=True)
         return TimerUnits(
