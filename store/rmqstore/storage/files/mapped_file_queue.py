@@ -8,11 +8,14 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from itertools import count
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import count, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.storage.files.local import LOCAL
@@ -153,6 +156,21 @@ class MappedFileQueue:
         segments = self.segments
         row = bisect_right(segments, offset, key=_START) - 1
         return segments[row] if row >= 0 and offset < segments[row].end else None
+
+    def rows_by_file(
+        self, offsets: NDArray[np.int64]
+    ) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
+        """Yield each file, and the rows of the offsets, (n,), from its start to that of the next.
+
+        The rows are in the order of their offsets, which may lie behind the end of the file.
+        """
+        segments = self.segments
+        starts = np.array([segment.start for segment in segments], np.int64)
+        order = np.argsort(offsets, kind="stable")
+        numbers = np.searchsorted(starts, offsets[order], side="right") - 1
+        bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)).tolist()
+        for first, stop in pairwise(bounds):
+            yield segments[int(numbers[first])], order[first:stop]
 
     def place_of(self, offset: int) -> tuple[str, int]:
         """Return the file that covers an offset and the position in it, to name them in an error.

@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -345,15 +345,7 @@ class CommitLog(MappedFileQueue):
         others.
         """
         headers = np.zeros((len(physical_offsets), MAX_FIXED_BYTES), np.uint8)
-        segments = self.segments
-        starts = np.array([segment.start for segment in segments], np.int64)
-        numbers = np.searchsorted(starts, physical_offsets, side="right") - 1
-        order = np.argsort(physical_offsets, kind="stable")
-        order = order[np.searchsorted(numbers[order], 0) :]
-        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
-        for first, stop in pairwise(bounds):
-            members = order[first:stop]
-            segment = segments[int(numbers[members[0]])]
+        for segment, members in self.rows_by_file(physical_offsets):
             with suppress(FileDeletedError, UnreadableFileError):
                 file = self.file_of(segment)
                 positions = physical_offsets[members] - segment.start

@@ -333,14 +333,9 @@ class ConsumeQueueExt(MappedFileQueue):
         Rows at whose position no whole head fits are left out.
         """
         offsets = addresses & _OFFSET_BITS  # Source: ConsumeQueueExt.java#unDecorate
-        segments = self.segments
-        file_starts = np.array([segment.start for segment in segments], np.int64)
-        numbers = np.searchsorted(file_starts, offsets, side="right") - 1
-        for number in np.unique(numbers[numbers >= 0]).tolist():
-            segment = segments[number]
+        for segment, rows in self.rows_by_file(offsets):
             size = min(self.file_of(segment).size, segment.size)
-            rows = np.flatnonzero(
-                (numbers == number) & (offsets - segment.start <= size - _EXT_UNIT_BYTES)
-            )
-            if len(rows):
-                yield rows, segment._replace(size=size), offsets[rows] - segment.start
+            positions = offsets[rows] - segment.start
+            n_inside = int(np.searchsorted(positions, size - _EXT_UNIT_BYTES, side="right"))
+            if n_inside:
+                yield rows[:n_inside], segment._replace(size=size), positions[:n_inside]
