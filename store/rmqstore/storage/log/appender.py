@@ -212,9 +212,8 @@ class ClosedSegment(_GuardedCommit):
 
     _first_head = b""
 
-    def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
+    def hide(self, _physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
         """Keep the blank in place of the first head."""
-        del physical_offsets
         if not self._first_head:
             self._close_segment()
             head = data[starts[0] :][:HEAD_BYTES]
@@ -256,9 +255,8 @@ class NewLog:
         disk.delete_tree(paths.own.new_log)
         return can_replace(usual[0], paths.own.new_log)
 
-    def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
+    def hide(self, _physical_offsets: Positions, _starts: Positions, _data: Bytes) -> bool:
         """Change nothing: the whole folder is out of sight."""
-        del physical_offsets, starts, data
         return True
 
     def show(self, touched: Collection[Path]) -> None:
@@ -269,9 +267,8 @@ class NewLog:
         self.is_done = True
         disk.flush_folder(self._paths.root)
 
-    def undo(self, end: int) -> None:
+    def undo(self, _end: int) -> None:
         """Delete the folder."""
-        del end
         self.files.disk.delete_tree(self._paths.own.new_log)
 
 
