@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -106,10 +106,7 @@ class BlockCache:
     ) -> None:
         self._limits = {False: max_bytes, True: max_passing_bytes}
         self._n_bytes = {False: 0, True: 0}
-        self._ranges: dict[bool, OrderedDict[int, _Range]] = {
-            False: OrderedDict(),
-            True: OrderedDict(),
-        }
+        self._ranges: defaultdict[bool, OrderedDict[int, _Range]] = defaultdict(OrderedDict)
         self._range_ids: dict[tuple[int, int], tuple[bool, int]] = {}  # by block
         self._ids = count()
         self._guard = threading.Lock()
@@ -154,8 +151,8 @@ class BlockCache:
         """
         new = _Range(number, start // BLOCK_BYTES, data)
         range_id = is_passing, next(self._ids)
-        ranges = self._ranges[is_passing]
         with self._guard:
+            ranges = self._ranges[is_passing]
             ranges[range_id[1]] = new
             self._range_ids.update(dict.fromkeys(new.blocks(), range_id))
             self._n_bytes[is_passing] += len(data)

@@ -136,11 +136,9 @@ class RemoteFolder:
             RemoteReadError: it cannot be deleted.
         """
 
-        def delete() -> Any:  # noqa: ANN401
-            try:
+        def delete() -> None:
+            with suppress(FileNotFoundError):
                 self._filesystem.delete_file(f"{self._key}/{name}")
-            except FileNotFoundError:
-                return
 
         self._requests.repeated(delete, f"deleting {self.root}/{name}")
 
@@ -204,8 +202,7 @@ class RemoteFile(Closing):
         def copy(position: int, data: NDArray[np.uint8]) -> None:
             whole[position : position + len(data)] = data
 
-        starts, ends = np.minimum(starts, self.size), self._ends(starts, sizes)
-        self._object.fetch(starts, ends, copy, is_last=is_last)
+        self._object.fetch(*self._spans(starts, sizes), copy, is_last=is_last)
         return whole
 
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
@@ -218,16 +215,17 @@ class RemoteFile(Closing):
     def prefetch(self, starts: NDArray[np.int64], size: int) -> None:
         """Begin to fetch ``size`` bytes from each of the starts, (n,)."""
         sizes = np.full(len(starts), size, np.int64)
-        self._object.prefetch(np.minimum(starts, self.size), self._ends(starts, sizes))
+        self._object.prefetch(*self._spans(starts, sizes))
 
     def read_ahead(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
         """Begin to fetch spans, (n,), that a long read comes to soon, and reads once."""
-        starts = np.minimum(starts, self.size)
-        self._object.prefetch(starts, self._ends(starts, sizes), is_passing=True)
+        self._object.prefetch(*self._spans(starts, sizes), is_passing=True)
 
-    def _ends(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        ends: NDArray[np.int64] = np.minimum(starts + sizes, self.size)
-        return ends
+    def _spans(
+        self, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where spans begin and end, cut off at the end of the file."""
+        return np.minimum(starts, self.size), np.minimum(starts + sizes, self.size)
 
     def data_spans(
         self, start: int, end: int, *, is_appended: bool = False
