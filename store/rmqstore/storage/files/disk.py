@@ -417,10 +417,7 @@ class Disk:
 
         n_threads = min(len(names), _FLUSH_THREADS)
         with ThreadPoolExecutor(_FLUSH_THREADS) as pool:
-            for done in [
-                pool.submit(flush_each, names[first::n_threads]) for first in range(n_threads)
-            ]:
-                done.result()
+            list(pool.map(flush_each, [names[first::n_threads] for first in range(n_threads)]))
         self._unflushed_folders.clear()
 
     def replace(self, path: Path, text: bytes) -> None:
