@@ -64,6 +64,14 @@ def lengths_of(column: pa.Array) -> NDArray[np.int64]:
     return np.diff(array_bytes(column)[1])
 
 
+def are_filled(values: pa.Array) -> Mask:
+    """Return a mask (n,) of the binary or string values that are neither null nor empty."""
+    mask: Mask = lengths_of(values) > 0
+    if values.null_count:
+        mask &= mask_of(values.is_valid())
+    return mask
+
+
 def join(parts: Sequence[Part], n: int) -> pa.BinaryArray:
     """Return n rows, each the parts of that row one after the other, binary (n,)."""
     # Neighbours of fixed width become one column.

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import (
+    are_filled,
     array_bytes,
     as_binary,
     booleans,
     bounded,
     codes_of,
     find_byte,
-    mask_of,
     numbers,
+    texts,
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
@@ -81,24 +82,24 @@ def index_keys(
     if tags is not None:
         tag_rows, chosen_tags = _single_keys(tags, indexed)
         kinds.append((tag_rows, tag_keys(chosen_tags)))
-    kinds = [(of_rows, texts) for of_rows, texts in kinds if len(of_rows)]
+    kinds = [(of_rows, words) for of_rows, words in kinds if len(of_rows)]
     every = np.arange(len(codes), dtype=np.int32)
     if all(np.array_equal(of_rows, every) for of_rows, _ in kinds):  # mostly
-        hashed = [topic_key_hashes(names, codes, *hash_texts(texts)) for _, texts in kinds]
+        hashed = [topic_key_hashes(names, codes, *hash_texts(words)) for _, words in kinds]
         columns = np.column_stack(hashed) if hashed else np.empty(0, np.int32)
         return np.repeat(every, len(kinds)), columns.ravel()
     counts = [np.bincount(of_rows, minlength=len(codes)) for of_rows, _ in kinds]
     ends = [np.cumsum(count) for count in counts]
     rows = np.empty(sum(len(of_rows) for of_rows, _ in kinds), np.int32)
     hashes = np.empty(len(rows), np.int32)
-    for kind, (of_rows, texts) in enumerate(kinds):
+    for kind, (of_rows, words) in enumerate(kinds):
         # A key comes after all keys of earlier records, and after the earlier keys of its record.
         key_numbers = np.arange(len(of_rows))
         for other, (count, end) in enumerate(zip(counts, ends, strict=True)):
             if other != kind:
                 key_numbers += (end if other < kind else end - count)[of_rows]
         rows[key_numbers] = of_rows
-        hashes[key_numbers] = topic_key_hashes(names, codes[of_rows], *hash_texts(texts))
+        hashes[key_numbers] = topic_key_hashes(names, codes[of_rows], *hash_texts(words))
     return rows, hashes
 
 
@@ -119,10 +120,7 @@ def _single_keys(keys: pa.StringArray | None, indexed: Mask) -> tuple[Positions,
     """Return the records that have a key, and their keys."""
     if keys is None:
         return np.empty(0, np.int64), pa.nulls(0, pa.string())
-    is_key = indexed & (np.diff(array_bytes(keys)[1]) > 0)
-    if keys.null_count:
-        is_key &= mask_of(keys.is_valid())
-    rows = np.flatnonzero(is_key)
+    rows = np.flatnonzero(indexed & are_filled(keys))
     return rows, keys if len(rows) == len(keys) else keys.take(numbers(rows))
 
 
@@ -475,14 +473,10 @@ def unplaced_requests(
     # their delay in ms.
     tags_codes = np.zeros(len(topic_codes), np.int64)
     if properties.tags is not None:
-        tags = properties.tags.dictionary_encode()
-        distinct = topic_names(tags)
-        tag_hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
-        without_tags = numbers(np.array([len(tag_hashes) - 1], np.int32))[0]
-        indices = tags.indices
-        if tags.null_count:
-            indices = indices.fill_null(without_tags)
-        tags_codes = tag_hashes[np.from_dlpack(indices)]
+        # A record without tags has the hash code of the empty text, which is 0.
+        encoded = properties.tags.fill_null(texts([""])[0]).dictionary_encode()
+        tag_hashes = np.array([java_hash(tag) for tag in topic_names(encoded)], np.int64)
+        tags_codes = tag_hashes[codes_of(encoded)]
     is_delayed: Mask | None = None
     if SCHEDULE_TOPIC in topics and properties.delays is not None:
         is_delayed = np.zeros(len(topic_codes), np.bool_)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.buffers import (
     Part,
+    are_filled,
     array_bytes,
     as_binary,
     booleans,
@@ -163,9 +164,7 @@ def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
     entries = properties.values  # unlike keys and items, with the offset of the entries
     names, values = entries.field(0)[first:last], entries.field(1)[first:last]
     counts = np.diff(bounds)
-    has_value = lengths_of(values) > 0
-    if values.null_count:
-        has_value &= mask_of(values.is_valid())
+    has_value = are_filled(values)
     if has_value.all() and not properties.null_count:
         regular = _regular(names, values, counts)
         if regular is not None:
@@ -254,9 +253,7 @@ def property_strings(
         parts.append(strings)
         lengths += lengths_of(strings)
     for name, column in overrides.items():
-        is_filled = lengths_of(column) > 0
-        if column.null_count:
-            is_filled &= mask_of(column.is_valid())
+        is_filled = are_filled(column)
         if is_filled.all():
             _add(parts, lengths, name, column)
         elif is_filled.any():
