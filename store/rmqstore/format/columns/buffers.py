@@ -127,6 +127,13 @@ def _matrix(column: pa.BinaryArray) -> NDArray[np.uint8] | None:
     return data[first:last].reshape(n, width)
 
 
+def interleave(parts: Sequence[pa.Array], rows: Sequence[Positions]) -> pa.Array:
+    """Return one array of parts, at least one, which hold its values of these rows."""
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts).take(numbers(np.argsort(np.concatenate(rows))))
+
+
 def numbers(values: NDArray[Any], valid: Mask | None = None) -> pa.Array:
     """Return numbers as an Arrow array, null where ``valid`` is False, if it is given."""
     kind = pa.from_numpy_dtype(values.dtype)

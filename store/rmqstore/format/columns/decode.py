@@ -22,7 +22,9 @@ from rmqstore.format.columns.buffers import (
     bounded,
     calendar_times,
     codes_of,
+    fixed_width,
     gather_spans,
+    interleave,
     numbers,
     texts,
     valid_text,
@@ -79,10 +81,8 @@ class Hosts(NamedTuple):
     @classmethod
     def constant(cls, text: str, n: int) -> Hosts:
         """Return one host for all of n records; see :func:`pack_host`."""
-        host = pack_host(text)
-        packed = np.frombuffer(host.ljust(_HOST_V6_BYTES, b"\0"), np.uint8)
-        is_v6 = np.broadcast_to(np.bool_(len(host) == _HOST_V6_BYTES), n)
-        return cls(np.broadcast_to(packed, (n, _HOST_V6_BYTES)), is_v6)
+        packed, is_v6 = pack_hosts(texts([text]))
+        return cls(np.broadcast_to(packed, (n, _HOST_V6_BYTES)), np.broadcast_to(is_v6, n))
 
     def take(self, rows: Positions | slice) -> Hosts:
         """Return the chosen rows."""
@@ -105,7 +105,7 @@ def pack_hosts(hosts: pa.StringArray) -> Hosts:
     padded = b"".join(host.ljust(_HOST_V6_BYTES, b"\0") for host in distinct)
     packed = np.frombuffer(padded, np.uint8).reshape(-1, _HOST_V6_BYTES)
     is_v6 = np.array([len(host) == _HOST_V6_BYTES for host in distinct], np.bool_)
-    codes = encoded.indices.to_numpy()
+    codes = codes_of(encoded)
     return Hosts(packed[codes], is_v6[codes])
 
 
@@ -135,8 +135,7 @@ _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.
 def hex_rows(rows: NDArray[np.uint8]) -> pa.StringArray:
     """Return the rows of a matrix of bytes in upper-case hex, string (n,)."""
     digits = np.ascontiguousarray(_HEX[rows])
-    n, width = len(digits), 2 * rows.shape[1]
-    return bounded(pa.string(), np.arange(n + 1, dtype=np.int32) * np.int32(width), digits)
+    return fixed_width(digits.view(np.uint8)).view(pa.string())
 
 
 def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringArray:
@@ -147,17 +146,13 @@ def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringAr
     offset_bytes = physical_offsets.astype(_OFFSET).view(np.uint8)
     offsets = offset_bytes.reshape(len(physical_offsets), _OFFSET.itemsize)
     parts: list[pa.StringArray] = []
-    order = np.empty(len(offsets), np.int64)
-    filled = 0
+    rows_of_parts: list[Positions] = []
     for wide, kind in _KINDS.items():
         rows = np.flatnonzero(hosts.is_v6 == wide)
         if len(rows):
             parts.append(hex_rows(np.hstack((hosts.packed[rows, : kind.itemsize], offsets[rows]))))
-            order[rows] = np.arange(filled, filled + len(rows))
-            filled += len(rows)
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], pa.string())
+            rows_of_parts.append(rows)
+    return interleave(parts, rows_of_parts) if parts else pa.array([], pa.string())
 
 
 class Host(NamedTuple):
@@ -281,18 +276,16 @@ def host_column(buf: Bytes, headers: RecordHeaders, host: Host) -> pa.Array:
 
     Few hosts are distinct, so each is formatted once.
     """
-    if not headers.has_v6_hosts:
-        return _format_hosts(headers.hosts_v4(host.field))
+    hosts_v4 = headers.hosts_v4(host.field)
     bits = headers.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
     wide = np.flatnonzero(bits & np.int32(host.wide))
     if not len(wide):
-        return _format_hosts(headers.hosts_v4(host.field))
+        return _format_hosts(hosts_v4)
     hosts_v6 = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
     for flags in FIXED_PART:
         same = np.flatnonzero(bits[wide] == flags)
         if len(same):
             hosts_v6[same] = _host_bytes(buf, headers.starts[wide[same]], flags, host)
-    hosts_v4 = headers.hosts_v4(host.field)
     # The IPv4 fields of the others hold other bytes, which would only add distinct values.
     hosts_v4[wide] = hosts_v4[0]
     distinct, codes = _distinct_hosts(hosts_v4)

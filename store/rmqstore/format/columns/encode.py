@@ -19,6 +19,7 @@ from rmqstore.format.columns.buffers import (
     array_bytes,
     codes_of,
     fixed_width,
+    interleave,
     join,
     lengths_of,
     numbers,
@@ -268,8 +269,7 @@ def _headers(
     crcs = body_crcs(columns.bodies.to_pylist())
     host_bits = sys_flags & np.int32(SysFlag.HOSTS_V6)
     parts: list[pa.BinaryArray] = []
-    order = np.empty(len(columns), np.int64)
-    n_done = 0
+    rows_of_parts: list[Positions] = []
     for bits, kind in FIXED_PART.items():
         rows = np.flatnonzero(host_bits == bits)
         if not len(rows):
@@ -294,11 +294,8 @@ def _headers(
             fixed["physical_offset"] = stored.physical_offsets[chosen]
             fixed["store_timestamp"] = stored.store_timestamps[chosen]
         parts.append(fixed_width(fixed.view(np.uint8).reshape(len(rows), kind.itemsize)))
-        order[rows] = np.arange(n_done, n_done + len(rows))
-        n_done += len(rows)
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_arrays(parts).take(numbers(order))
+        rows_of_parts.append(rows)
+    return interleave(parts, rows_of_parts)
 
 
 def stamp(

@@ -48,7 +48,6 @@ class RecordHeaders:
     topic_lengths: Positions
     property_starts: Positions
     property_lengths: Positions
-    has_v6_hosts: bool
     common_topic: bytes | None = None
     _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -91,7 +90,6 @@ class RecordHeaders:
             self.topic_lengths[rows],
             self.property_starts[rows],
             self.property_lengths[rows],
-            self.has_v6_hosts,
             self.common_topic,
         )
 
@@ -125,7 +123,7 @@ def read_headers(
     if len(buf) < MIN_RECORD_BYTES:
         fixed = np.zeros(len(starts), FIXED_PART_V4)
         no = np.zeros(len(starts), np.int64)
-        headers = RecordHeaders(starts, fixed, no, no, no, no, no, no, has_v6_hosts=False)
+        headers = RecordHeaders(starts, fixed, no, no, no, no, no, no)
         return headers, np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)
@@ -178,7 +176,6 @@ def read_headers(
         topic_lengths,
         property_starts,
         property_lengths,
-        has_v6_hosts=not isinstance(widths, int),
         common_topic=topic,
     )
     return headers, whole
