@@ -122,8 +122,7 @@ def find_lmqs(
         return None
     # Source: MessageExtBrokerInner.java#needDispatchLMQ.
     is_named = pc.fill_null(pc.match_substring_regex(named, _NOT_BLANK), fill_value=False)
-    by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
-    is_lmq = mask_of(is_named) & by_topic[topics.codes]
+    is_lmq = mask_of(is_named) & topics.where(lambda topic: is_dispatched(topic.encode()))
     if not is_lmq.any():
         return None
     rows = np.flatnonzero(is_lmq)
@@ -373,10 +372,7 @@ class MessageMaker:
         born_timestamps = self._born_timestamps(columns.get("bornTimestamp"), n, refuse)
         born_hosts = Hosts.constant(self._born_host, n)
         if "bornHost" in columns:
-            hosts = columns["bornHost"]
-            if hosts.null_count:
-                hosts = hosts.fill_null(self._born_host)
-            born_hosts = pack_hosts(hosts)
+            born_hosts = pack_hosts(columns["bornHost"].fill_null(texts([self._born_host])[0]))
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,

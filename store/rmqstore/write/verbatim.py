@@ -42,8 +42,8 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     topics = TopicColumn.of(batch.column("topic"))
     lmqs: Lmqs | None = None
     if PROPERTY_MULTI_DISPATCH in entries.names:
-        by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
-        dispatches = dispatches_of(entries, by_topic[topics.codes])
+        are_dispatched = topics.where(lambda topic: is_dispatched(topic.encode()))
+        dispatches = dispatches_of(entries, are_dispatched)
         names = gather_spans(
             entries.data, dispatches.name_starts, dispatches.name_lengths, pa.binary()
         )
@@ -108,8 +108,7 @@ def claim_offsets(
     """
     has_unit = have_units(columns.sys_flags)
     numbers = np.arange(first_row, first_row + len(columns))
-    is_batch = np.array([topic in batch_topics for topic in columns.topics.names], np.bool_)
-    in_batches = is_batch[columns.topics.codes]
+    in_batches = columns.topics.where(lambda topic: topic in batch_topics)
     is_inner = in_batches & (columns.sys_flags & np.int32(SysFlag.INNER_BATCH) != 0)
     if not is_inner.any():
         offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit, numbers)

@@ -6,7 +6,7 @@ Where the places of records are not known yet (a task encodes them, the driver a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ from rmqstore.format.layout import (
     PROPERTY_SEPARATOR,
     TOPIC_LENGTH_BYTES,
     Bytes,
+    Mask,
     Positions,
     SysFlag,
 )
@@ -85,6 +86,10 @@ class TopicColumn(NamedTuple):
     def take(self, rows: slice) -> TopicColumn:
         """Return consecutive rows."""
         return TopicColumn(self.names, self.codes[rows])
+
+    def where(self, holds: Callable[[str], bool]) -> Mask:
+        """Return a mask (n,) of the records for whose topic a predicate holds."""
+        return np.array([*map(holds, self.names)], np.bool_)[self.codes]
 
     def stored(self) -> tuple[NDArray[np.int64], list[bytes]]:
         """Return the magic of records of each distinct topic, and the topic with its length field.

@@ -43,7 +43,6 @@ from rmqstore.format.layout import (
     Positions,
 )
 
-_SEPARATOR: Final = ord(",")  # Source: MixAll.java#MULTI_DISPATCH_QUEUE_SPLITTER
 _NAME: Final = PROPERTY_MULTI_DISPATCH.encode() + bytes([NAME_VALUE_SEPARATOR])
 _SEARCHED_BYTES: Final = 64 << 20
 _NUMBER: Final = r"^[0-9]{1,18}$"
@@ -51,7 +50,8 @@ _NUMBER: Final = r"^[0-9]{1,18}$"
 # Source: CommitLog.java#isMultiDispatchMsg, MultiDispatchUtils.java#isNeedHandleMultiDispatch.
 _NOT_DISPATCHED: Final = (b"%RETRY%", b"rmq_sys_", SCHEDULE_TOPIC.encode())
 
-_COMMA: Final = ","  # Source: MixAll.java#LMQ_DISPATCH_SEPARATOR
+# Source: MixAll.java#MULTI_DISPATCH_QUEUE_SPLITTER, #LMQ_DISPATCH_SEPARATOR.
+_COMMA: Final = ","
 
 
 class Dispatches(NamedTuple):
@@ -163,7 +163,7 @@ def _split_values(entries: Entries, name: str) -> _CommaValues:
     starts = entries.value_starts[numbers]
     lengths = entries.value_lengths[numbers]
     data, offsets = array_bytes(gather_spans(entries.data, starts, lengths, pa.binary()))
-    commas = find_byte(data, _SEPARATOR)
+    commas = find_byte(data, ord(_COMMA))
     begins = np.sort(np.concatenate((offsets[:-1], commas + 1)))
     ends = np.sort(np.concatenate((commas, offsets[1:])))
     value_of_comma = np.searchsorted(offsets, commas, side="right") - 1
@@ -282,8 +282,8 @@ def require_plain_parents(
         IllegalRowError: there is one. A broker would count an offset in these queues, and write
             no unit.
     """
-    is_batch = np.array([topic in batch_topics for topic in topics.names], np.bool_)
-    wrong = lmqs.rows[is_batch[topics.codes[lmqs.rows]]]
+    in_batches = topics.where(lambda topic: topic in batch_topics)
+    wrong = lmqs.rows[in_batches[lmqs.rows]]
     if len(wrong):
         row = int(wrong[0])
         raise IllegalRowError(
