@@ -14,7 +14,7 @@ import store_builder as build
 import tiers
 from goldens import Golden
 from rmqstore.format.columns.decode import pack_host, pack_hosts
-from rmqstore.format.columns.dispatch_requests import DispatchProperties
+from rmqstore.format.columns.dispatch_requests import DispatchProperties, PlacedFields
 from rmqstore.format.columns.encode import RecordColumns, TopicColumn, encode_records, stamp
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
@@ -67,7 +67,7 @@ def test_columnar_encoder_equals_records_packed_one_by_one(seed: int) -> None:
         np.array([rng.randrange(1 << 62) for _ in range(len(columns))], np.int64) for _ in range(3)
     )
     records = encode_records(columns)
-    stamp(records, queue_offsets, physical_offsets, times)
+    stamp(records, PlacedFields(queue_offsets, physical_offsets, times))
     for row in range(len(columns)):
         born_host, store_host = (
             build.host(hosts.packed[row, : 20 if hosts.is_v6[row] else 8].tobytes())
@@ -100,7 +100,7 @@ def test_encoding_what_was_decoded_gives_the_stored_bytes(golden_store: Golden, 
             records = encode_records(verbatim_columns(batch))
             offsets = batch["commitLogOffset"].to_numpy()
             times = batch["storeTimestamp"].view(pa.int64()).to_numpy() // 1000
-            stamp(records, batch["queueOffset"].to_numpy(), offsets, times)
+            stamp(records, PlacedFields(batch["queueOffset"].to_numpy(), offsets, times))
             for row, offset in enumerate(offsets.tolist()):
                 log = store.parts.log
                 record = records.data[records.starts[row] : records.starts[row + 1]].tobytes()

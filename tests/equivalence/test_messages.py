@@ -199,7 +199,7 @@ def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
         assert keys.get(number, []) == hashes, row
 
     later = encode_records(columns)
-    stamp(later, *places)
+    stamp(later, places)
     assert later.data.tobytes() == records.data.tobytes(), "places that are set later"
     headers, whole = read_headers(records.data, records.starts[:-1])
     assert whole.all()

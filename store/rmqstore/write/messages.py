@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import time_ns
 from typing import Any, Final, Never, Protocol
@@ -170,7 +170,7 @@ def with_lmq_offsets(
     strings = offset_strings(len(columns), lmqs.rows, queue_offsets)
     properties = columns.properties.extended(strings)
     require_short(properties.lengths, first_row)
-    return columns.with_properties(properties)
+    return replace(columns, properties=properties)
 
 
 class UniqueKeys:

@@ -325,7 +325,7 @@ class PlacedBatch(NamedTuple):
         if self.batch.lmqs is not None and self.lmq_offsets is not None:
             require_plain_parents(self.topics, self.batch.lmqs, batch_topics)
             records = extend_properties(records, self.lmq_offsets)
-        stamp(records, *self.fields)
+        stamp(records, self.fields)
         return records
 
 

@@ -7,6 +7,7 @@ Where the places of records are not known yet (a task encodes them, the driver a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,7 +131,8 @@ class Lmqs(NamedTuple):
         return Lmqs(self.rows[chosen] - rows.start, self.queues.take(chosen), offsets)
 
 
-class RecordColumns(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
     """The columns that n records are made of; their other fields follow from these."""
 
     topics: TopicColumn
@@ -167,11 +169,6 @@ class RecordColumns(NamedTuple):
             self.prepared_transaction_offsets[rows],
             None if self.lmqs is None else self.lmqs.take(rows),
         )
-
-    def with_properties(self, properties: PropertyStrings) -> RecordColumns:
-        """Return the same rows with other properties."""
-        # _replace would take the number of rows for that of the fields
-        return RecordColumns(**{**self._asdict(), "properties": properties})
 
     @property
     def host_bits(self) -> NDArray[np.int32]:
@@ -303,18 +300,12 @@ def _headers(
     return interleave(parts, rows_of_parts)
 
 
-def stamp(
-    records: Records,
-    queue_offsets: NDArray[np.int64],
-    physical_offsets: NDArray[np.int64],
-    store_timestamps: NDArray[np.int64],
-) -> None:
+def stamp(records: Records, stored: PlacedFields) -> None:
     """Set the offsets and store times of records, then the CRCs that cover whole records.
 
     Args:
         records: n records, which are changed in place.
-        queue_offsets, physical_offsets: (n,).
-        store_timestamps: (n,), ms.
+        stored: where and when they are stored.
 
     Source: CommitLog.java#DefaultAppendMessageCallback.
     """
@@ -322,10 +313,10 @@ def stamp(
     if not len(starts):
         return
     offsets = np.empty(len(starts), _OFFSETS)
-    offsets["queue_offset"] = queue_offsets
-    offsets["physical_offset"] = physical_offsets
+    offsets["queue_offset"] = stored.queue_offsets
+    offsets["physical_offset"] = stored.physical_offsets
     scatter(records.data, starts + _OFFSETS_AT, offsets)
-    times = store_timestamps.astype(">i8")
+    times = stored.store_timestamps.astype(">i8")
     born_bits = records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)
     for bits in (0, int(SysFlag.BORN_HOST_V6)):
         rows = np.flatnonzero(born_bits == bits)
