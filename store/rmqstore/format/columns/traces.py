@@ -189,19 +189,18 @@ class _Traces:
                 is_missing = pc.equal(texts, MISSING).fill_null(fill_value=False)
                 columns[name] = _where(texts, ~is_missing.to_numpy(zero_copy_only=False))
         # The first reason of each trace, null where it is valid.
-        faults = [(NO_TRACE, self._has_body & self._is_empty)]
-        faults.append((UNKNOWN_TYPE, ~self._is_empty & (self._types < 0)))
+        faults = [
+            (NO_TRACE, self._has_body & self._is_empty),
+            (UNKNOWN_TYPE, ~self._is_empty & (self._types < 0)),
+        ]
         for code, kind in enumerate(_TYPES):
             is_short = (self._types == code) & (self._counts < LEAST_FIELDS[kind])
             faults.append((too_few(kind), is_short))
-        for (_, reason), mask in sorted(self._faults.items(), key=lambda fault: fault[0][0]):
-            faults.append((reason, mask))
-        codes = np.zeros(len(self._types), np.int32)
-        reasons: list[str | None] = [None]
-        for reason, mask in faults:
-            codes[mask & (codes == 0)] = len(reasons)
-            reasons.append(reason)
-        columns["reason"] = pa.array(reasons, pa.string()).take(pa.array(codes))
+        by_position = sorted(self._faults.items(), key=lambda fault: fault[0][0])
+        faults += [(reason, mask) for (_, reason), mask in by_position]
+        reasons = pa.array([*(reason for reason, _ in faults), None], pa.string())
+        codes = np.select([mask for _, mask in faults], [*range(len(faults))], len(faults))
+        columns["reason"] = reasons.take(pa.array(codes))
         return columns
 
     def _positions(self, name: str) -> Positions:
