@@ -255,9 +255,7 @@ class Dispatcher:
             if unknown:
                 raise UnknownTopicsError(int(headers.column("physical_offset")[0]), unknown)
         self.inner_batches |= units.topics_of(is_inner_batch(headers))
-        self._topic = None
-        if len(headers) and len(units.topics) == 1:
-            self._topic = first_topic(data, headers)
+        self._topic = first_topic(data, headers) if len(units.topics) == 1 else None
         if self._batch_topics:
             counts = count_messages(data, headers)
             for part in requests.units_of_messages(counts, self._batch_topics):
