@@ -181,13 +181,9 @@ class QueueAppender:
     def _extend(self, first: int, units: NDArray[np.void]) -> None:
         if (units["tags_code"] == UNKNOWN_TIME).any():
             raise unknown_delay("the units of delayed messages need")
-        self._put(first, units)
+        self._write(first, units)
         self.end = first + len(units)
         self.records_end = int(units["physical_offset"][-1]) + int(units["size"][-1])
-
-    def _put(self, first: int, units: NDArray[np.void]) -> None:
-        """Write units with consecutive queue offsets."""
-        self._write(first, units)
 
     def _begin(self, first: int, unit: NDArray[np.void]) -> None:
         """Create the queue's first file, with filler for the offsets before the first unit.
@@ -265,13 +261,14 @@ class BatchQueueAppender(QueueAppender):
         text = f"no record has the queue offsets from {self.end} to {stop - 1}"
         self.misplaced.append(text)
 
-    def _put(self, first: int, units: NDArray[np.void]) -> None:
+    def _write(self, start: int, units: NDArray[np.void]) -> None:
+        """Write one unit for each record, from that of the queue offset ``start`` on."""
         is_first = np.diff(units["physical_offset"].astype(np.int64), prepend=-1) != 0
         starts = np.flatnonzero(is_first)
         of_records = units[starts]
-        of_records["base_offset"] = first + starts
+        of_records["base_offset"] = start + starts
         of_records["batch_size"] = np.diff(starts, append=len(units))
-        self._write(self._n_units, of_records)
+        super()._write(self._n_units, of_records)
         self._n_units += len(of_records)
 
 
