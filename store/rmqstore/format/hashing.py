@@ -18,8 +18,6 @@ from rmqstore.format.layout import CRC_MASK
 from rmqstore.format.text import decode_text
 
 N_HASHES = 3  # Source: MessageStoreConfig's maxErrorRateOfBloomFilter, 20 (per cent) by default
-_INT = 1 << 32
-
 
 try:  # the extra `fast`: about twice as fast on short bodies
     from isal.isal_zlib import crc32 as _crc32
@@ -51,8 +49,7 @@ def bit_positions(group: str, topic: str, n_bits: int) -> list[int]:
 
 def _as_int(number: int) -> int:
     """Return the lower 32 bits as Java's int."""
-    lower = number & (_INT - 1)
-    return lower - _INT if lower >= _INT // 2 else lower
+    return int.from_bytes((number & 0xFFFFFFFF).to_bytes(4), signed=True)
 
 
 def may_match(bit_map: bytes, group: str, topic: str) -> bool:
@@ -98,7 +95,7 @@ def java_hash(text: str) -> int:
     code = 0
     for unit in np.frombuffer(text.encode("utf-16-be", "surrogatepass"), ">u2").tolist():
         code = (31 * code + unit) & 0xFFFFFFFF
-    return code - (1 << 32) if code >> 31 else code
+    return _as_int(code)
 
 
 # 31 is odd, so it has an inverse modulo 2^32. That lets every byte be weighted by its position in
@@ -165,8 +162,7 @@ def appended_hashes(
         lengths: (n,), lengths of the suffixes in UTF-16 code units.
     """
     shifted = prefixes.view(np.uint32) * _POWERS[lengths]
-    hashes: NDArray[np.int32] = (shifted + suffixes.view(np.uint32)).view(np.int32)
-    return hashes
+    return (shifted + suffixes.view(np.uint32)).view(np.int32)
 
 
 def tags_code(tags: str | None) -> int:
