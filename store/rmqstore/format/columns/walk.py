@@ -400,14 +400,12 @@ def rejoin(
     for row in np.flatnonzero(~has_true_size).tolist():
         limit = int(nexts[row])
         parts.append(walked.starts[done : row + 1])
-        first = int(walked.starts[row]) + 1  # no frame need begin there
-        position = find_next_record(data, first, limit, physical_base, framing)
+        position = int(walked.starts[row]) + 1  # no frame need begin there
         while position < limit:
-            inside = walk_plainly(data, position, limit, physical_base, framing)
+            frame = find_next_record(data, position, limit, physical_base, framing)
+            inside = walk_plainly(data, frame, limit, physical_base, framing)
             parts.append(inside.starts)
-            if inside.position >= limit:
-                break
-            position = find_next_record(data, inside.position + 1, limit, physical_base, framing)
+            position = inside.position + 1
         done = row + 1
     parts.append(walked.starts[done:])
     starts = np.concatenate(parts)
