@@ -143,19 +143,18 @@ def require_all_or_none(given: Mapping[str, object], *names: str) -> None:
         raise OptionError(f"`storage_options`: {needed} needs {' and '.join(missing)} too")
 
 
-def require_at_most_one(given: Mapping[str, object], *names: str) -> None:
-    """Refuse options that exclude each other.
+def require_at_most_one(given: Mapping[str, object], first: str, second: str) -> None:
+    """Refuse two options that exclude each other.
 
     Args:
         given: the options that were set.
-        names: those of which one may be set.
+        first, second: those of which one may be set.
 
     Raises:
-        OptionError: several of them are.
+        OptionError: both of them are.
     """
-    too_many = [name for name in names if name in given]
-    if len(too_many) > 1:
-        raise OptionError(f"`storage_options`: {' and '.join(too_many)} exclude each other")
+    if first in given and second in given:
+        raise OptionError(f"`storage_options`: {first} and {second} exclude each other")
 
 
 def number(given: Mapping[str, object], name: str, default: float) -> float:
