@@ -286,8 +286,7 @@ class EntryFraming:
         if after is not None:
             is_next = int(indices[0]) == after.sequence + 1
             continues[0] = is_next and int(terms[0]) >= after.term
-        rows: Positions = np.flatnonzero(refused | ~continues)
-        return rows
+        return np.flatnonzero(refused | ~continues)
 
     def numbers(self, buf: Bytes, frame: int) -> FrameNumbers | None:
         """Return index and term of an entry."""

@@ -95,7 +95,7 @@ class _OpenIndexFile:
         # A running broker sets slots before it counts their items, so a slot may lead to an item
         # past the count.
         self._n_items = sizes.n_items
-        self._count = min(int(header["index_count"]), sizes.n_items)
+        self.count = min(int(header["index_count"]), sizes.n_items)  # 1 without an item
 
     def _read(self, numbers: Positions) -> NDArray[np.void]:
         starts = self._items_at + numbers * INDEX_ITEM.itemsize
@@ -133,13 +133,7 @@ class _OpenIndexFile:
     ) -> Positions:
         if begin > 0 or end < LATEST_TIME:
             hits = hits & may_be_stored_within(items, numbers, self._begin_timestamp, begin, end)
-        offsets: Positions = items["physical_offset"][hits].astype(np.int64)
-        return offsets
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the header counts no items."""
-        return self._count <= 1
+        return items["physical_offset"][hits].astype(np.int64)
 
     def span(self) -> Span | None:
         """Return the range from the first to the last record with keys in the file.
@@ -147,7 +141,7 @@ class _OpenIndexFile:
         None if the file is damaged. Header and items both hold these physical offsets. If they
         differ, the range that both cover counts: a running broker sets the header after the item.
         """
-        first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
+        first, last = self._read(np.array([1, self.count - 1]))["physical_offset"].tolist()
         span = Span(max(self._first_offset, first), min(self._last_offset, last))
         return span if 0 <= span.start <= span.end else None
 
@@ -195,7 +189,7 @@ class IndexSearch:
             try:
                 with self._storage.open(path, scattered=True) as file:
                     opened = _OpenIndexFile(file, self._sizes)
-                    if not opened.is_empty:
+                    if opened.count > 1:
                         yield opened
             except FileNotFoundError:
                 continue  # deleted together with its records

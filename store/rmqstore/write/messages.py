@@ -563,8 +563,7 @@ def _numbers(column: pa.Array | None, n: int, default: int = 0) -> NDArray[Any]:
     if column.null_count:
         kind = numbers(np.array([default])).cast(column.type)
         column = column.fill_null(kind[0])
-    values: NDArray[Any] = np.from_dlpack(column)
-    return values
+    return np.from_dlpack(column)
 
 
 def _first_null(column: pa.Array) -> int:

@@ -299,8 +299,7 @@ class StagedRecords(Closing):
 
 
 def _array(column: pa.Array) -> NDArray[Any]:
-    values: NDArray[Any] = np.from_dlpack(column)
-    return values
+    return np.from_dlpack(column)
 
 
 class PlacedBatch(NamedTuple):

@@ -174,8 +174,7 @@ class RecordColumns:
     def host_bits(self) -> NDArray[np.int32]:
         """The bits of ``sysFlag`` that give the widths of the hosts, (n,)."""
         born = self.born_hosts.is_v6 * np.int32(SysFlag.BORN_HOST_V6)
-        bits: NDArray[np.int32] = born | self.store_hosts.is_v6 * np.int32(SysFlag.STORE_HOST_V6)
-        return bits
+        return born | self.store_hosts.is_v6 * np.int32(SysFlag.STORE_HOST_V6)
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes of the records, (n,)."""

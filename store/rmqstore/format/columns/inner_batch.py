@@ -193,8 +193,7 @@ def _counts(entries: Entries, is_batch: Mask) -> NDArray[np.int64]:
     explicit = property_column(entries, PROPERTY_INNER_NUM)
     is_number = pc.fill_null(pc.match_substring_regex(explicit, _NUMBER), fill_value=False)
     numbers = pc.if_else(is_number, explicit, pa.scalar("1")).cast(pa.int64()).to_numpy()
-    counts: NDArray[np.int64] = np.where(is_batch & (numbers <= MAX_BATCH), numbers, 1)
-    return counts
+    return np.where(is_batch & (numbers <= MAX_BATCH), numbers, 1)
 
 
 def message_headers(buf: Bytes, headers: RecordHeaders) -> RecordHeaders:

@@ -100,10 +100,7 @@ class RemoteRequests:
 
         selector = FileSelector(key, recursive=recursive, allow_not_found=True)
         self._count(listings=1)
-        infos: list[Any] = self.repeated(
-            lambda: self.filesystem.get_file_info(selector), f"listing {name}"
-        )
-        return infos
+        return self.repeated(lambda: self.filesystem.get_file_info(selector), f"listing {name}")
 
     def info(self, key: str, name: str) -> Any:  # noqa: ANN401
         """Return the FileInfo of one key."""

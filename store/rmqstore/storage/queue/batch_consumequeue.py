@@ -300,8 +300,7 @@ class BatchConsumeQueue:
         lengths = np.maximum(np.repeat(batches.ends - batches.starts, counts), 1)
         is_gap = batches.tags_codes == GAP_TAGS_CODE
         sizes = np.repeat(np.where(is_gap, 0, np.clip(batches.sizes, 0, MAX_FILE_BYTES)), counts)
-        weights: NDArray[np.int64] = sizes * (ranks + 1) // lengths - sizes * ranks // lengths
-        return weights
+        return sizes * (ranks + 1) // lengths - sizes * ranks // lengths
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that have units; a few damaged ones end no part."""
