@@ -497,16 +497,16 @@ class CompactedQueue(TieredQueue):
     """
 
     is_sparse = True
+    units: SparseConsumeQueue
 
     def __init__(self, units: SparseConsumeQueue, log: CommitLog) -> None:
         super().__init__(units, log, ())
-        self._sparse = units
 
     def mismatches(self) -> list[Mismatch]:
         """Return the files of units without one of the log, and the reverse; see #sanityCheck."""
-        found = [Mismatch(file, 0, reason) for file, reason in self._sparse.overlaps()]
+        found = [Mismatch(file, 0, reason) for file, reason in self.units.overlaps()]
         logged = {segment.path.name: segment.file for segment in self.log.segments}
-        named = self._sparse.files()
+        named = self.units.files()
         for files, others, missing in ((named, logged, "log"), (logged, named, "units")):
             found += [
                 Mismatch(files[name], 0, f"there is no file of the {missing} with its name")
