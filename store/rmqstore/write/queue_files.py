@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Set as AbstractSet
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from rmqstore.errors import CorruptQueueError, Finding
 from rmqstore.format.layout import SCHEDULE_TOPIC
@@ -31,14 +30,12 @@ from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import chunks, records_end
 from rmqstore.storage.queue.queue_set import kept_end, misnamed_files
-from rmqstore.write.truncation import LeftOpen, cut_queue, delete_behind
+from rmqstore.write.truncation import LeftOpen, QueueInFiles, cut_queue, delete_behind
 
 logger = logging.getLogger(__name__)
 
 
 _PLAIN, _BATCH = "consumequeue", "batchconsumequeue"  # the names of folders that are set aside
-
-QueueInFiles: TypeAlias = ConsumeQueue | BatchConsumeQueue
 
 
 def _kinds(

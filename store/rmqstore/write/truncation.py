@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
 _OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
+QueueInFiles: TypeAlias = ConsumeQueue | BatchConsumeQueue
+
 # What becomes of a file of the log.
 CLEARED: Final = "cleared"
 DELETED: Final = "deleted"
@@ -153,7 +155,7 @@ class LeftOpen(NamedTuple):
     log: CommitLog
     safe_until: int
 
-    def written_end(self, queue: ConsumeQueue | BatchConsumeQueue, end: int) -> int:
+    def written_end(self, queue: QueueInFiles, end: int) -> int:
         """Return the queue offset before which nothing is missing that a repair would build again.
 
         A broker passes over what stands before its last three files, and over files that are
@@ -179,7 +181,7 @@ class LeftOpen(NamedTuple):
             written = behind
 
 
-def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> bool:
+def _lacks_last_field(queue: QueueInFiles, queue_offset: int) -> bool:
     """Return whether a unit of a BatchConsumeQueue lacks the field that is the same in all."""
     path, position = queue.location(queue_offset)
     with LOCAL.open(Path(path)) as file:
@@ -187,9 +189,7 @@ def _lacks_last_field(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int
     return bool(unit["compacted"][0] != NOT_COMPACTED)
 
 
-def _without_zeros(
-    queue: ConsumeQueue | BatchConsumeQueue, start: int, end: int, log_end: int
-) -> int:
+def _without_zeros(queue: QueueInFiles, start: int, end: int, log_end: int) -> int:
     """Return the end of a queue without the zeros behind its last unit that leads into the log.
 
     Zeros seem to lead to the begin of the log, and may follow units that lead behind its end. A
@@ -206,7 +206,7 @@ def _without_zeros(
 
 def cut_queue(
     disk: Disk,
-    queue: ConsumeQueue | BatchConsumeQueue,
+    queue: QueueInFiles,
     key: QueueKey,
     log_end: int,
     left_open: LeftOpen | None = None,
@@ -265,7 +265,7 @@ def cut_queue(
     return queue.end(), n_removed
 
 
-def delete_behind(disk: Disk, queue: ConsumeQueue | BatchConsumeQueue) -> None:
+def delete_behind(disk: Disk, queue: QueueInFiles) -> None:
     """Delete the files behind the last unit of a queue, whose zeros a broker takes for units.
 
     The name of the first file shows the next queue offset of a queue without a unit.
