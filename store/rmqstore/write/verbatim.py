@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +31,6 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     """
     _require_columns(batch)
 
-    def numbers(name: str) -> NDArray[Any]:
-        column: NDArray[Any] = batch.column(name).to_numpy()
-        return column
-
     strings = batch.column("properties")
     data, bounds = array_bytes(strings)
     entries = parse_entries(data, bounds[:-1], np.diff(bounds))
@@ -55,17 +50,17 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         lmqs = Lmqs(dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept])
     return RecordColumns(
         topics=topics,
-        queue_ids=numbers("queueId"),
+        queue_ids=batch.column("queueId").to_numpy(),
         bodies=batch.column("body"),
         properties=PropertyStrings.stored(strings),
         dispatched=DispatchProperties.of(entries),
-        flags=numbers("flag"),
-        sys_flags=numbers("sysFlag"),
+        flags=batch.column("flag").to_numpy(),
+        sys_flags=batch.column("sysFlag").to_numpy(),
         born_timestamps=millis(batch, "bornTimestamp"),
         born_hosts=pack_hosts(batch.column("bornHost")),
         store_hosts=pack_hosts(batch.column("storeHost")),
-        reconsume_times=numbers("reconsumeTimes"),
-        prepared_transaction_offsets=numbers("preparedTransactionOffset"),
+        reconsume_times=batch.column("reconsumeTimes").to_numpy(),
+        prepared_transaction_offsets=batch.column("preparedTransactionOffset").to_numpy(),
         lmqs=lmqs,
     )
 
