@@ -137,8 +137,7 @@ def trace_columns(bodies: pa.Array) -> tuple[Positions, dict[str, pa.Array]]:
     has_body = bodies.is_valid().to_numpy(zero_copy_only=False)[parents]
     texts = _where(texts.filter(pa.array(is_kept)), has_body)
     fields = pc.split_pattern(texts.fill_null(""), FIELD_SEPARATOR)
-    starts = fields.offsets.to_numpy()[:-1].astype(np.int64)
-    return parents, _Traces(texts, fields.values, starts, _lengths(fields)).columns()
+    return parents, _Traces(texts, fields).columns()
 
 
 def _lengths(lists: pa.ListArray) -> Positions:
@@ -151,23 +150,19 @@ class _Traces:
 
     Args:
         texts: the traces, (n,); null where there is no body.
-        values: the fields of all of them.
-        starts: where the fields of each begin, (n,).
-        counts: their number, (n,).
+        fields: the fields of each, lists (n,).
     """
 
-    def __init__(
-        self, texts: pa.Array, values: pa.Array, starts: Positions, counts: Positions
-    ) -> None:
-        self._values = values
-        self._starts = starts
-        self._counts = counts
+    def __init__(self, texts: pa.Array, fields: pa.ListArray) -> None:
+        self._values = fields.values
+        self._starts = fields.offsets.to_numpy()[:-1].astype(np.int64)
+        self._counts = _lengths(fields)
         self._has_body = texts.is_valid().to_numpy(zero_copy_only=False)
         self._is_empty = pc.equal(texts.fill_null(""), "").to_numpy(zero_copy_only=False)
-        self._type_names = values.take(pa.array(starts))
+        self._type_names = self._values.take(pa.array(self._starts))
         codes = pc.index_in(self._type_names, value_set=pa.array(_TYPES))
         self._types = codes.fill_null(-1).to_numpy()  # (n,), positions in _TYPES
-        self._is_short_pub = (self._types == _TYPES.index(PUB)) & (counts == SHORT_PUB)
+        self._is_short_pub = (self._types == _TYPES.index(PUB)) & (self._counts == SHORT_PUB)
         # By reason, and in the order in which they are looked for.
         self._faults: dict[tuple[int, str], Mask] = {}
 
