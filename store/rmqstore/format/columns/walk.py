@@ -137,10 +137,7 @@ class Walk(NamedTuple):
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes from each record to the frame after it, int64 (n,)."""
-        sizes: NDArray[np.int64] = np.diff(self.starts, append=self.position + self.head_bytes)
-        if self.head_bytes:
-            sizes -= self.head_bytes
-        return sizes
+        return np.diff(self.starts, append=self.position + self.head_bytes) - self.head_bytes
 
 
 def walk_plainly(
@@ -394,7 +391,7 @@ def rejoin(
     has_true_size = have_true_sizes(data, physical_base, walked.starts)
     if has_true_size.all():
         return walked.starts, walked.sizes()
-    nexts = np.append(walked.starts[1:] - walked.head_bytes, walked.position)
+    nexts = walked.starts + walked.sizes()
     parts: list[Positions] = []
     done = 0
     for row in np.flatnonzero(~has_true_size).tolist():
