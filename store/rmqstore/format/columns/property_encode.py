@@ -125,8 +125,6 @@ class IrregularMaps:
 
     def without(self, names: Collection[str]) -> IrregularMaps:
         """Return the maps without some properties."""
-        if not names:
-            return self
         is_kept = ~mask_of(pc.is_in(self.names, value_set=texts([*names])))
         kept = booleans(is_kept)
         return IrregularMaps(
