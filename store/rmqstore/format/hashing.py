@@ -40,11 +40,8 @@ def bit_positions(group: str, topic: str, n_bits: int) -> list[int]:
     low = int(mmh3.hash64(f"{group}#{topic}".encode(), 0, x64arch=True, signed=False)[0])
     first = _as_int(low)
     second = _as_int(low >> 32)
-    positions = []
-    for number in range(1, N_HASHES + 1):
-        combined = _as_int(first + number * second)
-        positions.append((combined if combined >= 0 else ~combined) % n_bits)
-    return positions
+    combined = [_as_int(first + number * second) for number in range(1, N_HASHES + 1)]
+    return [(number if number >= 0 else ~number) % n_bits for number in combined]
 
 
 def _as_int(number: int) -> int:

@@ -99,12 +99,10 @@ def stored_tables(config: Path, storage: Storage, name: str) -> list[StoredTable
         items = _bounded(database, database.items(family, *_EVERYTHING))
         entries = {_text(key): value for key, value in items}
         stored = database.get(version, _VERSION_KEY)
-        counter = 0
-        if stored is not None:
-            try:
-                counter = json.loads(stored).get("counter", 0)
-            except (AttributeError, ValueError, RecursionError) as err:
-                raise CorruptDatabaseError(str(folder), f"its data version: {err}") from err
+        try:
+            counter = json.loads(b"{}" if stored is None else stored).get("counter", 0)
+        except (AttributeError, ValueError, RecursionError) as err:
+            raise CorruptDatabaseError(str(folder), f"its data version: {err}") from err
         tables.append(StoredTable(folder, entries, counter if isinstance(counter, int) else 0))
     return tables
 
