@@ -152,26 +152,17 @@ def _split_values(entries: Entries, name: str) -> _CommaValues:
     """
     if name not in entries.names:
         return _CommaValues(*[np.empty(0, np.int64)] * 3)
-    code = entries.names.index(name)
-    if entries.codes is None or entries.rows is None:
-        width = len(entries.names)
-        numbers = np.arange(code, len(entries.value_starts), width)
-        rows = numbers // width
-    else:
-        numbers = np.flatnonzero(entries.codes == code)
-        rows = entries.rows[numbers]
-    starts = entries.value_starts[numbers]
-    lengths = entries.value_lengths[numbers]
+    rows, starts, lengths = entries.spans_of(name)
     data, offsets = array_bytes(gather_spans(entries.data, starts, lengths, pa.binary()))
     commas = find_byte(data, ord(_COMMA))
     begins = np.sort(np.concatenate((offsets[:-1], commas + 1)))
     ends = np.sort(np.concatenate((commas, offsets[1:])))
     value_of_comma = np.searchsorted(offsets, commas, side="right") - 1
-    n_commas = np.bincount(value_of_comma, minlength=len(numbers))
-    value = np.repeat(np.arange(len(numbers)), n_commas + 1)
+    n_commas = np.bincount(value_of_comma, minlength=len(rows))
+    value = np.repeat(np.arange(len(rows)), n_commas + 1)
     parts = _CommaValues(rows[value], begins - offsets[value] + starts[value], ends - begins)
     filled = np.flatnonzero(parts.lengths)
-    last_filled = np.full(len(numbers), -1, np.int64)
+    last_filled = np.full(len(rows), -1, np.int64)
     last_filled[value[filled]] = filled  # of repeated values, the last part stays
     return parts.take(np.arange(len(value)) <= last_filled[value])
 

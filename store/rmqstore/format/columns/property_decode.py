@@ -237,6 +237,20 @@ class Entries(NamedTuple):
     rows: Positions | None
     entry_names: pa.Array | None
 
+    def spans_of(self, name: str) -> tuple[Positions, Positions, Positions]:
+        """Return the records that have a property, rising, and the spans of its values in data.
+
+        Args:
+            name: one of the names.
+        """
+        code = self.names.index(name)
+        if self.codes is None or self.rows is None:
+            every = slice(code, None, len(self.names))
+            rows = np.arange(len(self.offsets) - 1)
+            return rows, self.value_starts[every], self.value_lengths[every]
+        matches = np.flatnonzero(self.codes == code)
+        return self.rows[matches], self.value_starts[matches], self.value_lengths[matches]
+
 
 def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     """Find the properties of records whose property strings are the given spans of ``buf``.
@@ -366,20 +380,14 @@ def property_column(entries: Entries, name: str) -> pa.Array:
     n = len(entries.offsets) - 1
     if name not in entries.names:
         return pa.nulls(n, pa.string())
-    code = entries.names.index(name)
-    if entries.codes is None:
-        column = slice(code, None, len(entries.names))
-        starts = entries.value_starts[column]
-        lengths = entries.value_lengths[column]
-        return valid_text(gather_spans(entries.data, starts, lengths, pa.string()))
-    assert entries.rows is not None
-    matches = np.flatnonzero(entries.codes == code)
-    rows = entries.rows[matches]
+    rows, value_starts, value_lengths = entries.spans_of(name)
+    if len(rows) == n:
+        return valid_text(gather_spans(entries.data, value_starts, value_lengths, pa.string()))
     starts = np.zeros(n, np.int64)
     lengths = np.zeros(n, np.int64)
-    starts[rows] = entries.value_starts[matches]
-    lengths[rows] = entries.value_lengths[matches]
+    starts[rows] = value_starts
+    lengths[rows] = value_lengths
     values = gather_spans(entries.data, starts, lengths, pa.string())
-    if len(matches) < n:  # a value is never empty, so length 0 means that there is no value
-        values = pa.Array.from_buffers(pa.string(), n, [bits(lengths > 0), *values.buffers()[1:]])
+    # A value is never empty, so length 0 means that there is no value.
+    values = pa.Array.from_buffers(pa.string(), n, [bits(lengths > 0), *values.buffers()[1:]])
     return valid_text(values)
