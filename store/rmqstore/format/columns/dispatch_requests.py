@@ -403,13 +403,8 @@ class DispatchProperties(NamedTuple):
     @classmethod
     def of(cls, entries: Entries, names: Container[str] = _DISPATCHED) -> DispatchProperties:
         """Return the properties among those that were parsed, or only those of some names."""
-
-        def column(name: str) -> pa.StringArray | None:
-            if name not in names or name not in entries.names:
-                return None
-            return property_column(entries, name)
-
-        return cls.choose(column)
+        known = [name for name in entries.names if name in names]
+        return cls.choose(lambda name: property_column(entries, name) if name in known else None)
 
     def take(self, rows: slice) -> DispatchProperties:
         """Return consecutive rows."""
