@@ -122,7 +122,6 @@ class Repairer:
         self.queues = QueueFiles(disk, paths, log, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._valid_from = log.max_offset
-        self._cut_folder = paths.own.folder / "cut"
 
     def repair(self) -> Repaired:
         """Repair a store that was not closed cleanly; else do nothing.
@@ -190,7 +189,7 @@ class Repairer:
             self._disk.delete(self._paths.own.clean_end)
             self._disk.flush_folder(self._paths.own.folder)
         if not cut.is_noted:
-            copies = None if cut.is_our_own else self._cut_folder
+            copies = None if cut.is_our_own else self._paths.own.folder / "cut"
             truncate_log(self._disk, self._log, cut.end, copies)
             self._valid_from = cut.end.scanned_from
         return cut.end, cut.is_noted

@@ -302,17 +302,16 @@ class StoreWriter(OpenedInTurns):
         if SCHEDULE_TOPIC in columns.topics.names:
             self.config.require_delay_levels()
         lmqs = columns.lmqs
-        batch_topics = self._batch_topics
         with self._offsets.undone_on_error():
             if lmqs is not None and not verbatim:
-                require_plain_parents(columns.topics, lmqs, batch_topics, first_row)
+                require_plain_parents(columns.topics, lmqs, self._batch_topics, first_row)
                 columns = with_lmq_offsets(columns, lmqs, self._offsets, first_row)
             sizes = columns.sizes()
             require_room(sizes, self._file_size, first_row)
             if verbatim:
                 times = millis(batch, "storeTimestamp")
                 queue_offsets = batch.column("queueOffset").to_numpy()
-                claim = (queue_offsets, batch_topics, first_row)
+                claim = (queue_offsets, self._batch_topics, first_row)
                 has_one_unit = claim_offsets(self._offsets, columns, *claim)
             else:
                 times = np.broadcast_to(np.int64(self._now()), len(columns))
