@@ -253,9 +253,8 @@ def first_existing(queue: Queue, end: int, min_physical_offset: int) -> int:
 
 def cut_at(queue: Queue, start: int, end: int, log_end: int) -> int:
     """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
-    first_after = find_first(start, end, lambda offset: queue.unit(offset)[0] >= log_end)
-    cut = first_after
-    for low, high in chunks(queue, first_after, end):
+    cut = find_first(start, end, lambda offset: queue.unit(offset)[0] >= log_end)
+    for low, high in chunks(queue, cut, end):
         units = queue.units(low, high)
         offsets = units.physical_offsets
         before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (units.sizes > 0))
