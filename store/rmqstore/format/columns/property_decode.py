@@ -57,6 +57,7 @@ from rmqstore.format.layout import (
     PROPERTY_SEPARATOR,
     SCHEDULE_TOPIC,
     Bytes,
+    Mask,
     Positions,
 )
 from rmqstore.format.text import decode_text
@@ -292,9 +293,16 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     encoded = entry_names.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     codes = codes_of(encoded)
-    return _without_repeated(
-        Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, entry_names)
-    )
+    is_last = _are_last(codes, rows, offsets, len(names))
+    if not is_last.all():
+        offsets = np.concatenate(([0], np.cumsum(is_last)))[offsets]
+        splits = splits[is_last]
+        stops = stops[is_last]
+        codes = codes[is_last]
+        rows = rows[is_last]
+        entry_names = entry_names.filter(booleans(is_last))
+    value_lengths = stops - splits - 1
+    return Entries(data, offsets, splits + 1, value_lengths, names, codes, rows, entry_names)
 
 
 def _parse_by_template(
@@ -326,38 +334,23 @@ def _parse_by_template(
     return Entries(data, offsets, *values, names, codes=None, rows=None, entry_names=None)
 
 
-def _without_repeated(entries: Entries) -> Entries:
-    """Return entries, parsed in general, without those that a later one replaces.
+def _are_last(codes: NDArray[np.int32], rows: Positions, offsets: Positions, n_names: int) -> Mask:
+    """Return a mask (m,) of the entries that no later one of the same name and record replaces.
 
-    The later one has the same name and belongs to the same record.
+    Args:
+        codes, rows, offsets: as in :class:`Entries`.
+        n_names: number of distinct names.
     """
-    offsets = entries.offsets
-    codes = entries.codes
-    assert codes is not None
-    assert entries.rows is not None
-    assert entries.entry_names is not None
-    filled = offsets[:-1][offsets[1:] > offsets[:-1]]
-    if not len(filled):
-        return entries
-    if len(entries.names) <= _CODE_BITS:
+    mask = np.ones(len(codes), np.bool_)
+    if n_names <= _CODE_BITS:
+        filled = offsets[:-1][offsets[1:] > offsets[:-1]]
         bits = np.left_shift(np.int64(1), codes.astype(np.int64))
         if (np.add.reduceat(bits, filled) == np.bitwise_or.reduceat(bits, filled)).all():
-            return entries
-    keys = entries.rows * len(entries.names) + codes
+            return mask
+    keys = rows * n_names + codes
     order = np.argsort(keys, kind="stable")
-    repeated = np.zeros(len(codes), np.bool_)
-    repeated[order[:-1]] = keys[order[:-1]] == keys[order[1:]]
-    if not repeated.any():
-        return entries
-    last = ~repeated
-    return entries._replace(
-        offsets=np.concatenate(([0], np.cumsum(last)))[offsets],
-        value_starts=entries.value_starts[last],
-        value_lengths=entries.value_lengths[last],
-        codes=codes[last],
-        rows=entries.rows[last],
-        entry_names=entries.entry_names.filter(booleans(last)),
-    )
+    mask[order[:-1]] = keys[order[:-1]] != keys[order[1:]]
+    return mask
 
 
 def property_map(entries: Entries) -> pa.MapArray:
