@@ -66,9 +66,21 @@ _FIXED_COLUMNS = {
 }
 _TIME_COLUMNS = {"bornTimestamp": "born_timestamp", "storeTimestamp": "store_timestamp"}
 _PROPERTY_COLUMNS = {"tags": PROPERTY_TAGS, "keys": PROPERTY_KEYS, "msgId": PROPERTY_UNIQ_KEY}
+
+
+class Host(NamedTuple):
+    """One of a record's two hosts."""
+
+    wide: SysFlag  # the bit that makes it an IPv6 host
+    field: str  # its field in layout.FIXED_PART
+
+
+BORN_HOST = Host(SysFlag.BORN_HOST_V6, "born_host")
+STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
+_HOST_COLUMNS = {"bornHost": BORN_HOST, "storeHost": STORE_HOST}
 DECODED_COLUMNS = frozenset(
-    {"topic", "body", "properties", "bornHost", "storeHost", "offsetMsgId"}
-    | _FIXED_COLUMNS.keys() | _TIME_COLUMNS.keys() | _PROPERTY_COLUMNS.keys()
+    {"topic", "body", "properties", "offsetMsgId"}
+    | _FIXED_COLUMNS.keys() | _TIME_COLUMNS.keys() | _PROPERTY_COLUMNS.keys() | _HOST_COLUMNS.keys()
 )  # fmt: skip
 
 
@@ -155,17 +167,6 @@ def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringAr
     return interleave(parts, rows_of_parts) if parts else pa.array([], pa.string())
 
 
-class Host(NamedTuple):
-    """One of a record's two hosts."""
-
-    wide: SysFlag  # the bit that makes it an IPv6 host
-    field: str  # its field in layout.FIXED_PART
-
-
-BORN_HOST = Host(SysFlag.BORN_HOST_V6, "born_host")
-STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
-
-
 def decode_columns(
     buf: Bytes,
     headers: RecordHeaders,
@@ -232,10 +233,8 @@ def _plain_column(buf: Bytes, headers: RecordHeaders, field: pa.Field) -> pa.Arr
     if name == "properties":
         stored = gather_spans(buf, headers.property_starts, headers.property_lengths, field.type)
         return stored if pa.types.is_binary(field.type) else valid_text(stored)
-    if name == "bornHost":
-        return host_column(buf, headers, BORN_HOST)
-    if name == "storeHost":
-        return host_column(buf, headers, STORE_HOST)
+    if name in _HOST_COLUMNS:
+        return host_column(buf, headers, _HOST_COLUMNS[name])
     assert name == "offsetMsgId", name
     return offset_message_ids(buf, headers)
 
