@@ -57,14 +57,8 @@ def may_match(bit_map: bytes, group: str, topic: str) -> bool:
         group: consumer group.
         topic: topic of the message.
     """
-    return not bit_map or has_bits(bit_map, bit_positions(group, topic, 8 * len(bit_map)))
-
-
-def has_bits(bit_map: bytes, positions: list[int]) -> bool:
-    """Return whether the bits at all positions are set.
-
-    The lowest bit of the first byte has position 0.
-    """
+    positions = bit_positions(group, topic, 8 * len(bit_map)) if bit_map else []
+    # The lowest bit of the first byte has position 0.
     return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)
 
 

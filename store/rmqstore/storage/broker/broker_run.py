@@ -118,8 +118,8 @@ def earliest_release(paths: StorePaths) -> str:
     """
     if read_checkpoint(paths).logics_phy_offset > 0:
         return "5.5"
-    rocksdb_store = paths.root / "rocksdbstore"
-    if is_folder(paths.storage, rocksdb_store) and paths.storage.list_folder(rocksdb_store):
+    database = paths.rocksdb_store
+    if is_folder(paths.storage, database) and paths.storage.list_folder(database):
         return "5.4"
     if paths.rocksdb_queues is not None:
         return "5.2"
