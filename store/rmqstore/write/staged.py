@@ -285,8 +285,7 @@ class StagedRecords(Closing):
             self._path = part.path
             self._file = ScratchFile(Path(part.path))
             self._disk.delete(Path(part.path))
-        starts = np.zeros(len(batch.sys_flags) + 1, np.int64)
-        np.cumsum(batch.requests.sizes, out=starts[1:])
+        starts = np.concatenate(([0], np.cumsum(batch.requests.sizes, dtype=np.int64)))
         window = self._windows.pop(0)
         first = physical_offset % BLOCK
         end = first + int(starts[-1])

@@ -232,8 +232,7 @@ def encode_records(columns: RecordColumns, stored: PlacedFields | None = None) -
     """
     n = len(columns)
     sizes = columns.sizes()
-    starts = np.zeros(n + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
+    starts = np.concatenate(([0], np.cumsum(sizes)))
     host_bits = columns.host_bits
     sys_flags = (columns.sys_flags & ~np.int32(SysFlag.HOSTS_V6)) | host_bits
     magics, topic_fields = columns.topics.stored()
