@@ -558,12 +558,12 @@ def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
     return mask
 
 
-def unknown_delay(need: str) -> StoreStateError:
+def unknown_delay() -> StoreStateError:
     """Return the error for unknown delays of the levels."""
     return StoreStateError(
-        f"{need} the broker's table of levels: the store has other times of delivery than "
-        "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, "
-        "`conf=`"
+        "the units of delayed messages need the broker's table of levels: the store has other "
+        "times of delivery than RocketMQ's usual messageDelayLevel gives; name the broker's "
+        "properties file, `conf=`"
     )
 
 

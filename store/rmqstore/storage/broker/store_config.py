@@ -238,7 +238,7 @@ class StoreConfig:
     def require_delay_levels(self) -> None:
         """Raise StoreStateError if units of delayed messages cannot be built."""
         if self.delay_levels is None:
-            raise unknown_delay("the units of delayed messages need")
+            raise unknown_delay()
 
 
 _KEYS = {

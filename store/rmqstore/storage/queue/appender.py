@@ -180,7 +180,7 @@ class QueueAppender:
 
     def _extend(self, first: int, units: NDArray[np.void]) -> None:
         if (units["tags_code"] == UNKNOWN_TIME).any():
-            raise unknown_delay("the units of delayed messages need")
+            raise unknown_delay()
         self._write(first, units)
         self.end = first + len(units)
         self.records_end = int(units["physical_offset"][-1]) + int(units["size"][-1])
