@@ -291,13 +291,11 @@ class Repairer:
             raise CorruptRecordError(
                 end.path,
                 end.physical_offset,
-                (
-                    f"{end.reason}; good records follow at {follows}, which would be cut off, as "
-                    f"a broker may do: copy them out first ({READS_AFTER_END}; so does "
-                    "rmqstore export --ignore-log-end --mode DROPMALFORMED --all --where "
-                    f"'commitLogOffset >= {end.physical_offset}'), then run rmqstore rebuild "
-                    "--truncate, which keeps a copy of what it cuts (in Python truncate=True)"
-                ),
+                f"{end.reason}; good records follow at {follows}, which would be cut off, as "
+                f"a broker may do: copy them out first ({READS_AFTER_END}; so does "
+                "rmqstore export --ignore-log-end --mode DROPMALFORMED --all --where "
+                f"'commitLogOffset >= {end.physical_offset}'), then run rmqstore rebuild "
+                "--truncate, which keeps a copy of what it cuts (in Python truncate=True)",
             )
 
     def _find_record(self, segment: Segment, start: int) -> int | None:
