@@ -123,11 +123,8 @@ def numbers_of(log: CommitLog, physical_offset: int) -> FrameNumbers | None:
 def is_blank(log: CommitLog, located: SegmentPosition) -> bool:
     """Return whether the blank that closes a file begins at a place."""
     framing = log.framing(located.segment)
-    words = log.read(*located, FRAME_HEAD.itemsize)
-    if len(words) < FRAME_HEAD.itemsize:
-        return False
-    pair = words.view(">i4").tolist()
-    size, magic = pair[framing.size_word], pair[1 - framing.size_word]
+    words = read_frame(log, located)
+    size, magic = words[framing.size_word], words[1 - framing.size_word]
     return framing.is_blank(magic, size, located.segment.size - located.position)
 
 
@@ -411,7 +408,10 @@ def _stored_times(stored: Bytes, physical_offsets: Positions) -> tuple[Positions
 
 
 def read_frame(log: CommitLog, located: SegmentPosition) -> tuple[int, int]:
-    """Return the total size and the magic at a place; zeros too close to the file's end."""
+    """Return the total size and the magic at a place; zeros too close to the file's end.
+
+    Where an entry of a DLedger log begins, the magic comes first.
+    """
     head = log.read(*located, FRAME_HEAD.itemsize)
     if len(head) < FRAME_HEAD.itemsize:
         return 0, 0
