@@ -93,11 +93,9 @@ def java_hash(text: str) -> int:
 # the whole buffer, whichever string it belongs to: hash = sum(byte * 31^-position) * 31^(position
 # of the string's last byte).
 _POWERS_AT_ONCE = 1 << 16
-_31 = np.uint32(31)
-_INVERSE_31 = np.uint32(pow(31, -1, 1 << 32))
 
 
-def _powers(base: np.uint32) -> NDArray[np.uint32]:
+def _powers(base: int) -> NDArray[np.uint32]:
     powers = np.full(_POWERS_AT_ONCE, base, np.uint32)
     powers[:1] = 1
     with np.errstate(over="ignore"):
@@ -105,8 +103,8 @@ def _powers(base: np.uint32) -> NDArray[np.uint32]:
     return accumulated
 
 
-_POWERS = _powers(_31)
-_INVERSE_POWERS = _powers(_INVERSE_31)
+_POWERS = _powers(31)
+_INVERSE_POWERS = _powers(pow(31, -1, 1 << 32))
 
 
 def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:

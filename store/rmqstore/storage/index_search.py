@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 _MAX_SECONDS = (1 << 31) - 1
 _MAX_STEPS = 512  # along a chain; for a longer one all items are read
 _ITEMS_AT_ONCE = 1 << 20
-_NO_OFFSETS = np.empty(0, np.int64)
 
 INDEX_FAMILY = "default"
 _LAST_OFFSET = b"lastOffsetPy"
@@ -215,7 +214,7 @@ class IndexSearch:
         distinct = np.unique(hashes).astype(np.int64)
         begin, end = max(begin, 0), min(end, FOREVER)
         parts = [offsets for file in self._each() for offsets in file.find(distinct, begin, end)]
-        return np.unique(np.concatenate(parts)) if parts else _NO_OFFSETS
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def spans(self, flushed_until: int = FOREVER) -> list[Span]:
         """Return the range of the log whose keys each file holds, sorted.
