@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -37,20 +36,19 @@ _VIEW_NAMES = {name.lower(): name for name in VIEW_NAMES}
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """The options of one read of a view, validated."""
+    """The options of one read of a view, validated.
 
-    view: str
+    Attributes:
+        spec: what is asked for, with the columns that the options name, or else all.
+        source: what is read.
+        has_named_columns: whether the options name columns.
+        limits: those of tasks.
+    """
+
+    spec: ViewSpec
     source: StoreSource
-    columns: pa.Schema
     has_named_columns: bool
     limits: Limits
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    zone: str | None = None  # of times that name none
-
-    def spec(self, schema: pa.Schema) -> ViewSpec:
-        """Return the specification of a read of the view with these columns."""
-        with zone_of(self.zone):
-            return view_spec(self.view, columns=schema, **self.arguments)
 
 
 @option_names()
@@ -77,23 +75,17 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     named = given["columns"]
     if named is not None:
         columns = select_view_columns(view, (named,) if isinstance(named, str) else named)
-    parsed = ViewOptions(
-        view=view,
-        source=StoreSource(parse_stores(given)),
-        columns=columns,
-        has_named_columns=named is not None,
-        limits=Limits(given["maxBytesPerPartition"], min_partitions=given["minPartitions"]),
-        arguments=given.arguments(ALLOWED),
-        zone=given["timeZone"],
-    )
-    parsed.spec(parsed.columns)  # refuses values out of their domain
-    return parsed
+    source = StoreSource(parse_stores(given))
+    limits = Limits(given["maxBytesPerPartition"], min_partitions=given["minPartitions"])
+    with zone_of(given["timeZone"]):
+        spec = view_spec(view, columns=columns, **given.arguments(ALLOWED))
+    return ViewOptions(spec, source, named is not None, limits)
 
 
 def view_schema(options: ViewOptions) -> StructType:
     """Return the columns that the options request, as Spark types; all of them may be null."""
     return StructType(
-        [StructField(column.name, SPARK_TYPES[column.type]) for column in options.columns]
+        [StructField(column.name, SPARK_TYPES[column.type]) for column in options.spec.schema]
     )
 
 
@@ -104,8 +96,8 @@ def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
         OptionError: a column is unknown or named twice, or its type is neither the view's nor a
             safe widening of it.
     """
-    require_names(schema, options.columns.names if options.has_named_columns else None)
-    view = options.view
+    require_names(schema, options.spec.schema.names if options.has_named_columns else None)
+    view = options.spec.view
     known = view_columns(view)
     fields = []
     for named in schema.fields:
@@ -125,7 +117,7 @@ class RmqStoreViewReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: ViewOptions) -> None:
         self._options = options
-        self._spec = options.spec(arrow_view_schema(schema, options))
+        self._spec = replace(options.spec, schema=arrow_view_schema(schema, options))
 
     @option_names()
     def partitions(self) -> Sequence[InputPartition]:
@@ -136,7 +128,8 @@ class RmqStoreViewReader(DataSourceReader):
         """
         options = self._options
         tasks = plan_tasks(view_tasks(options.source, self._spec, options.limits), options.limits)
-        logger.info("planned %d tasks of view %s of %s", len(tasks), options.view, options.source)
+        view = self._spec.view
+        logger.info("planned %d tasks of view %s of %s", len(tasks), view, options.source)
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -125,7 +125,7 @@ def test_an_option_without_meaning_is_refused_by_name(
     ],
 )  # fmt: skip
 def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> None:
-    assert parse_view_options({"path": "/data", "View": view, **options}).view.lower() == (
+    assert parse_view_options({"path": "/data", "View": view, **options}).spec.view.lower() == (
         view.lower()
     )
 
