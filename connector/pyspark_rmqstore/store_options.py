@@ -37,7 +37,7 @@ _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _OPTION_PREFIX = "option."  # Source: TableCatalog.java#OPTION_PREFIX
 
-_STORE_PATHS: Final = (
+STORE_PATHS: Final = (  # of one store only
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
     "dLegerSelfId", "tiered", "conf",
 )  # fmt: skip
@@ -184,7 +184,7 @@ def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
         stores = find_stores([*map(store_path, paths_or_root(given, conf, _NO_PATH))], common)
         names = _broker_names(given["brokerName"], [ref.path for ref in stores])
         stores = tuple(replace(ref, broker_name=names.get(ref.path)) for ref in stores)
-    elsewhere = [name for name in _STORE_PATHS if name in given]
+    elsewhere = [name for name in STORE_PATHS if name in given]
     if elsewhere and len(stores) > 1:
         raise OptionError(
             f"{', '.join(elsewhere)} can be given for one store only, but path names {len(stores)}"

@@ -20,10 +20,6 @@ from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.remote_location import is_live
 from rmqstore.write.messages import WriteSpec
 
-_SIZES = (
-    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
-    "messageIndexEnable",
-)  # fmt: skip
 _NO_PATH = (
     "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
     "Spark does not pass the options of a table to a Python data source that is written to: "
@@ -85,7 +81,9 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             allow_system_topics=given["allowSystemTopics"],
             broker_version=given["brokerVersion"],
         ),
-        config=sizes_of(conf).updated({name: given[name] for name in _SIZES if name in given}),
+        config=sizes_of(conf).updated(  # which passes over options that are no settings
+            {option.name: given[option.name] for option in WRITE_OPTIONS if option.name in given}
+        ),
         txn=(app_id, int(version)) if app_id else None,
         conf=conf,
         broker_stopped=given["brokerStopped"],

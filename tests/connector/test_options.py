@@ -15,7 +15,7 @@ from pyspark_rmqstore.options import (
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import _STORE_PATHS
+from pyspark_rmqstore.store_options import STORE_PATHS
 from pyspark_rmqstore.triggers import TriggerLimits
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
@@ -294,7 +294,7 @@ def test_broker_names_that_do_not_fit_the_stores_are_refused(
         parse_read_options({"path": f"{brokers}/broker-*", "brokerName": name})
 
 
-@pytest.mark.parametrize("name", sorted(_STORE_PATHS))
+@pytest.mark.parametrize("name", sorted(STORE_PATHS))
 def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         parse_read_options({"paths": '["/data/a","/data/b"]', name: "/x"})

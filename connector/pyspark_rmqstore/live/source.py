@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pyspark_rmqstore.store_options import STORE_PATHS
 from rmqstore.live.location import SECRETS_OF_SERVERS, WHO_ASKS, LiveLocation, require_served
 from rmqstore.live.source import BrokerSource
 from rmqstore.query.options import GivenOptions
 
 # Options of which the files of a store are needed.
 _OF_FILES = (
-    "paths", "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue",
-    "storePathIndex", "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd",
+    "paths", "brokers", "brokerName", *STORE_PATHS, "ignoreLogEnd",
     "msgKey", "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger",
 )  # fmt: skip
 
