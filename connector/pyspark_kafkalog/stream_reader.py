@@ -27,7 +27,6 @@ from pyspark_kafkalog.offsets import Offsets, StreamOffset
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.rows import RowReader
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.triggers import limit_rows
 
 
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,14 +81,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report_gone(reader, since.offsets)
         starts = self._starts(reader, since, ends, again)
         if not isinstance(limit, ReadAllAvailable):
-            limits = self._options.triggers
-            n_new = sum(max(ends[key] - starts[key], 0) for key in ends)
+            seconds = monotonic() - self._last_trigger
             may_wait = self._target is None  # otherwise the query has to reach its end
-            if may_wait and limits.is_too_little(n_new, monotonic() - self._last_trigger):
-                ends = {key: starts[key] for key in ends}
-            elif limits.max_rows is not None:
-                ahead = {key: max(end, starts[key]) for key, end in ends.items()}
-                ends = limit_rows(starts, ahead, limits.max_rows)
+            ends = self._options.triggers.admitted(starts, ends, seconds, may_wait=may_wait)
         if ends == since.offsets and not again:
             return start
         if any(ends[key] > starts[key] for key in ends):

@@ -17,7 +17,7 @@ from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import plan_tasks, rows_of
 from pyspark_rmqstore.schema import as_asked, request_of
-from pyspark_rmqstore.triggers import limit_bytes, limit_rows
+from pyspark_rmqstore.triggers import limit_bytes
 from rmqstore.source.stream_offset import Key, StreamOffset
 
 if TYPE_CHECKING:
@@ -74,12 +74,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
         """Return the ends up to which a trigger may read within the limits of the options."""
         limits = self._options.triggers
-        n_rows = sum(ends[key] - starts[key] for key in ends)
+        seconds = monotonic() - self._last_trigger
         may_wait = self._target is None  # otherwise the query has to reach its end
-        if may_wait and limits.is_too_little(n_rows, monotonic() - self._last_trigger):
-            return {key: starts[key] for key in ends}
-        if limits.max_rows is not None:
-            ends = limit_rows(starts, ends, limits.max_rows)
+        ends = limits.admitted(starts, ends, seconds, may_wait=may_wait)
         if limits.max_bytes is not None:
             stream = self._stream
             ends = limit_bytes(starts, ends, limits.max_bytes, stream.weight, stream.rows_within)

@@ -122,6 +122,19 @@ class TriggerLimits:
             return ReadMaxBytes(self.max_bytes)
         return ReadAllAvailable() if self.min_rows is None else ReadMinRows(self.min_rows)
 
-    def is_too_little(self, n_rows: int, seconds: float) -> bool:
-        """Return whether a trigger waits for more, some seconds after the last one that read."""
-        return n_rows < (self.min_rows or 0) and seconds < self.max_delay_seconds
+    def admitted(
+        self, starts: Mapping[K, int], ends: dict[K, int], seconds: float, *, may_wait: bool
+    ) -> dict[K, int]:
+        """Return the ends up to which a trigger may read by rows: the starts if it waits for more.
+
+        Args:
+            starts: the start of every queue in ``ends``.
+            ends: the end of each queue; nothing is read of one whose end lies before its start.
+            seconds: since the last trigger that read.
+            may_wait: whether it may wait for more.
+        """
+        ahead = {key: max(end, starts[key]) for key, end in ends.items()}
+        n_rows = sum(end - starts[key] for key, end in ahead.items())
+        if may_wait and n_rows < (self.min_rows or 0) and seconds < self.max_delay_seconds:
+            return {key: starts[key] for key in ends}
+        return ends if self.max_rows is None else limit_rows(starts, ahead, self.max_rows)
