@@ -32,17 +32,13 @@ class DamagedBatch(NamedTuple):
     """A damaged batch, or a position without a readable batch.
 
     Attributes:
-        path: of the segment.
-        position: in the segment.
-        reason: what is wrong there.
+        error: says where it is, and what is wrong there.
         end_offset: the offset after the valid batches before it.
         limit: offset before which it lies, as it does not reach into the next segment.
         base_offset: the one that its header says, which may be wrong; None if it has no header.
     """
 
-    path: str
-    position: int
-    reason: str
+    error: CorruptBatchError
     end_offset: int
     limit: int
     base_offset: int | None = None
@@ -84,7 +80,7 @@ class DamagedBatches:
         if self._spec.is_permissive:
             self._pending.append(batch)
         else:
-            self._spec.refuse(CorruptBatchError(batch.path, batch.position, batch.reason))
+            self._spec.refuse(batch.error)
 
     def rows(self, following: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows that were buffered.
@@ -105,7 +101,7 @@ class DamagedBatches:
             if is_of_range or self._start == self._end:
                 is_inside = offset >= self._start or offset == batch.base_offset
                 shown = offset if is_inside else self._start
-                yield self._spec.damage_row(batch.path, batch.position, batch.reason, shown)
+                yield self._spec.damage_row(batch.error, shown)
 
 
 class PartitionReader:
@@ -207,10 +203,9 @@ class PartitionReader:
             if max(self._next, ordered.end_offset) >= proven and end < log.end_offset:
                 break  # damage after the last record counts only if all of the log is read
             if window.stop is not None:
-                path, (position, reason) = window.segment.path, window.stop
+                error = window.error(*window.stop)
                 end_offset = self._end_before(ordered, len(window.headers))
-                limit = limit_of(log, window)
-                self._damage.add(DamagedBatch(path, position, reason, end_offset, limit))
+                self._damage.add(DamagedBatch(error, end_offset, limit_of(log, window)))
         yield from self._damage.rows(log.end_offset)
 
     def _window(
@@ -233,7 +228,7 @@ class PartitionReader:
         end_offset: int | None = None  # after the last valid batch
         for first, after in _chunks(headers, good):
             chunk = slice(first, after)
-            base_offset, position = int(headers.base_offset[first]), int(headers.position[first])
+            base_offset = int(headers.base_offset[first])
             if good[first] or unknown[first]:
                 yield from self._damage.rows(base_offset)
                 if good[first]:
@@ -253,9 +248,8 @@ class PartitionReader:
                 reason = f"offset {base_offset} is not in order"
             if end_offset is None:
                 end_offset = self._end_before(ordered, rows.start + first)
-            limit = limit_of(log, window)
-            path = window.segment.path
-            self._damage.add(DamagedBatch(path, position, reason, end_offset, limit, base_offset))
+            error = window.error(int(headers.position[first]), reason)
+            self._damage.add(DamagedBatch(error, end_offset, limit_of(log, window), base_offset))
         if rows.stop < len(window.headers):
             yield from self._damage.rows(int(window.headers.base_offset[rows.stop]))
 
@@ -263,10 +257,10 @@ class PartitionReader:
         self, window: Window, headers: BatchHeaders, row: int, reason: str
     ) -> Iterator[pa.RecordBatch]:
         """Handle a batch of whose header nothing is wrong."""
-        position, base = int(headers.position[row]), int(headers.base_offset[row])
+        error = window.error(int(headers.position[row]), reason)
+        base = int(headers.base_offset[row])
         after = int(headers.last_offset[row]) + 1
-        path = window.segment.path
-        self._damage.add(DamagedBatch(path, position, reason, base, after, base))
+        self._damage.add(DamagedBatch(error, base, after, base))
         yield from self._damage.rows(after)
 
     def _end_before(self, ordered: Ordered, row: int) -> int:

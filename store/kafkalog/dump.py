@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.consumer_offsets import Decode
 from kafkalog.format.layout import KEY_FIELDS, Codec
@@ -406,7 +405,7 @@ def file_rows(
             elif len(window.headers):
                 yield batches_of(key, window, window.headers)
         if window is not None and window.stop is not None and window.stop.reason != "zeros":
-            raise CorruptBatchError(file.path, window.stop.position, window.stop.reason)
+            raise window.error(*window.stop)
         return
     columns = _columns(storage, file)
     columns["path"] = pa.array([file.path] * len(next(iter(columns.values()))))

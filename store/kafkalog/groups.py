@@ -72,7 +72,6 @@ class _Replay:
         self._spec = spec
         self._start_offset = log.start_offset
         for window in log.windows(log.start_offset):
-            path = window.segment.path
             headers = window.headers
             valid = headers.check_crcs(window.data)
             # Records are replayed in runs between markers and damaged batches.
@@ -81,12 +80,12 @@ class _Replay:
                 self._records(window, headers[first:row])
                 if row < len(headers) and not valid[row]:
                     position = int(headers.position[row])
-                    self._refuse(CorruptBatchError(path, position, "the CRC is wrong"))
+                    self._refuse(window.error(position, "the CRC is wrong"))
                 else:
                     self._end(window, headers[row : row + 1])
                 first = row + 1
             if window.stop is not None:
-                self._refuse(CorruptBatchError(path, window.stop.position, window.stop.reason))
+                self._refuse(window.error(*window.stop))
 
     def _refuse(self, damage: CorruptBatchError) -> None:
         if not self._spec.is_permissive:
@@ -106,8 +105,7 @@ class _Replay:
 
         for found in salvaged(headers, read):
             if isinstance(found, MalformedBytesError):
-                path = window.segment.path
-                self._refuse(CorruptBatchError(path, found.position, found.reason))
+                self._refuse(window.error(found.position, found.reason))
                 continue
             for record in found:
                 if record.value is None:
@@ -123,10 +121,9 @@ class _Replay:
     def _end(self, window: Window, header: BatchHeaders) -> None:
         """End the transaction whose marker this is: commits count, unless later ones did."""
         try:
-            with window.damage_named():
-                marker = marker_in(window.data, header)
-        except CorruptBatchError as err:
-            self._refuse(err)
+            marker = marker_in(window.data, header)
+        except MalformedBytesError as err:
+            self._refuse(window.error(err.position, err.reason))
             return
         if marker is None:
             return

@@ -28,7 +28,7 @@ from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, RecoveredEnd, segment_sizes
 from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
-from rmqstore.errors import FileDeletedError, OptionError
+from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
@@ -167,10 +167,12 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
         for row in np.flatnonzero(rows).tolist():
             window.require_valid(headers[n_checked : row + 1])
             n_checked = row + 1
-            with window.damage_named():
+            try:
                 for record in records_of(window.data, headers[row : row + 1]):
                     if record.timestamp >= timestamp and record.offset >= log.start_offset:
                         return record.offset
+            except MalformedBytesError as err:
+                raise window.error(err.position, err.reason) from err
         window.require_valid(headers[n_checked:])
     return None
 

@@ -80,9 +80,10 @@ class ScanSpec(DamageRules):
             raise damage
         logger.warning("%s: dropped damage at %d: %s", damage.path, damage.offset, damage.reason)
 
-    def damage_row(self, path: str, position: int, reason: str, offset: int) -> pa.RecordBatch:
+    def damage_row(self, damage: CorruptBatchError, offset: int) -> pa.RecordBatch:
         """Return the row that stands for damage; ``offset`` is the best guess of its place."""
-        known = {"offset": offset, self.corrupt_column: f"{path}, {position}: {reason}"}
+        text = f"{damage.path}, {damage.offset}: {damage.reason}"
+        known = {"offset": offset, self.corrupt_column: text}
         arrays = [pa.array([known.get(field.name)], field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

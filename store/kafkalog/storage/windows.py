@@ -6,8 +6,7 @@ would end this process.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders, walk_batches
 from kafkalog.format.legacy_columns import with_real_end
 from kafkalog.storage.segments import Segment
-from rmqstore.errors import MalformedBytesError
 from rmqstore.storage.files.storage import Storage
 
 _FIRST_BYTES: Final = 256 << 10
@@ -79,19 +77,11 @@ class Window(NamedTuple):
         valid = headers.check_crcs(self.data)
         if not valid.all():
             position = int(headers.position[int(valid.argmin())])
-            raise CorruptBatchError(self.segment.path, position, "the CRC is wrong")
+            raise self.error(position, "the CRC is wrong")
 
-    @contextmanager
-    def damage_named(self) -> Iterator[None]:
-        """Let errors of bytes of this window name the segment.
-
-        Raises:
-            CorruptBatchError: for a MalformedBytesError, whose position is that in the segment.
-        """
-        try:
-            yield
-        except MalformedBytesError as err:
-            raise CorruptBatchError(self.segment.path, err.position, err.reason) from err
+    def error(self, position: int, reason: str) -> CorruptBatchError:
+        """Return the error that names the segment, for damage at a position in it."""
+        return CorruptBatchError(self.segment.path, position, reason)
 
 
 def walk_segment(
