@@ -68,7 +68,7 @@ def read(data: np.ndarray, batch_headers: BatchHeaders, columns: list[str], piec
     return sum(
         chunk.num_rows
         for at in range(0, len(batch_headers), piece)
-        for chunk in decode_chunks(data, batch_headers[at : at + piece], columns=columns)
+        for _, chunk in decode_chunks(data, batch_headers[at : at + piece], columns)
     )
 
 

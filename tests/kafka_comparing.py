@@ -22,7 +22,7 @@ def decoded(
     columns: Sequence[str] = RECORD.names,
     **bounds: int | None,
 ) -> pa.Table:
-    chunks = decode_chunks(data, batch_headers, columns=columns, **bounds)
+    chunks = (chunk for _, chunk in decode_chunks(data, batch_headers, columns, **bounds))
     return pa.Table.from_batches(chunks, pa.schema([RECORD.field(name) for name in columns]))
 
 

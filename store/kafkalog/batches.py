@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
-from kafkalog.format.records import counted_chunks, salvaged
+from kafkalog.format.records import decode_chunks, salvaged
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
 from kafkalog.storage.windows import Window, lowest_offsets
@@ -313,7 +313,7 @@ class PartitionReader:
 
     def _decode(self, window: Window, headers: BatchHeaders, end: int) -> Iterator[pa.RecordBatch]:
         def read(some: BatchHeaders) -> Iterator[tuple[int, pa.RecordBatch]]:
-            return counted_chunks(window.data, some, self._spec.columns, self._next, end)
+            return decode_chunks(window.data, some, self._spec.columns, self._next, end)
 
         for found in salvaged(headers, read):
             if isinstance(found, MalformedBytesError):

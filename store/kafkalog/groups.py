@@ -99,7 +99,7 @@ class _Replay:
 
         def read(some: BatchHeaders) -> Iterator[tuple[int, list[_Record]]]:
             records: list[_Record] = []
-            for chunk in decode_chunks(window.data, some, columns=columns, start_offset=start):
+            for _, chunk in decode_chunks(window.data, some, columns, start):
                 records += _parsed(some, chunk)
             yield window.end_of_batches, records
 

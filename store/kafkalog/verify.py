@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_headers import BatchHeaders, Mask
+from kafkalog.format.batch_headers import Mask
 from kafkalog.format.layout import KEY_FIELDS
-from kafkalog.format.records import counted_chunks, salvaged
+from kafkalog.format.records import decode_chunks, salvaged
 from kafkalog.format.reference import marker_in
 from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import (
@@ -380,9 +381,7 @@ def _invalid(
             reason = f"offset {headers.base_offset[row]} is not in order"
         yield int(headers.position[row]), reason
 
-    def read(some: BatchHeaders) -> Iterator[tuple[int, pa.RecordBatch]]:
-        return counted_chunks(window.data, some, _DECODED, None, None)
-
+    read = partial(decode_chunks, window.data, columns=_DECODED)
     for found in salvaged(headers[valid & ~headers.is_control], read):
         if isinstance(found, MalformedBytesError):
             yield found.position, found.reason

@@ -166,11 +166,14 @@ def _repeated(
 def decode_chunks(
     data: Data,
     batch_headers: BatchHeaders,
-    *,
     columns: Sequence[str],
     start_offset: int | None = None,
-) -> Iterator[pa.RecordBatch]:
+    end_offset: int | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of batches, without control records, a chunk at a time.
+
+    With each chunk comes the position after its last batch, which is that in the segment. It does
+    not rise before all of a batch was yielded.
 
     A chunk has some 16 MiB, or one batch that inflates to more, and at most 256 Ki records. If a
     batch is damaged, the error comes before any of its records.
@@ -180,26 +183,12 @@ def decode_chunks(
         batch_headers: some of its headers.
         columns: names of columns of ``schema.RECORD``.
         start_offset: first offset.
+        end_offset: the offset after the last one.
 
     Raises:
         MalformedBytesError: a batch contradicts the format. The position is that of the batch in
             the segment. Checksums of batches are not compared, and headers are checked only if they
             are among the columns.
-    """
-    for _, chunk in counted_chunks(data, batch_headers, columns, start_offset, None):
-        yield chunk
-
-
-def counted_chunks(
-    data: Data,
-    batch_headers: BatchHeaders,
-    columns: Sequence[str],
-    start_offset: int | None,
-    end_offset: int | None,
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the chunks of :func:`decode_chunks`, each with the position after its last batch.
-
-    The position is that in the segment. It does not rise before all of a batch was yielded.
     """
     schema = pa.schema([RECORD.field(name) for name in columns])
     chosen = batch_headers[~batch_headers.is_control & (batch_headers.record_count != 0)]
@@ -232,7 +221,7 @@ def salvaged(
     Args:
         batch_headers: the batches.
         read: reads some of them, and yields each result with the position up to which they need not
-            be read again, as :func:`counted_chunks` does.
+            be read again, as :func:`decode_chunks` does.
     """
     done = 0
     try:

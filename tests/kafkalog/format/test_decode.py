@@ -180,7 +180,7 @@ def test_large_reads_come_in_pieces() -> None:
     part = batch(0, [Row(b"k", bytes(1 << 20)) for _ in range(40)], attributes=LZ4)
     data = part * 4
     batch_headers = walk_batches(data)
-    pieces = [piece.num_rows for piece in decode_chunks(data, batch_headers, columns=["value"])]
+    pieces = [piece.num_rows for _, piece in decode_chunks(data, batch_headers, ["value"])]
     assert pieces == [40] * 4
     assert decoded(data, batch_headers, columns=["value"]).num_rows == 160
 
@@ -194,7 +194,7 @@ def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
         offset += count
     data = b"".join(parts)
     batch_headers = walk_batches(data)
-    pieces = list(decode_chunks(data, batch_headers, columns=["offset", "key"], start_offset=5))
+    pieces = [piece for _, piece in decode_chunks(data, batch_headers, ["offset", "key"], 5)]
     assert [piece.num_rows for piece in pieces] == [85, 40, 100, 100, 100, 50, 7]
     whole = decoded(data, batch_headers, columns=["offset", "key"]).to_pylist()
     assert pa.Table.from_batches(pieces).to_pylist() == whole[5:]
@@ -225,7 +225,8 @@ def test_compressed_messages_come_in_pieces(
     whole = decoded(data, batch_headers, columns=["offset", "value", "timestamp"])
     assert whole.column("offset").to_pylist() == list(range(offset))
     monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
-    pieces = list(decode_chunks(data, batch_headers, columns=["offset", "value", "timestamp"]))
+    columns = ["offset", "value", "timestamp"]
+    pieces = [piece for _, piece in decode_chunks(data, batch_headers, columns)]
     assert pa.Table.from_batches(pieces).to_pylist() == whole.to_pylist()
     assert max(piece.num_rows for piece in pieces) <= 101
 
@@ -251,8 +252,9 @@ def test_a_huge_batch_gives_nothing_if_its_last_record_is_damaged(
     valid = batch(0, [Row()])
     data = valid + huge + valid
     given: list[pa.RecordBatch] = []
+    chunks = decode_chunks(data, walk_batches(data), ["offset", "headers"])
     with pytest.raises(MalformedBytesError) as raised:
-        given.extend(decode_chunks(data, walk_batches(data), columns=["offset", "headers"]))
+        given.extend(piece for _, piece in chunks)
     assert raised.value.position == len(valid)
     assert sum(piece.num_rows for piece in given) in (0, 1)
 
