@@ -487,11 +487,7 @@ class Partition:
             )
         transactions = None
         if spec.is_committed:
-            transactions = self.answer(
-                lambda log: read_transactions(
-                    log, start, end, is_strict=spec.is_strict, check_crcs=spec.check_crc
-                )
-            )
+            transactions = self.answer(lambda log: read_transactions(log, start, end, spec))
         gaps = Gaps(self.cleaner_offset)
         reader = PartitionReader(name, self._relisted, spec, transactions, gaps)
         yield from reader.read(log, start, end, follows=follows)

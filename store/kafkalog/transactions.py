@@ -14,6 +14,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.layout import LEAST_RECORD, MAX_INFLATED_BYTES, RECORDS_AT, Attribute, Codec
 from kafkalog.format.reference import marker_in
+from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import newest_snapshot
 from kafkalog.storage.recovery import WalkEnd, last_batch, segment_sizes, sizes_before
@@ -332,12 +333,7 @@ class Transactions:
 
 
 def read_transactions(
-    log: PartitionLog,
-    start_offset: int,
-    end_offset: int,
-    *,
-    is_strict: bool = False,
-    check_crcs: bool = True,
+    log: PartitionLog, start_offset: int, end_offset: int, spec: ScanSpec
 ) -> Transactions:
     """Return the markers that decide the transactions of a range.
 
@@ -349,11 +345,11 @@ def read_transactions(
         log: the log of a partition.
         start_offset: the first offset of the range.
         end_offset: the offset after the last one.
-        is_strict: whether damage that may hide a marker is an error.
-        check_crcs: whether a batch whose CRC is wrong is damaged.
+        spec: how records are read: whether damage that may hide a marker is an error, and whether a
+            batch whose CRC is wrong is damaged.
 
     Raises:
-        CorruptBatchError: the log is damaged where it may decide a record, and that is strict.
+        CorruptBatchError: the log is damaged where it may decide a record, and that is an error.
         FileNotFoundError: a segment was deleted.
         UnreadableFileError: a segment is not a regular file.
     """
@@ -362,10 +358,10 @@ def read_transactions(
     undecided: set[int] = set()
     for ordered in ordered_windows(log, start_offset) if start_offset < end_offset else ():
         for event in transaction_events(
-            ordered, start_offset, is_open=bool(undecided), check_crcs=check_crcs
+            ordered, start_offset, is_open=bool(undecided), check_crcs=spec.check_crc
         ):
             if isinstance(event, Damage):
-                if is_strict and (undecided or event.offset < end_offset):
+                if spec.is_strict and (undecided or event.offset < end_offset):
                     raise event.error
                 last = uncertain[-1] if uncertain else -1
                 if undecided and event.may_be_marker and event.offset - 1 > last:
