@@ -437,6 +437,7 @@ def recover(
             base: time for base, time in recovered_end.largest_timestamps.items() if base in sizes
         }
         first = bases.index(end.base_offset)
+    cut = None
     for number, segment in enumerate(segments[first:], first):
         base = segment.base_offset
         if number > first:
@@ -468,17 +469,11 @@ def recover(
                 if not is_rising:
                     reason += "; its offsets fall, for which a broker may empty the segment"
                 cut = Cut(segment.path, stop.position, reason, dropped)
-                return _log_end(segments[: number + 1], sizes, end, largest, cut)
-    return _log_end(segments, sizes, end, largest)
-
-
-def _log_end(
-    segments: list[Segment],
-    sizes: dict[int, int],
-    end: WalkEnd,
-    largest: dict[int, int],
-    cut: Cut | None = None,
-) -> LogEnd:
-    end = end._replace(sizes=sizes_before(sizes, end.base_offset))
-    recovered_end = RecoveredEnd(end, dict(largest))
-    return LogEnd(end.offset, tuple(segments), end.position, largest, cut, recovered_end)
+                break
+        if cut is not None:
+            break
+    kept = tuple(segments[: number + 1])
+    recovered_end = RecoveredEnd(
+        end._replace(sizes=sizes_before(sizes, end.base_offset)), dict(largest)
+    )
+    return LogEnd(end.offset, kept, end.position, largest, cut, recovered_end)
