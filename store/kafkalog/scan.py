@@ -176,7 +176,5 @@ class Scan(ArrowRows, Opened):
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all records, which reads as it is asked for batches."""
-        return pa.RecordBatchReader.from_batches(self._schema, iter(self))
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return first_rows(self._read(), self._limit)
+        batches = first_rows(self._read(), self._limit)
+        return pa.RecordBatchReader.from_batches(self._schema, batches)
