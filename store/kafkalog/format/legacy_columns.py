@@ -27,7 +27,7 @@ from kafkalog.format.layout import (
 )
 from kafkalog.format.record_fields import Fields, Rows
 from kafkalog.format.record_starts import BatchFaultError, Section
-from kafkalog.format.reference import inside_of, parse_message
+from kafkalog.format.reference import inside_of, parse_message, wrapped
 from rmqstore.format.columns.buffers import windows
 
 _LENGTH_BYTES = 4
@@ -202,10 +202,7 @@ def _shift(section: Section, row: int, last: int) -> int:
     if outer < inner:
         reason = "the offset of a compressed message is less than those inside"
         raise BatchFaultError(row, reason)
-    shift = outer - inner
-    if shift >= 1 << 63:
-        return shift - (1 << 64)
-    return shift
+    return wrapped(outer - inner)
 
 
 def _starts(section: Section) -> tuple[Longs, Longs]:

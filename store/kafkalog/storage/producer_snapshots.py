@@ -61,11 +61,9 @@ def newest_snapshot(storage: Storage, folder: str, end_offset: int) -> ProducerS
 
     Source: ProducerStateManager.java#loadFromSnapshot.
     """
-    paths = snapshot_offsets(storage, folder)
-    for offset in sorted(paths, reverse=True):
+    for offset, path in sorted(snapshot_offsets(storage, folder).items(), reverse=True):
         if offset > end_offset:
             continue
-        path = paths[offset]
         try:
             entries = read_snapshot(storage, path)
         except (FileNotFoundError, UnreadableFileError):
