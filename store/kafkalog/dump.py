@@ -210,7 +210,7 @@ def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[st
     marker_name = None
     if record.is_control:
         marker = parse_marker(record)
-        marker_name = _control_name(record)
+        marker_name = control_type(record).name
     base_sequence = int(header.base_sequence[0])
     sequence = (base_sequence + record.offset - int(header.base_offset[0])) & _MOST_SEQUENCE
     row = {
@@ -232,12 +232,6 @@ def _row(record: Record, header: BatchHeaders, decode: Decode | None) -> dict[st
         return row
     key, value, reason = decode(record.key, record.value)
     return row | {"decoded_key": _json(key), "decoded_value": _json(value), "reason": reason}
-
-
-def _control_name(record: Record) -> str:
-    """Return what a control record is, as Kafka names it."""
-    kind = control_type(record)
-    return "UNKNOWN" if kind is None else kind.name
 
 
 def _json(content: dict[str, Any] | None) -> str | None:
@@ -291,33 +285,23 @@ def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> p
     # Sequence numbers begin again after 2^31-1.
     sequence = (headers.base_sequence + headers.last_offset - headers.base_offset) & _MOST_SEQUENCE
     last_sequence = np.where(headers.base_sequence < 0, -1, sequence)
-    columns = {
+    columns: dict[str, Any] = {
         "topic": [key[0]] * count,
         "partition": [key[1]] * count,
-        "base_offset": headers.base_offset,
-        "last_offset": headers.last_offset,
         "count": _known(headers.record_count),
-        "timestamp_type": headers.timestamp_type,
         "base_timestamp": _known(base_timestamp),
-        "max_timestamp": _known(headers.max_timestamp),
         "delete_horizon": _known(delete_horizon),
-        "magic": headers.magic,
         "codec": [_CODECS.get(codec, f"{codec}") for codec in headers.codec.tolist()],
-        "size": headers.size,
-        "crc": headers.crc,
         "is_valid": headers.check_crcs(window.data),
-        "producer_id": _known(headers.producer_id),
-        "producer_epoch": _known(headers.producer_epoch),
-        "base_sequence": _known(headers.base_sequence),
         "last_sequence": _known(last_sequence),
-        "is_transactional": headers.is_transactional,
-        "is_control": headers.is_control,
-        "marker": [None if record is None else _control_name(record) for record in found],
+        "marker": [None if record is None else control_type(record).name for record in found],
         "coordinator_epoch": [marker and marker.coordinator_epoch for marker in ends],
-        "leader_epoch": _known(headers.leader_epoch),
-        "position": headers.position,
         "path": [window.segment.path] * count,
     }
+    for field in BATCHES:  # the others are what the headers say by the same names
+        if field.name not in columns:
+            values = getattr(headers, field.name)
+            columns[field.name] = _known(values) if field.nullable else values
     return pa.RecordBatch.from_pydict(columns, schema=BATCHES)
 
 

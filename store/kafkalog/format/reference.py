@@ -272,11 +272,12 @@ _MAX_INFLATED_BYTES: Final = 64 << 10  # a marker has some 20 bytes, and is not 
 
 
 class ControlType(IntEnum):
-    """What a control record is. Only the first two occur outside of the cluster's metadata.
+    """What a control record is. Only ABORT and COMMIT occur outside of the cluster's metadata.
 
     Source: ControlRecordType.java.
     """
 
+    UNKNOWN = -1
     ABORT = 0
     COMMIT = 1
     LEADER_CHANGE = 2
@@ -317,17 +318,17 @@ def marker_in(data: Data, header: BatchHeaders) -> Marker | None:
     return None if first is None else parse_marker(first)
 
 
-def control_type(record: Record) -> ControlType | None:
-    """Return what a control record is; None if its key is too short, or its type is unknown.
+def control_type(record: Record) -> ControlType:
+    """Return what a control record is; UNKNOWN as well if its key is too short.
 
     Source: ControlRecordType.java#parse.
     """
     if record.key is None or len(record.key) < 4:
-        return None
+        return ControlType.UNKNOWN
     version, kind = struct.unpack_from(">hh", record.key)
     if version >= 0 and kind in _CONTROL_TYPES:
         return ControlType(kind)
-    return None
+    return ControlType.UNKNOWN
 
 
 def first_control_record(data: Data, header: BatchHeaders) -> Record | None:
