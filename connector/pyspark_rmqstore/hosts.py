@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 
 from rmqstore.errors import NotAStoreError, StoreStateError
 
 _REMEDY = "mount the store under the same path on every host, or run Spark where it lies"
-
-
-def this_host() -> str:
-    """Return the name of this host."""
-    return socket.gethostname()
 
 
 @contextmanager
@@ -24,7 +19,7 @@ def naming_this_host() -> Iterator[None]:
         yield
     except NotAStoreError as err:
         raise NotAStoreError(
-            f"{err}. This is what a task sees on host {this_host()}, where an executor runs; the "
+            f"{err}. This is what a task sees on host {gethostname()}, where an executor runs; the "
             f"driver found the store. To repair it, {_REMEDY}, or read a URI"
         ) from err
 
@@ -37,8 +32,8 @@ def require_folder(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise StoreStateError(
-            f"{folder}: the driver has made this folder, and a task on host {this_host()} does not "
-            f"see it. Nothing was written; {_REMEDY}"
+            f"{folder}: the driver has made this folder, and a task on host {gethostname()} does "
+            f"not see it. Nothing was written; {_REMEDY}"
         )
 
 
@@ -51,5 +46,5 @@ def require_staged(path: str, host: str) -> None:
     if not Path(path).is_file():
         raise StoreStateError(
             f"{path}: a task on host {host} has staged rows in this file, and the driver on host "
-            f"{this_host()} does not see it. Nothing was written; {_REMEDY}"
+            f"{gethostname()} does not see it. Nothing was written; {_REMEDY}"
         )

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import gethostname
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -28,7 +29,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.hosts import require_folder, require_staged, this_host
+from pyspark_rmqstore.hosts import require_folder, require_staged
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.worker import tune_worker
 from pyspark_rmqstore.write_options import WriteOptions
@@ -320,7 +321,7 @@ class StoreSink:
         with PartWriter(disk, path, self._file_size, self._rules) as file:
             for batch in batches:
                 file.write(maker.make(batch, first_row=file.n_records + 1))
-            return Staged(partition, file.part(), this_host())
+            return Staged(partition, file.part(), gethostname())
 
     @option_names()
     def append(
