@@ -21,7 +21,7 @@ from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.packing import rows_of
-from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
+from pyspark_rmqstore.schema import header_lists, kafka_schema, require_kafka_columns
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.damage import FAILFAST
 
@@ -198,9 +198,5 @@ class RowReader:
             return column.cast(pa.timestamp("us", "UTC"))
         if name != "headers":
             return column
-        # Names of headers may be null to Spark, and a record without headers has null.
-        offsets = column.offsets
-        fields = [column.values.field("key"), column.values.field("value")]
-        pairs = pa.StructArray.from_arrays(fields, ["key", "value"])
-        is_empty = pc.equal(offsets[1:], offsets[:-1])
-        return pa.ListArray.from_arrays(offsets, pairs, mask=is_empty)
+        pairs = column.values
+        return header_lists(column.offsets, pairs.field("key"), pairs.field("value"))

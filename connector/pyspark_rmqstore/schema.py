@@ -156,13 +156,15 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     is_header = pc.invert(pc.is_in(column.keys, value_set=_reserved()))
     kept = np.concatenate(([0], np.cumsum(is_header.to_numpy(zero_copy_only=False))))
     offsets = kept[column.offsets.to_numpy()].astype(np.int32)
-    headers = pa.StructArray.from_arrays(
-        [column.keys.filter(is_header), column.items.filter(is_header).cast(pa.binary())],
-        ["key", "value"],
-    )
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), headers, mask=pa.array(offsets[1:] == offsets[:-1])
-    )
+    values = column.items.filter(is_header).cast(pa.binary())
+    return header_lists(pa.array(offsets), column.keys.filter(is_header), values)
+
+
+def header_lists(offsets: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
+    """Return headers as Spark has them: names may be null, and a row without headers has null."""
+    pairs = pa.StructArray.from_arrays([names, values], ["key", "value"])
+    is_empty = pc.equal(offsets[1:], offsets[:-1])
+    return pa.ListArray.from_arrays(offsets, pairs, mask=is_empty)
 
 
 @cache
