@@ -207,18 +207,16 @@ def _translated(pattern: str) -> Iterator[str]:
         at = len(_IGNORE_CASE)
         yield _IGNORE_CASE
     while at < len(pattern):
-        found = _CLASS.match(pattern, at)
+        found = _CLASS.match(pattern, at) or _ALIKE.match(pattern, at)
         if found is None:
-            found = _ALIKE.match(pattern, at)
-            if found is None:
-                raise _refusal(pattern, at)
-            at = found.end()
-            yield found[0]
-        else:
-            at = found.end()
+            raise _refusal(pattern, at)
+        at = found.end()
+        text = found[0]
+        if found.re is _CLASS:
             if not found[1] or not pattern.startswith("]", at):
                 raise _refusal(pattern, at)
-            yield _SET_AND_HYPHEN.sub(_with_literal_hyphen, found[0])
+            text = _SET_AND_HYPHEN.sub(_with_literal_hyphen, text)
+        yield text
 
 
 def _with_literal_hyphen(found: re.Match[str]) -> str:
