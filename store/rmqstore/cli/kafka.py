@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -226,7 +226,7 @@ def dump(
         return
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, include_system_topics=include_system_topics)
-        bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
+        bounds = {key: _bounds(partition, choice) for key, partition in chosen.items()}
         rows: Iterable[pa.RecordBatch]
         if batches or deep:
             schema = file_schema(LOGS[0], decode, deep=deep)
@@ -268,23 +268,15 @@ def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage
     return kind, [file for file in files if file is not None], storage
 
 
-def _bounds(
-    partition: Partition,
-    *,
-    start_offset: int | None,
-    end_offset: int | None,
-    begin: str | None,
-    end: str | None,
-    **_others: object,
-) -> tuple[int, int]:
-    """Return the offsets of a partition between which it is read."""
-    start_ms = optional_timestamp("starting_timestamp", begin)
-    end_ms = optional_timestamp("ending_timestamp", end)
+def _bounds(partition: Partition, choice: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the offsets of a partition between which the options of ``dump`` read it."""
+    start_ms = optional_timestamp("starting_timestamp", choice["begin"])
+    end_ms = optional_timestamp("ending_timestamp", choice["end"])
     first, last = partition.offsets_between(start_ms, end_ms)
-    if start_offset is not None:
-        first = max(first, start_offset)
-    if end_offset is not None:
-        last = min(last, end_offset)
+    if choice["start_offset"] is not None:
+        first = max(first, choice["start_offset"])
+    if choice["end_offset"] is not None:
+        last = min(last, choice["end_offset"])
     return min(first, partition.end_offset), max(last, partition.start_offset)
 
 
