@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,10 +63,6 @@ class Fields(NamedTuple):
     header_starts: Longs
     ends: Longs
 
-    def take(self, rows: NDArray[Any]) -> Fields:
-        """Return the fields of some records."""
-        return Fields(*(column[rows] for column in self))
-
 
 class Rows(NamedTuple):
     """Records of some batches, (n,) each.
@@ -94,7 +90,8 @@ class Rows(NamedTuple):
             return self
         chosen = np.flatnonzero(inside)
         owners, offsets, timestamps = (column[chosen] for column in self[:3])
-        return Rows(owners, offsets, timestamps, self.fields.take(chosen))
+        fields = Fields(*(column[chosen] for column in self.fields))
+        return Rows(owners, offsets, timestamps, fields)
 
 
 def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:

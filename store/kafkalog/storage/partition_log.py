@@ -104,16 +104,18 @@ class PartitionLog:
         """
         total = 0.0
         bases = [*(segment.base_offset for segment in self.segments), self.end_offset]
-        for number, segment in enumerate(self.segments):
+        for number in range(len(self.segments)):
             base, following = bases[number : number + 2]
             within = min(end_offset, following) - max(start_offset, base)
             if within <= 0:
                 continue
-            size = self.end_of(number)
-            if size is None:
-                size = self.storage.size(segment.path)
-            total += size * within / (following - base)
+            total += self._bytes_of(number) * within / (following - base)
         return total
+
+    def _bytes_of(self, number: int) -> int:
+        """Return how many bytes of a segment belong to the log."""
+        end = self.end_of(number)
+        return self.storage.size(self.segments[number].path) if end is None else end
 
     def windows(self, start_offset: int) -> Iterator[Window]:
         """Yield the batches of the log from an offset on, a window at a time.
@@ -170,11 +172,8 @@ class PartitionLog:
     def _after_damage(self, number: int, stop: Stop) -> int | None:
         """Return the position of the first batch after a broken chain that the index knows."""
         segment = self.segments[number]
-        end = self.end_of(number)
-        if end is None:
-            end = self.storage.size(segment.path)
         positions = read_offset_index(self.storage, segment).positions
-        proposed = positions[(positions > stop.position) & (positions < end)]
+        proposed = positions[(positions > stop.position) & (positions < self._bytes_of(number))]
         if len(proposed) > _MOST_PROPOSALS:
             text = "%s: of %d entries of the index after damage at %d, %d are checked"
             logger.info(text, segment.path, len(proposed), stop.position, _MOST_PROPOSALS)

@@ -76,10 +76,8 @@ def list_segments(
     if swaps:
         start = min(swap.base_offset for swap in swaps)
         end = max(next_offset(swap) for swap in swaps)
-        for base_offset in [number for number in segments if start <= number < end]:
-            del segments[base_offset]
-        for swap in swaps:
-            segments[swap.base_offset] = swap
+        segments = {base: kept for base, kept in segments.items() if not start <= base < end}
+        segments |= {swap.base_offset: swap for swap in swaps}
     return [segments[base_offset] for base_offset in sorted(segments)]
 
 
