@@ -48,8 +48,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._poll()
         reader.require_named()
         reader.require_readable()
-        starts = reader.stable_starts()
-        return self._noted(reader, starts).json()
+        return self._noted(reader, reader.stable_starts(), {}).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set."""
@@ -152,20 +151,16 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _noted(
-        self,
-        reader: OffsetReader,
-        offsets: Offsets,
-        kept: Mapping[TopicPartition, LogIdentity] | None = None,
+        self, reader: OffsetReader, offsets: Offsets, kept: Mapping[TopicPartition, LogIdentity]
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
-        known = kept or {}
         partitions = reader.partitions
         found = {
             key: identity_of(partitions[key], offset)
             for key, offset in offsets.items()
-            if key not in known
+            if key not in kept
         }
-        return StreamOffset(offsets, {**known, **found})
+        return StreamOffset(offsets, {**kept, **found})
 
     def _starts(
         self, reader: OffsetReader, since: StreamOffset, ends: Offsets, again: set[TopicPartition]
