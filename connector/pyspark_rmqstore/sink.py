@@ -88,12 +88,11 @@ def begin(root: str, job_id: str) -> None:
         for other in folder.parent.iterdir():
             if other == folder:
                 continue
-            now = time()
             try:
                 changed = max(path.lstat().st_mtime for path in (other, *other.rglob("*")))
             except FileNotFoundError:
-                changed = now  # the folder is being removed
-            if now - changed > _ABANDONED_SECONDS:
+                continue  # the folder is being removed
+            if time() - changed > _ABANDONED_SECONDS:
                 logger.warning("%s was left by a job that never ended; it is removed", other)
                 disk.delete_tree(other)
 
