@@ -177,7 +177,11 @@ def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options request, as Spark types."""
     if options.of_messages is None:
         return kafka_schema(include_headers=options.include_headers)
-    columns = options.of_messages
+    return spark_schema(options.of_messages)
+
+
+def spark_schema(columns: pa.Schema) -> StructType:
+    """Return columns of messages or of a view as Spark types; all of them may be null."""
     return StructType([StructField(column.name, SPARK_TYPES[column.type]) for column in columns])
 
 

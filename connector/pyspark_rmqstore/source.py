@@ -38,7 +38,7 @@ class RmqStoreDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns that the options ask for. Runs on the driver."""
         from pyspark_rmqstore.options import parse_column_options
-        from pyspark_rmqstore.schema import default_schema
+        from pyspark_rmqstore.schema import default_schema, spark_schema
         from pyspark_rmqstore.store_options import (
             asks_for_view,
             creates_table,
@@ -48,9 +48,9 @@ class RmqStoreDataSource(DataSource):
 
         options = user_options(self.options)
         if asks_for_view(options):
-            from pyspark_rmqstore.view_reader import parse_view_options, view_schema
+            from pyspark_rmqstore.view_reader import parse_view_options
 
-            schema = view_schema(parse_view_options(options))
+            schema = spark_schema(parse_view_options(options).spec.schema)
         else:
             schema = default_schema(parse_column_options(options))
         return keep_options(schema, options) if creates_table(self.options) else schema

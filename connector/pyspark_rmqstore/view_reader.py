@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
 from pyspark_rmqstore.packing import plan_tasks, rows_of
@@ -80,13 +80,6 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     with zone_of(given["timeZone"]):
         spec = view_spec(view, columns=columns, **given.arguments(ALLOWED))
     return ViewOptions(spec, source, named is not None, limits)
-
-
-def view_schema(options: ViewOptions) -> StructType:
-    """Return the columns that the options request, as Spark types; all of them may be null."""
-    return StructType(
-        [StructField(column.name, SPARK_TYPES[column.type]) for column in options.spec.schema]
-    )
 
 
 def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:

@@ -14,12 +14,9 @@ from pyspark.sql.datasource import InputPartition
 import goldens
 import rmqstore
 from connector.sparkreads import Golden, GoldenStore, collect
+from pyspark_rmqstore.schema import spark_schema
 from pyspark_rmqstore.store_options import asks_for_view
-from pyspark_rmqstore.view_reader import (
-    RmqStoreViewReader,
-    parse_view_options,
-    view_schema,
-)
+from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options
 from reading import rows
 from rmqstore import OptionError
 from rmqstore.inspect.assignments import assign
@@ -30,7 +27,7 @@ from rmqstore.source.tasks import StoreTask
 
 def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
     parsed = parse_view_options(options)
-    reader = RmqStoreViewReader(view_schema(parsed), parsed)
+    reader = RmqStoreViewReader(spark_schema(parsed.spec.schema), parsed)
     return reader, list(reader.partitions())
 
 
