@@ -55,17 +55,12 @@ class LiveServer(Closing):
     """
 
     def __init__(
-        self,
-        address: Address,
-        location: LiveLocation,
-        *,
-        is_behind_proxy: bool | None = None,
-        patience: float | None = None,
+        self, address: Address, location: LiveLocation, *, patience: float | None = None
     ) -> None:
         self.address = address
         self.location = location
         self._patience = patience
-        self.is_behind_proxy = is_behind_proxy
+        self.is_behind_proxy: bool | None = None
         self._client: RemotingClient | None = None
         self._version = 0  # as the last answer says
 
@@ -133,11 +128,7 @@ class LiveServer(Closing):
         return [found[number] for number in range(len(asked))]
 
     def rounds(
-        self,
-        code: int,
-        asked: Sequence[Fields],
-        *,
-        allowed: Container[int] = (ResponseCode.SUCCESS,),
+        self, code: int, asked: Sequence[Fields], *, allowed: Container[int]
     ) -> Iterator[Numbered]:
         """Yield the answers to several requests of one kind, as many at a time as are buffered.
 
@@ -206,15 +197,8 @@ class LiveBroker(LiveServer):
         name: the name of the broker.
     """
 
-    def __init__(
-        self,
-        name: str,
-        address: Address,
-        location: LiveLocation,
-        *,
-        is_behind_proxy: bool | None = None,
-    ) -> None:
-        super().__init__(address, location, is_behind_proxy=is_behind_proxy)
+    def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
+        super().__init__(address, location)
         self.name = name
 
     def __str__(self) -> str:
@@ -222,9 +206,9 @@ class LiveBroker(LiveServer):
 
     def separate(self) -> LiveBroker:
         """Return the broker on a connection of its own, of which nobody else takes answers."""
-        return LiveBroker(
-            self.name, self.address, self.location, is_behind_proxy=self.is_behind_proxy
-        )
+        broker = LiveBroker(self.name, self.address, self.location)
+        broker.is_behind_proxy = self.is_behind_proxy
+        return broker
 
     def client(self) -> RemotingClient:
         """Return the connection; raises as that of any server does."""
