@@ -88,7 +88,7 @@ class _RangePull:
         count: how many messages the next request asks for.
         again: spans that have to be asked for once more, a heap.
         arrived: answers by their first offset, until those before them have come.
-        empty_since: when answers began to say nothing, None if the last one did.
+        silence: answers that say nothing, one after the other.
         cut: everything from this queue offset on is known to be cut off.
         is_filtered: whether the broker leaves out messages with other tags. It looks further then
             than it is asked to, so one request follows the other.
@@ -102,7 +102,7 @@ class _RangePull:
     count: int
     again: list[tuple[int, int]] = field(default_factory=list)
     arrived: dict[int, Pulled] = field(default_factory=dict)
-    empty_since: float | None = None
+    silence: Patience = field(default_factory=lambda: Patience(_EMPTY_SECONDS))
     cut: int = 1 << 63
     is_filtered: bool = False
     patience: Patience = field(default_factory=Patience)
@@ -113,7 +113,7 @@ class _RangePull:
         Returns:
             How many bytes are buffered more.
         """
-        self.empty_since = None
+        self.silence.renew()
         self.patience.renew()
         n_given_up = 0
         if pulled.loss and pulled.end > until:  # nothing is asked for from here on
@@ -168,13 +168,6 @@ class _RangePull:
             self.head = pulled.end
             yield pulled
 
-    def gives_up(self) -> bool:
-        """Return whether answers have said nothing for long; called after one more did."""
-        now = time.monotonic()
-        if self.empty_since is None:
-            self.empty_since = now
-        return now - self.empty_since > _EMPTY_SECONDS
-
     def begin_again(self) -> None:
         """Ask again for all whose answers were lost with a connection."""
         self.again.clear()
@@ -194,6 +187,7 @@ class RecordHeader(NamedTuple):
         physical_offset: where it lies in the log.
         store_timestamp: when it was stored, ms.
         queue_offset: its offset in its queue, as it says; one more in a queue that lacks a record.
+        is_batch: whether it holds several messages.
         served_offset: the queue offset at which the broker has it, or the one that was asked for if
             it is within the record; -1 where no queue was asked.
     """
@@ -202,6 +196,7 @@ class RecordHeader(NamedTuple):
     physical_offset: int
     store_timestamp: int
     queue_offset: int
+    is_batch: bool
     served_offset: int = -1
 
     @property
@@ -260,16 +255,13 @@ def first_answers(
     return records, unclear
 
 
-def _served(
-    broker: LiveBroker, answer: Answer, head: tuple[RecordHeader, bool], start: int
-) -> RecordHeader:
+def _served(broker: LiveBroker, answer: Answer, record: RecordHeader, start: int) -> RecordHeader:
     """Return the record in the answer to a pull of one message, with its queue offset.
 
     Raises:
         BrokerUnreachableError: the answer does not say where the broker would continue.
     """
-    record, is_batch = head
-    if is_batch:  # its messages have several offsets
+    if record.is_batch:  # its messages have several offsets
         return record._replace(served_offset=max(record.queue_offset, start))
     following = broker.number(answer, "nextBeginOffset")
     return record._replace(served_offset=max(following - 1, start))
@@ -309,26 +301,23 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHeader | None:
     (answer,) = broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, [fields], allowed=allowed)
     if answer.code != ResponseCode.SUCCESS:
         return None
-    (head,) = _record_headers([answer.body])
-    return None if head is None else head[0]
+    return _record_headers([answer.body])[0]
 
 
-def _record_headers(bodies: Sequence[bytes]) -> list[tuple[RecordHeader, bool] | None]:
-    """Return the head of the record that each answer begins with, None if it is incomplete.
-
-    And whether it is a record of several messages.
-    """
+def _record_headers(bodies: Sequence[bytes]) -> list[RecordHeader | None]:
+    """Return the head of the record that each answer begins with, None if it is incomplete."""
     lengths = np.array([len(body) for body in bodies], np.int64)
     starts = np.cumsum(lengths) - lengths
     buffer = np.frombuffer(b"".join([*bodies, bytes(GATHER_SLACK)]), np.uint8)
     headers, is_complete = read_headers(buffer, starts)
     is_complete &= headers.column("total_size") <= lengths
     names = ("total_size", "physical_offset", "store_timestamp", "queue_offset")
-    rows = zip(*(headers.column(name).tolist() for name in names), strict=True)
     is_batch = (headers.column("sys_flag") & SysFlag.INNER_BATCH) != 0
+    columns = [*(headers.column(name) for name in names), is_batch]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return [
-        (RecordHeader(*row), batch) if complete else None
-        for row, batch, complete in zip(rows, is_batch.tolist(), is_complete, strict=True)
+        RecordHeader(*row) if complete else None
+        for row, complete in zip(rows, is_complete, strict=True)
     ]
 
 
@@ -471,7 +460,7 @@ class Pulls:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, pull, start, until)
-            if pulled is None and pull.gives_up():
+            if pulled is None and pull.silence.has_ended():
                 reason = (
                     f"{answer.remark}: pulls of {pull.queue_slice.topic}-"
                     f"{pull.queue_slice.queue_id} from {start} on give nothing, and do not say why"
@@ -522,11 +511,11 @@ def _lost(answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | 
         text = f"they are deleted: the queue begins at {first} now"
         return Pulled(pull.number, start, end, end, loss=text)
     # A broker may not have brought the queue back yet after its start.
-    if start >= last and pull.gives_up():
+    if start >= last and pull.silence.has_ended():
         text = f"they are cut off: the queue ends at {last} now ({status})"
         return Pulled(pull.number, start, pull.queue_slice.end, pull.queue_slice.end, loss=text)
     # A unit that cannot be read. The broker passes over the rest of its file.
-    if start < min(following, last) and pull.gives_up():
+    if start < min(following, last) and pull.silence.has_ended():
         end = min(following, until) if following <= last else start + 1
         return Pulled(pull.number, start, end, end, loss=f"unreadable ({status})")
     return None
