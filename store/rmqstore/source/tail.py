@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping, Set as AbstractSet
+from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple, Self
 
@@ -74,24 +75,22 @@ class LoggedMessages(NamedTuple):
         None if a message does not follow on the one before, or is not the one that is known.
         """
         is_new = self.queue_offsets >= recovered.end
-        ordinals = self.queue_offsets - recovered.start
-        if (ordinals[~is_new] < 0).any():
+        ordinals = (self.queue_offsets - recovered.start)[~is_new]
+        if (ordinals < 0).any():
             return None
-        is_known = ~is_new
-        physical_offsets = recovered.units["physical_offset"][ordinals[is_known]]
-        if (physical_offsets != self.physical_offsets[is_known]).any() or (
-            np.diff(self.queue_offsets) != 1
-        ).any():
+        is_other = recovered.units["physical_offset"][ordinals] != self.physical_offsets[~is_new]
+        if is_other.any() or (np.diff(self.queue_offsets) != 1).any():
             return None
         if not is_new.any():
             return recovered
-        if len(recovered.units) and self.queue_offsets[is_new][0] != recovered.end:
+        first = int(self.queue_offsets[is_new][0])
+        if len(recovered.units) and first != recovered.end:
             return None
         units = np.empty(np.count_nonzero(is_new), QUEUE_UNIT)
         columns = (self.physical_offsets, self.sizes, self.tags_codes)
         for name, column in zip(QUEUE_UNIT.names or (), columns, strict=True):
             units[name] = column[is_new]
-        start = recovered.start if len(recovered.units) else int(self.queue_offsets[is_new][0])
+        start = recovered.start if len(recovered.units) else first
         return recovered._replace(start=start, units=np.concatenate([recovered.units, units]))
 
 
@@ -239,8 +238,7 @@ class StoreTail(Tail):
         if recovered is not None:
             last = recovered.units["physical_offset"][-1:].astype(np.int64).max(initial=-1)
             return int(np.count_nonzero(logged.physical_offsets <= last))
-        queue = self._open_files(key)
-        try:
+        with closing(self._open_files(key)) as queue:
             known = self._ends.setdefault(key, 0)
             n_built, last = _count_built(queue, known, logged)
             if queue.is_batch:  # the units say how many messages a record holds
@@ -251,8 +249,6 @@ class StoreTail(Tail):
                 is_whole &= not self._leads_behind_log(queue.unit(known - 1)[0])
                 self._ends[key] = last + 1 if is_whole else max(known, last + 1)
             self._note_first(queue, key, self._ends[key])
-        finally:
-            queue.close()
         return n_built
 
     def _take_logged(self, key: QueueKey, logged: LoggedMessages) -> int:
@@ -344,8 +340,7 @@ class StoreTail(Tail):
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message or -1."""
         recovered = self.store.ends.recovered.get(key)
-        queue = self._open_files(key)
-        try:
+        with closing(self._open_files(key)) as queue:
             # The order matters: a broker may build the missing units between the two calls.
             is_behind = recovered is not None and recovered.end > completed_end(
                 self.store.log, queue, key, recovered.start, recovered.end, self._seen.position
@@ -355,8 +350,6 @@ class StoreTail(Tail):
                 if len(recovered.units):
                     last = int(recovered.units["physical_offset"][-1])
                 return recovered.end, last
-        finally:
-            queue.close()
         if recovered is not None:
             self.store.forget_recovered(key)
         return end, last
