@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import codecs
 import re
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -65,15 +67,14 @@ class BodyForm(NamedTuple):
         if self.name == "none":
             return ()
         if self.name == "hex":
-            values = [None if body is None else body.hex() for body in bodies.to_pylist()]
-            return (pa.array(values, pa.string()),)
+            return (_texts(bodies, bytes.hex),)
         if self.name == "base64":
-            return (_encoded(bodies),)
+            return (_texts(bodies, _base64),)
         texts = _decoded(bodies, self.charset)
         if self.name == "json":
-            texts = pa.array([_json_text(text) for text in texts.to_pylist()], pa.string())
+            texts = _texts(texts, _json_text)
         refused = pc.if_else(texts.is_null(), bodies, pa.scalar(None, bodies.type))
-        return texts, _encoded(refused)
+        return texts, _texts(refused, _base64)
 
 
 def parse_body_form(name: str | None, charset: str | None) -> BodyForm | None:
@@ -105,33 +106,34 @@ def parse_body_form(name: str | None, charset: str | None) -> BodyForm | None:
     return BodyForm(name, charset)
 
 
-def _decoded(bodies: pa.Array, charset: str) -> pa.Array:
-    """Return bodies as text, null for those that are not text in the charset."""
-    if codecs.lookup(charset).name == UTF8:
-        try:
-            return bodies.cast(pa.string())
-        except pa.ArrowInvalid:
-            pass  # one by one, then
-    texts: list[str | None] = []
-    for body in bodies.to_pylist():
-        text = None
-        if body is not None:
-            try:
-                text = body.decode(charset)
-                text.encode()  # some charsets give half a surrogate pair, which no file can hold
-            except UnicodeError:
-                text = None
-        texts.append(text)
+def _texts(values: pa.Array, text_of: Callable[[Any], str | None]) -> pa.Array:
+    """Return what a function returns for each value, as text; null for null."""
+    texts = [None if value is None else text_of(value) for value in values.to_pylist()]
     return pa.array(texts, pa.string())
 
 
-def _json_text(text: str | None) -> str | None:
+def _decoded(bodies: pa.Array, charset: str) -> pa.Array:
+    """Return bodies as text, null for those that are not text in the charset."""
+    if codecs.lookup(charset).name == UTF8:
+        with suppress(pa.ArrowInvalid):  # one by one, then
+            return bodies.cast(pa.string())
+    return _texts(bodies, partial(_decoded_body, charset=charset))
+
+
+def _decoded_body(body: bytes, charset: str) -> str | None:
+    try:
+        text = body.decode(charset)
+        text.encode()  # some charsets give half a surrogate pair, which no file can hold
+    except UnicodeError:
+        return None
+    return text
+
+
+def _json_text(text: str) -> str | None:
     """Return a JSON text on one line, None for other text.
 
     Its numbers and strings stay as they were written.
     """
-    if text is None:
-        return None
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -141,8 +143,5 @@ def _json_text(text: str | None) -> str | None:
     return text
 
 
-def _encoded(bodies: pa.Array) -> pa.Array:
-    values = [
-        None if body is None else base64.b64encode(body).decode() for body in bodies.to_pylist()
-    ]
-    return pa.array(values, pa.string())
+def _base64(body: bytes) -> str:
+    return base64.b64encode(body).decode()
