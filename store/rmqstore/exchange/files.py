@@ -165,31 +165,30 @@ def write_csv(
         schema: the columns.
         batches: the rows.
     """
-    fields = []
-    for field in schema:
-        is_binary = pa.types.is_binary(field.type)
-        is_other = pa.types.is_temporal(field.type) or pa.types.is_nested(field.type)
-        fields.append((field.name, pa.string() if is_binary or is_other else field.type))
-        if is_binary:
-            fields.append((f"{field.name}{BASE64}", pa.string()))
-    written = pa.schema(fields)
-    with csv.CSVWriter(sink, written) as file:
+    with csv.CSVWriter(sink, _csv_rows(pa.RecordBatch.from_pylist([], schema)).schema) as file:
         for batch in batches:
-            columns = []
-            for column in batch.columns:
-                if pa.types.is_binary(column.type):
-                    texts, encoded = base64_texts(column)
-                    columns += [pa.array(texts, pa.string()), pa.array(encoded, pa.string())]
-                elif pa.types.is_nested(column.type):
-                    rows = json_values(column)
-                    values = [None if row is None else orjson.dumps(row) for row in rows]
-                    columns.append(pa.array(values, pa.string()))
-                elif pa.types.is_temporal(column.type):
-                    columns.append(pa.array(json_values(column), pa.string()))
-                else:
-                    columns.append(column)
-            file.write_batch(pa.RecordBatch.from_arrays(columns, schema=written))
+            file.write_batch(_csv_rows(batch))
             sink.flush()
+
+
+def _csv_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose values CSV can hold."""
+    names, columns = [], []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        names.append(name)
+        if pa.types.is_binary(column.type):
+            texts, encoded = base64_texts(column)
+            names.append(f"{name}{BASE64}")
+            columns += [pa.array(texts, pa.string()), pa.array(encoded, pa.string())]
+        elif pa.types.is_nested(column.type):
+            rows = json_values(column)
+            values = [None if row is None else orjson.dumps(row) for row in rows]
+            columns.append(pa.array(values, pa.string()))
+        elif pa.types.is_temporal(column.type):
+            columns.append(pa.array(json_values(column), pa.string()))
+        else:
+            columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names)
 
 
 FORMATS: Final = ("parquet", "jsonl", "csv")
