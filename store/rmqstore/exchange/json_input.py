@@ -183,9 +183,8 @@ def _plain_batch(
         _parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()
     ]
     names = list(dict.fromkeys(column for row in rows for column in row))
-    columns = [pa.array([row.get(column) for row in rows], types[column]) for column in names]
     schema = pa.schema([(column, types[column]) for column in names])
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_pylist(rows, schema)
 
 
 def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, Any]:
