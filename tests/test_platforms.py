@@ -93,7 +93,7 @@ def test_macos_flushes_the_memory_of_a_disk_too(file: int, monkeypatch: pytest.M
             raise OSError(failing[0], os.strerror(failing[0]))
 
     failing: list[int] = []
-    monkeypatch.setattr(platforms, "_full_flush", lambda: 51)
+    monkeypatch.setattr(platforms, "_FULL_FLUSH", 51)
     monkeypatch.setattr(fcntl, "fcntl", full)
     monkeypatch.setattr(os, "fsync", lambda descriptor: asked.append(("fsync", descriptor)))
     platforms.flush(file)

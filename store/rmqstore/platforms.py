@@ -305,16 +305,8 @@ def write_through(descriptor: int, data: memoryview, position: int) -> bool:
     return True
 
 
-@cache
-def _full_flush() -> int | None:
-    """Return the request of macOS that flushes the memory of a disk too; None elsewhere."""
-    if NAME != MACOS:
-        return None
-    import fcntl
-
-    return getattr(fcntl, "F_FULLFSYNC", None)
-
-
+# F_FULLFSYNC, the request of macOS that flushes the memory of a disk too; None elsewhere.
+_FULL_FLUSH: Final = 51 if NAME == MACOS else None
 # Errors of a file system that has no such request, as those of a network.
 _WITHOUT_FULL_FLUSH: Final = {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}
 
@@ -326,12 +318,11 @@ def flush(descriptor: int) -> None:
 
     Source: fsync(2) and fcntl(2) of macOS.
     """
-    request = _full_flush()
-    if request is not None:
+    if _FULL_FLUSH is not None:
         import fcntl
 
         try:
-            fcntl.fcntl(descriptor, request)
+            fcntl.fcntl(descriptor, _FULL_FLUSH)
         except OSError as err:
             if err.errno not in _WITHOUT_FULL_FLUSH:
                 raise
