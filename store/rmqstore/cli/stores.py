@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -171,18 +171,14 @@ def open_as_one(
         yield stores[0] if len(stores) == 1 else StoreCluster(stores)
 
 
-@contextmanager
-def open_any(paths: Sequence[Path], *, ignore_log_end: bool) -> Iterator[Messages]:
+def open_any(paths: Sequence[Path], *, ignore_log_end: bool) -> AbstractContextManager[Messages]:
     """Do the same for a command that also reads running brokers."""
-    given = given_options()
     if not names_brokers(paths):
-        with open_as_one(paths, ignore_log_end=ignore_log_end) as store:
-            yield store
-        return
+        return open_as_one(paths, ignore_log_end=ignore_log_end)
+    given = given_options()
     if ignore_log_end or given.confs or given.for_one_store:
         raise OptionError(f"{paths[0]}: options of stores have no meaning with running brokers")
-    with open_for(str(paths[0]), storage_options=given.storage_options) as cluster:
-        yield cluster
+    return open_for(str(paths[0]), storage_options=given.storage_options)
 
 
 def names_brokers(paths: Sequence[Path]) -> bool:
