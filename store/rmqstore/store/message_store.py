@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, OptionError
+from rmqstore.errors import (
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+    OptionError,
+    RmqStoreError,
+    StoreStateError,
+)
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
-from rmqstore.query.arguments import (
-    Boundary,
-    ScanArguments,
-    ViewArguments,
-    takes,
-)
+from rmqstore.notebook import MAX_ROWS, line
+from rmqstore.query.arguments import Boundary, ScanArguments, ViewArguments, takes
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.selection import Selection, parse_lookup_keys, parse_selection
 from rmqstore.query.times import parse_timestamp
@@ -29,10 +32,11 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo, QueueInfos
 from rmqstore.read.views.schema import view_spec
 from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.files.lifetime import Opened
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
-from rmqstore.store.scan import Scan, as_html, as_text, scan_messages, scan_view
+from rmqstore.store.scan import Scan, scan_messages, scan_view, topic_table, users_first
 
 
 class MessageStore(Opened):
@@ -63,12 +67,36 @@ class MessageStore(Opened):
         self._parts.require_open()
 
     def __repr__(self) -> str:
-        """Return the folder, the broker, the number of topics and the state of the store."""
-        return as_text(self._parts)
+        """Return the folder, the broker, the number of topics and the state of the store.
+
+        Only the folder is named if the store is too damaged to show the rest.
+        """
+        parts = self._parts
+        folder = repr(str(parts.paths.root))
+        try:
+            parts.require_open()
+        except StoreStateError:
+            return f"MessageStore({folder}, closed: open it again to read it)"
+        with suppress(RmqStoreError, OSError):
+            topics = f"{len(parts.store_queues.topics())} topics"
+            state = f"opened to read, {STATES[state_of(parts.paths)]}"
+            state += ", with tiered storage" if parts.is_tiered else ""
+            return f"MessageStore({folder}, broker {parts.broker_name!r}, {topics}, {state})"
+        return f"MessageStore({folder})"
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook, with a table of the first topics."""
-        return as_html(self._parts)
+        """Return the same for a notebook, with a table of the first topics.
+
+        Topics of users come before those of the system. Folders are listed and no queue is opened,
+        so the time hardly depends on the size of the store.
+        """
+        shown = line(repr(self))
+        with suppress(RmqStoreError, OSError):
+            queues = self.parts.store_queues
+            topics = users_first(queues.topics())
+            rows = [(topic, len(queues.ids(topic))) for topic in topics[:MAX_ROWS]]
+            shown += topic_table(rows, len(topics))
+        return shown
 
     def refresh(self) -> None:
         """Find the files and the ends of the log and its queues again, as a broker changes them."""

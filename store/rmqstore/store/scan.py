@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import RmqStoreError, StoreStateError
 from rmqstore.format.topics import is_system_topic
-from rmqstore.notebook import MAX_ROWS, line, table
+from rmqstore.notebook import table
 from rmqstore.progress import ignore_progress
 from rmqstore.query.arrow_rows import ArrowRows, first_rows
 from rmqstore.query.where import parse_where
@@ -20,44 +18,10 @@ from rmqstore.read.request import parse_request
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.catalogue import read_view
 from rmqstore.read.views.schema import ViewSpec, view_columns
-from rmqstore.storage.broker.broker_run import STATES, state_of
 from rmqstore.storage.files.lifetime import Opened
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
-
-
-def as_text(parts: StoreParts) -> str:
-    """Return the folder, the broker, the number of topics and the state of a store, as one line.
-
-    Only the folder is named if the store is too damaged to show the rest.
-    """
-    folder = repr(str(parts.paths.root))
-    try:
-        parts.require_open()
-    except StoreStateError:
-        return f"MessageStore({folder}, closed: open it again to read it)"
-    with suppress(RmqStoreError, OSError):
-        topics = f"{len(parts.store_queues.topics())} topics"
-        state = f"opened to read, {STATES[state_of(parts.paths)]}"
-        state += ", with tiered storage" if parts.is_tiered else ""
-        return f"MessageStore({folder}, broker {parts.broker_name!r}, {topics}, {state})"
-    return f"MessageStore({folder})"
-
-
-def as_html(parts: StoreParts) -> str:
-    """Return the same line, and a table of the first topics with their numbers of queues.
-
-    Topics of users come before those of the system. Folders are listed and no queue is opened, so
-    the time hardly depends on the size of the store.
-    """
-    shown = line(as_text(parts))
-    with suppress(RmqStoreError, OSError):
-        parts.require_open()
-        topics = users_first(parts.store_queues.topics())
-        rows = [(topic, len(parts.store_queues.ids(topic))) for topic in topics[:MAX_ROWS]]
-        shown += topic_table(rows, len(topics))
-    return shown
 
 
 def users_first(topics: Iterable[str]) -> list[str]:
@@ -167,10 +131,9 @@ def scan_messages(
     Raises:
         OptionError: as ``MessageStore.scan`` does.
     """
-    given = {**arguments}
-    limit = given.pop("limit", None)
-    progress = given.pop("progress", ignore_progress)
-    request = parse_request(given)
+    limit = arguments.get("limit")
+    progress = arguments.get("progress", ignore_progress)
+    request = parse_request(arguments)
     if not request.inflate and request.by == "queue":
         for store in stores:
             store.ranges.require_records(request.selection)
