@@ -163,12 +163,10 @@ class LiveCluster(OpenedInTurns):
     def _rows(self, request: ScanRequest, progress: Progress) -> Iterator[pa.RecordBatch]:
         with self._asked() as brokers:
             parts = plan_live(brokers, request)
-        advance: Advance = ignore_progress
-        if progress is not ignore_progress:
-            tally = Tally(progress)
-            tally.expect(sum(part.n_records for part in parts.values()))
-            advance = tally.add_records
-        reads = (self._of_broker(request, name, part, advance) for name, part in parts.items())
+        tally = Tally(progress)
+        tally.expect(sum(part.n_records for part in parts.values()))
+        add = tally.add_records
+        reads = (self._of_broker(request, name, part, add) for name, part in parts.items())
         return request.returned(chain.from_iterable(reads))
 
     def _of_broker(
