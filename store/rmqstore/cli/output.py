@@ -18,13 +18,7 @@ from rich.console import Console
 from rmqstore.cli.common import end_if_damaged, say
 from rmqstore.cli.options import EMPTY, ISO, JSON, PRETTY, TABLE, Command, options
 from rmqstore.errors import Finding, OptionError, RmqStoreError
-from rmqstore.exchange.files import (
-    compression_of,
-    format_of,
-    has_known_suffix,
-    new_file,
-    write_stream,
-)
+from rmqstore.exchange.files import WRITERS, compression_of, format_of, has_known_suffix, new_file
 from rmqstore.exchange.json_rows import BASE64, json_rows, numbered_times
 from rmqstore.exchange.text_table import Shown, fitted, framed, harmless, one_line, padded
 from rmqstore.query.arrow_rows import first_rows
@@ -169,7 +163,7 @@ class Output(NamedTuple):
                     line = orjson.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
                     sink.write(line)
         else:
-            write_stream(sink, self.format_name, schema, batches)
+            WRITERS[self.format_name](sink, schema, batches)
         text.flush()
         if batches.error is not None:
             raise batches.error
@@ -197,7 +191,7 @@ class Output(NamedTuple):
         schema, batches = self._timed(schema, batches)
         batches = first_rows(batches, self.limit)
         if self.format_name != TABLE:
-            write_stream(_sink(sys.stdout), self.format_name, schema, batches)
+            WRITERS[self.format_name](_sink(sys.stdout), schema, batches)
             return
         names = _shown(schema.names)
         widths = [max(len(name), _LIVE_WIDTH) for name in names]

@@ -193,7 +193,8 @@ def _csv_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 FORMATS: Final = ("parquet", "jsonl", "csv")
 INPUT_FORMATS: Final = ("parquet", "jsonl")
-_WRITERS: Final = {"parquet": write_parquet, "jsonl": write_json_lines, "csv": write_csv}
+# Of an open file, the columns and the rows, which are written as they come.
+WRITERS: Final = {"parquet": write_parquet, "jsonl": write_json_lines, "csv": write_csv}
 _SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
@@ -255,17 +256,3 @@ def new_file(target: Path, format_name: str) -> Iterator[IO[bytes]]:
         path.replace(target)
     finally:
         path.unlink(missing_ok=True)  # after an error
-
-
-def write_stream(
-    sink: IO[bytes], format_name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> None:
-    """Write batches to an open file as they come.
-
-    Args:
-        sink: the file.
-        format_name: one of :data:`FORMATS`.
-        schema: the columns of the batches.
-        batches: the rows.
-    """
-    _WRITERS[format_name](sink, schema, batches)
