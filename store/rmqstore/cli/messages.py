@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, repeated
 from rmqstore.cli.options import Command, options
+from rmqstore.cli.output import Output
 from rmqstore.cli.stores import each_store, find_given, names_brokers
 from rmqstore.errors import OptionError, StoreFormatError, UnsupportedFeatureError
 from rmqstore.exchange.bodies import BodyForm, parse_body_form
@@ -218,9 +219,18 @@ def some_bodies(command: Command) -> Command:
     return options("body", "charset")(run)
 
 
-def columns_of_tables(columns: str, *, is_one: bool) -> str:
-    """Return the columns of a table, with the broker's name if there may be several."""
-    return columns if is_one else f"brokerName,{columns}"
+def columns_shown(columns: str | None, output: Output, usual: str, *, is_one: bool) -> str | None:
+    """Return the columns that were asked for, else those of a table, None for all.
+
+    Args:
+        columns: those that were asked for.
+        output: where they are shown.
+        usual: those of a table; the broker's name comes first if there may be several.
+        is_one: whether there is one broker.
+    """
+    if columns is not None or not output.is_table:
+        return columns
+    return usual if is_one else f"brokerName,{usual}"
 
 
 @overload

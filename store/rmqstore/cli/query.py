@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rmqstore.cli.common import USAGE, ends_clearly, err_console, progress_bar
 from rmqstore.cli.messages import (
-    columns_of_tables,
+    columns_shown,
     columns_to_read,
     in_form,
     some_bodies,
@@ -97,9 +97,8 @@ def query(
             offsets = _offsets(store, topics, timestamp, include_system_topics=takes_all)
             output.write_table(offsets)
             return
-        if output.is_table and columns is None:
-            names = _COLUMNS if bodies is None else f"{_COLUMNS},body"
-            columns = columns_of_tables(names, is_one=isinstance(store, MessageStore))
+        names = _COLUMNS if bodies is None else f"{_COLUMNS},body"
+        columns = columns_shown(columns, output, names, is_one=isinstance(store, MessageStore))
         found = _messages(store, topics, columns_to_read(columns, bodies), keys, **lookup)
         newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
         output.write(*in_form(newest.to_reader(), bodies))
@@ -166,16 +165,11 @@ def _messages(
     keys: dict[str, Any],
     *,
     queue_ids: tuple[int, ...],
-    starting_timestamp: str | None,
-    ending_timestamp: str | None,
     index_only: bool,
     include_system_topics: bool,
+    **times: Unpack[BoundArguments],
 ) -> pa.Table:
     chosen = topic_arguments(store, topics, queue_ids, include_system_topics)
-    times: BoundArguments = {
-        "starting_timestamp": starting_timestamp,
-        "ending_timestamp": ending_timestamp,
-    }
     selection = parse_selection(**chosen, **times)
     stores = each_store(store)
     _warn_of_gaps(stores, parse_lookup_keys(**keys), selection, index_only=index_only)

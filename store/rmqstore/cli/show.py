@@ -17,7 +17,7 @@ from rmqstore.cli.messages import (
     MESSAGES,
     SCAN_UNITS,
     ValidRows,
-    columns_of_tables,
+    columns_shown,
     columns_to_read,
     followed,
     in_form,
@@ -171,18 +171,16 @@ def dump(
     if follow:
         output.require_live()
         source = source_to_follow(paths, ignore_log_end=ignore_log_end)
-        if columns is None and output.is_table:
-            columns = columns_of_tables(_COLUMNS, is_one=len(source.stores) == 1)
+        columns = columns_shown(columns, output, _COLUMNS, is_one=len(source.stores) == 1)
         columns = columns_to_read(columns, bodies)
         with followed(source, columns=columns, **choice) as reader:
             schema, messages = in_form(reader, bodies)
             output.write_live(schema, damaged.counted(messages))
         end_if_damaged(damaged.count, "record", f"; see {CORRUPT_RECORD}")
         return
-    opened = open_any(paths, ignore_log_end=ignore_log_end)
-    with opened as store, ExitStack() as stack:
-        if columns is None and output.is_table:
-            columns = columns_of_tables(_COLUMNS, is_one=isinstance(store, MessageStore))
+    with open_any(paths, ignore_log_end=ignore_log_end) as store, ExitStack() as stack:
+        is_one = isinstance(store, MessageStore)
+        columns = columns_shown(columns, output, _COLUMNS, is_one=is_one)
         choice["columns"] = columns_to_read(columns, bodies)
         progress: Progress = ignore_progress
         if not output.is_on_terminal:
