@@ -196,15 +196,8 @@ def open_for(
             **folders,
         )
         return MessageStore(parts)
-    paths = find_store(path, storage=storage, **folders)
-    return StoreWriter(
-        paths,
-        given["config"],
-        spec=given["spec"],
-        truncate=given["truncate"],
-        check_log=given["check_log"],
-        broker_stopped=given["broker_stopped"],
-    )
+    of_writer = {name: given[name] for name in OpenToAppend.__annotations__ if name not in folders}
+    return StoreWriter(find_store(path, storage=storage, **folders), **of_writer)
 
 
 def require_appendable(
