@@ -115,8 +115,7 @@ class NameServers:
         for _, answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(map(_is_name, topics)):
-                reason = "the list of topics cannot be read"
-                raise BrokerUnreachableError(str(self._location), reason)
+                raise self._failure("the list of topics cannot be read")
             known.update(topics)
         return sorted(known)
 
@@ -147,8 +146,7 @@ class NameServers:
         ]
         if missing and self._failures:
             reasons = "; ".join(map(str, self._failures))
-            reason = f"no route of {', '.join(missing)}: {reasons}"
-            raise BrokerUnreachableError(str(self._location), reason)
+            raise self._failure(f"no route of {', '.join(missing)}: {reasons}")
         return {topic: routes[topic] for topic in topics if topic in routes}
 
     def _route(self, topic: str, answer: Answer) -> TopicRoute:
@@ -161,17 +159,18 @@ class NameServers:
         try:
             return _route(table)
         except (OptionError, ValueError, TypeError, AttributeError, KeyError) as err:
-            reason = f"the route of {topic} cannot be read: {err}"
-            raise BrokerUnreachableError(str(self._location), reason) from err
+            raise self._failure(f"the route of {topic} cannot be read: {err}") from err
 
     def _table(self, answer: Answer) -> dict[str, Any]:
         if len(answer.body) > MAX_TABLE_BYTES:
-            reason = f"an answer of {len(answer.body)} bytes"
-            raise BrokerUnreachableError(str(self._location), reason)
+            raise self._failure(f"an answer of {len(answer.body)} bytes")
         try:
             return table_of(answer.body)
         except CorruptConfigError as err:
-            raise BrokerUnreachableError(str(self._location), err.reason) from err
+            raise self._failure(err.reason) from err
+
+    def _failure(self, reason: str) -> BrokerUnreachableError:
+        return BrokerUnreachableError(str(self._location), reason)
 
     def _ask(self, code: int, asked: Sequence[Mapping[str, str]]) -> Iterator[tuple[int, Answer]]:
         """Yield what name servers know, with the numbers of the requests.
@@ -206,7 +205,7 @@ class NameServers:
         if len(errors) == 1:
             raise errors[0]
         reasons = "; ".join(map(str, errors))
-        raise BrokerUnreachableError(str(self._location), f"no name server answers: {reasons}")
+        raise self._failure(f"no name server answers: {reasons}")
 
     def _ask_one(
         self, address: Address, code: int, asked: Sequence[Mapping[str, str]]
