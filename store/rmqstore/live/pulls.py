@@ -56,7 +56,7 @@ class Pulled(NamedTuple):
     """The answer for a span of a queue.
 
     Attributes:
-        number: the number of the range.
+        queue_slice: the range.
         start: the first queue offset of the span.
         end: the queue offset after it.
         following: where the broker continues: ``end``, or after it where a record holds several
@@ -67,7 +67,7 @@ class Pulled(NamedTuple):
         is_filtered: whether the broker left out messages with other tags.
     """
 
-    number: int
+    queue_slice: QueueSlice
     start: int
     end: int
     following: int
@@ -81,7 +81,6 @@ class _RangePull:
     """The pull of a range.
 
     Attributes:
-        number: its number.
         queue_slice: what is pulled.
         head: everything before this queue offset was handed on.
         asked: everything before this one was asked for.
@@ -95,7 +94,6 @@ class _RangePull:
         patience: with a broker that answers that it failed.
     """
 
-    number: int
     queue_slice: QueueSlice
     head: int
     asked: int
@@ -340,8 +338,8 @@ class Pulls:
         self._is_filtered = is_filtered = tags is not None
         count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
-            _RangePull(number, part, part.start, part.start, count, is_filtered=is_filtered)
-            for number, part in enumerate(slices)
+            _RangePull(part, part.start, part.start, count, is_filtered=is_filtered)
+            for part in slices
         ]
         self._waiting: dict[int, tuple[_RangePull, int, int]] = {}
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
@@ -489,7 +487,7 @@ class Pulls:
             raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         following, _, _ = (self._broker.number(answer, name) for name in _OFFSETS)
         end = following if pull.is_filtered else min(following, until)
-        pulled = Pulled(pull.number, start, end, following, is_filtered=pull.is_filtered)
+        pulled = Pulled(pull.queue_slice, start, end, following, is_filtered=pull.is_filtered)
         if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
             return pulled._replace(records=answer.body)
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > start:
@@ -505,17 +503,18 @@ class Pulls:
 def _lost(answer: Answer, pull: _RangePull, start: int, until: int) -> Pulled | None:
     """Return what is gone of a span, by an answer without messages; None if it does not say."""
     following, first, last = map(answer.number, _OFFSETS)
+    queue_slice = pull.queue_slice
     status = answer.reason
     if start < first:
         end = min(first, until)
         text = f"they are deleted: the queue begins at {first} now"
-        return Pulled(pull.number, start, end, end, loss=text)
+        return Pulled(queue_slice, start, end, end, loss=text)
     # A broker may not have brought the queue back yet after its start.
     if start >= last and pull.silence.has_ended():
         text = f"they are cut off: the queue ends at {last} now ({status})"
-        return Pulled(pull.number, start, pull.queue_slice.end, pull.queue_slice.end, loss=text)
+        return Pulled(queue_slice, start, queue_slice.end, queue_slice.end, loss=text)
     # A unit that cannot be read. The broker passes over the rest of its file.
     if start < min(following, last) and pull.silence.has_ended():
         end = min(following, until) if following <= last else start + 1
-        return Pulled(pull.number, start, end, end, loss=f"unreadable ({status})")
+        return Pulled(queue_slice, start, end, end, loss=f"unreadable ({status})")
     return None

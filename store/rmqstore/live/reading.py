@@ -79,17 +79,15 @@ class LiveScan:
         tags = self._spec.tags
         if tags is not None and not _can_compare(self._broker, topics, tags):
             tags = None
-        yield from self._read(slices, Pulls(self._broker, slices, tags))
+        yield from self._read(Pulls(self._broker, slices, tags))
 
-    def _read(
-        self, slices: Sequence[QueueSlice], answers: Iterable[Pulled]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of slices, as answers to pulls of them have them."""
+    def _read(self, answers: Iterable[Pulled]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages that answers to pulls hold."""
         window: list[Pulled] = []
         n_messages = n_bytes = 0
         for pulled in answers:
             if pulled.loss:
-                self._lose(slices[pulled.number], pulled.start, pulled.end, pulled.loss)
+                self._lose(pulled.queue_slice, pulled.start, pulled.end, pulled.loss)
             elif pulled.records:
                 window.append(pulled)
                 most = len(pulled.records) // MIN_RECORD_BYTES
@@ -97,44 +95,41 @@ class LiveScan:
                 n_bytes += len(pulled.records)
             self._spec.advance(pulled.end - pulled.start, len(pulled.records))
             if n_messages >= BATCH_ROWS or n_bytes >= BATCH_BYTES:
-                yield from self._decode(slices, window)
+                yield from self._decode(window)
                 window = []
                 n_messages = n_bytes = 0
         if window:
-            yield from self._decode(slices, window)
+            yield from self._decode(window)
 
-    def _decode(
-        self, slices: Sequence[QueueSlice], window: list[Pulled]
-    ) -> Iterator[pa.RecordBatch]:
+    def _decode(self, window: list[Pulled]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of some answers."""
         walked = _walk(window)
         if walked.is_valid.all():
-            yield from self._rows(slices, walked)
+            yield from self._rows(walked)
             return
         number = int(np.argmin(walked.is_valid))  # of the first answer that is no chain of records
         walked = _walk(window[: number + 1])
-        yield from self._rows(slices, walked)
+        yield from self._rows(walked)
         pulled = window[number]
         at = pulled.start
         if walked.counts[-1]:
-            queue_offsets, n_messages = self._queue_offsets(slices, walked)
+            queue_offsets, n_messages = self._queue_offsets(walked)
             at = int(queue_offsets[-1] + n_messages[-1])
-        queue_slice = slices[pulled.number]
         if not pulled.is_filtered:  # else only a read without a filter shows which record it is
-            yield from self._refuse(queue_slice, at)
+            yield from self._refuse(pulled.queue_slice, at)
             at += 1
         if at < pulled.end:
-            rest = [queue_slice._replace(start=at, end=pulled.end)]
+            rest = pulled.queue_slice._replace(start=at, end=pulled.end)
             with self._broker.separate() as broker:  # other answers come on this connection
-                answers = [*Pulls(broker, rest)]
-            yield from self._read(rest, answers)
+                answers = [*Pulls(broker, [rest])]
+            yield from self._read(answers)
         if number + 1 < len(window):
-            yield from self._decode(slices, window[number + 1 :])
+            yield from self._decode(window[number + 1 :])
 
-    def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
+    def _rows(self, walked: _Walked) -> Iterator[pa.RecordBatch]:
         """Yield the messages of records."""
         window = walked.window
-        queue_offsets, n_messages = self._queue_offsets(slices, walked)
+        queue_offsets, n_messages = self._queue_offsets(walked)
         # A record of several messages has a row for each of them.
         rows = np.repeat(np.arange(len(walked.starts)), n_messages)
         first_rows = np.cumsum(n_messages) - n_messages
@@ -143,7 +138,7 @@ class LiveScan:
         within = offsets >= np.array([pulled.start for pulled in window])[answer_of]
         within &= offsets < np.array([pulled.end for pulled in window])[answer_of]
         rows, offsets, answer_of = rows[within], offsets[within], answer_of[within]
-        queue_slices = [slices[pulled.number] for pulled in window]
+        queue_slices = [pulled.queue_slice for pulled in window]
         topics = list(dict.fromkeys(queue_slice.topic for queue_slice in queue_slices))
         codes = {topic: code for code, topic in enumerate(topics)}
         topic_codes = np.array([codes[queue_slice.topic] for queue_slice in queue_slices], np.int32)
@@ -169,9 +164,7 @@ class LiveScan:
             pipeline = plain_pipeline(self._spec)
         yield from self._records(pipeline, walked.buffer, walked.starts[rows], units)
 
-    def _queue_offsets(
-        self, slices: Sequence[QueueSlice], walked: _Walked
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _queue_offsets(self, walked: _Walked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the queue offset of each record, and how many messages it holds, (n,) each.
 
         Where an answer holds as many messages as it covers queue offsets, that of each follows from
@@ -199,18 +192,11 @@ class LiveScan:
         )
         for number in np.flatnonzero(~is_counted).tolist():
             mine = slice(int(firsts[number]), int(firsts[number] + counts[number]))
-            pulled = window[number]
-            self._require_complete(
-                slices[pulled.number], pulled, queue_offsets[mine], n_messages[mine]
-            )
+            self._require_complete(window[number], queue_offsets[mine], n_messages[mine])
         return queue_offsets, n_messages
 
     def _require_complete(
-        self,
-        queue_slice: QueueSlice,
-        pulled: Pulled,
-        queue_offsets: NDArray[np.int64],
-        n_messages: NDArray[np.int64],
+        self, pulled: Pulled, queue_offsets: NDArray[np.int64], n_messages: NDArray[np.int64]
     ) -> None:
         """Report the queue offsets of an answer that no record has.
 
@@ -219,12 +205,11 @@ class LiveScan:
             StoreFormatError: the records do not say where they lie.
         """
         ends = queue_offsets + n_messages
-        is_rising = bool((queue_offsets[1:] >= ends[:-1]).all())
-        if not is_rising:
+        if (queue_offsets[1:] < ends[:-1]).any():
             raise StoreFormatError(
                 f"{self._broker}: {len(queue_offsets)} records for the queue offsets "
-                f"{pulled.start} to {pulled.following} (excluded) of {_name(queue_slice)}: which "
-                "of them they are is not known"
+                f"{pulled.start} to {pulled.following} (excluded) of {_name(pulled.queue_slice)}: "
+                "which of them they are is not known"
             )
         if pulled.is_filtered:
             return
@@ -233,7 +218,7 @@ class LiveScan:
         for queue_offset, end in spans:
             before = min(queue_offset, pulled.end)
             if at < before:
-                self._lose(queue_slice, at, before, "the broker passes over them")
+                self._lose(pulled.queue_slice, at, before, "the broker passes over them")
             at = max(at, end)
 
     def _records(
