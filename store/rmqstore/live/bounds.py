@@ -131,8 +131,7 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
     asked = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
     records, _ = first_answers(broker, asked)
     unclear: dict[QueueKey, RecordHeader | None] = {}
-    for number, record in records.items():
-        queue_slice = asked[number]
+    for queue_slice, record in records.items():
         key = (queue_slice.topic, queue_slice.queue_id)
         if record is None or (record.served_offset == 0 and record.queue_offset):
             unclear[key] = record

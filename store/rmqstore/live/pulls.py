@@ -215,17 +215,16 @@ def first_records(
         BrokerUnreachableError: the broker does not answer, or not with a record.
         BrokerRefusedError: it refuses.
     """
-    found: dict[int, RecordHeader | None] = {}
-    missing = [*range(len(queue_slices))]
+    found: dict[QueueSlice, RecordHeader | None] = {}
+    missing = [*queue_slices]
     patience = Patience(_EMPTY_SECONDS)
     while True:
-        records, unclear = first_answers(broker, [queue_slices[number] for number in missing])
-        found |= {missing[at]: record for at, record in records.items()}
+        records, unclear = first_answers(broker, missing)
+        found |= records
         if not unclear:
-            return [found[number] for number in range(len(queue_slices))]
-        missing = [missing[at] for at in unclear]
-        unanswered = queue_slices[missing[0]]
-        answer = next(iter(unclear.values()))
+            return [found[queue_slice] for queue_slice in queue_slices]
+        missing = [*unclear]
+        unanswered, answer = next(iter(unclear.items()))
         text = (
             f"queue offset {unanswered.start} of {unanswered.topic}-{unanswered.queue_id} is "
             f"answered by {answer.reason}"
@@ -235,21 +234,21 @@ def first_records(
 
 def first_answers(
     broker: LiveBroker, queue_slices: Sequence[QueueSlice]
-) -> tuple[dict[int, RecordHeader | None], dict[int, Answer]]:
-    """Return the results of :func:`first_records` by number, and the answers without one."""
-    records: dict[int, RecordHeader | None] = {}
-    unclear: dict[int, Answer] = {}
+) -> tuple[dict[QueueSlice, RecordHeader | None], dict[QueueSlice, Answer]]:
+    """Return the results of :func:`first_records` by range, and the answers without one."""
+    records: dict[QueueSlice, RecordHeader | None] = {}
+    unclear: dict[QueueSlice, Answer] = {}
     singles = [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in queue_slices]
     for answered in broker.pull(singles):
         headers = _record_headers([answer.body for _, answer in answered])
         for (number, answer), head in zip(answered, headers, strict=True):
-            start = queue_slices[number].start
+            asked = queue_slices[number]
             if answer.code == ResponseCode.SUCCESS and head is not None:
-                records[number] = _served(broker, answer, head, start)
-            elif _is_deleted(answer, start) or _is_cut_head(answer, start):
-                records[number] = None
+                records[asked] = _served(broker, answer, head, asked.start)
+            elif _is_deleted(answer, asked.start) or _is_cut_head(answer, asked.start):
+                records[asked] = None
             else:
-                unclear[number] = answer
+                unclear[asked] = answer
     return records, unclear
 
 
