@@ -31,10 +31,15 @@ def resolver_for(
     Raises:
         OptionError: the group of a bound has committed no offsets.
     """
+
+    # A record that cannot be read is passed over, whether or not that is tolerated.
+    def at_time(topic: str, queue_id: int, timestamp: int, span: tuple[int, int], **_: bool) -> int:
+        return first_at(broker, (topic, queue_id), timestamp, span)
+
     return BoundResolver(
         selection,
         broker.name,
-        partial(_at_time, broker),
+        at_time,
         partial(_committed, broker, spans),
         fail_on_data_loss=fail_on_data_loss,
         tolerant=False,
@@ -46,18 +51,6 @@ def _committed(broker: LiveBroker, spans: Spans, group: str) -> Mapping[QueueKey
     if not offsets and spans:
         raise OptionError(f"group {group!r} has committed no offsets of these topics at {broker}")
     return offsets
-
-
-def _at_time(
-    broker: LiveBroker,
-    topic: str,
-    queue_id: int,
-    timestamp: int,
-    span: tuple[int, int],
-    *,
-    tolerant: bool,  # noqa: ARG001 - a record that cannot be read is passed over
-) -> int:
-    return first_at(broker, (topic, queue_id), timestamp, span)
 
 
 def first_at(broker: LiveBroker, key: QueueKey, timestamp: int, span: tuple[int, int]) -> int:
