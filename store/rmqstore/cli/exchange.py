@@ -15,7 +15,7 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import confirm, counted, ends_clearly, err_console, must_ask, say
-from rmqstore.cli.options import Command, options
+from rmqstore.cli.options import options
 from rmqstore.cli.stores import PARTS_ELSEWHERE, given_options
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -39,17 +39,10 @@ from rmqstore.write.messages import WriteSpec
 _STDIO = Path("-")
 
 
-def target_and_sources(command: Command) -> Command:
-    """Add the arguments ``path``, which ``--conf`` may stand for, and ``sources``."""
-    return click.argument(
-        "sources", metavar="[PATH] SOURCES...", nargs=-1, callback=_path_and_sources
-    )(command)
-
-
 def _path_and_sources(
     context: click.Context, argument: click.Parameter, words: tuple[str, ...]
 ) -> tuple[Path, ...]:
-    """Return the sources, and keep the path.
+    """Return the sources, and keep the path, which ``--conf`` may stand for.
 
     Raises:
         click.UsageError: one of them is missing, or the path is a file.
@@ -89,7 +82,7 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
 
 
 @main.command("import")
-@target_and_sources
+@click.argument("sources", metavar="[PATH] SOURCES...", nargs=-1, callback=_path_and_sources)
 @options(
     "topic", "columns", "source_format", "verbatim", "default_queue_nums", "queue_selector",
     "compression", "make_uniq_key", "allow_system_topics", "broker_stopped", "broker_version",
