@@ -370,11 +370,6 @@ class Endpoint:
     timeout: float = TIMEOUT_SECONDS
 
 
-def _reason(err: Exception, waited: float) -> str:
-    """Return why something failed: an error, or that it took too long, given in seconds."""
-    return f"timed out after {waited:.3g} s" if isinstance(err, TimeoutError) else str(err)
-
-
 class RemotingClient:
     """A connection, as a context manager.
 
@@ -408,8 +403,13 @@ class RemotingClient:
                 "a file with the authority, and with tls_any_host any host may have it",
             ) from err
         except (OSError, ValueError) as err:  # ssl says ValueError of a host that cannot be one
-            reason = f"no connection: {_reason(err, endpoint.timeout)}"
-            raise BrokerUnreachableError(str(address), reason) from err
+            raise self._failure("no connection", err) from err
+
+    def _failure(self, what: str, err: Exception) -> BrokerUnreachableError:
+        """Return the error that says what failed, and why, or that it took too long."""
+        late = f"timed out after {self.endpoint.timeout:.3g} s"
+        why = late if isinstance(err, TimeoutError) else err
+        return BrokerUnreachableError(str(self.endpoint.address), f"{what}: {why}")
 
     def __enter__(self) -> Self:
         return self
@@ -438,7 +438,7 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: no answer came in time, or what came is not an answer.
         """
-        return self.receive_one_of({self.send(code, fields, body)})
+        return self.receive_one_of({self.send(code, fields or {}, body)})
 
     def request_all(
         self, code: int, asked: Sequence[Mapping[str, str]], at_once: int
@@ -466,11 +466,9 @@ class RemotingClient:
             answers[waiting.pop(answer.opaque)] = answer
         return [answers[number] for number in range(len(asked))]
 
-    def send(
-        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
-    ) -> int:
+    def send(self, code: int, fields: Mapping[str, str], body: bytes) -> int:
         """Send a request and return its number; see :meth:`send_all`."""
-        return self.send_all(code, [(fields or {}, body)])[0]
+        return self.send_all(code, [(fields, body)])[0]
 
     def send_all(self, code: int, requests: Iterable[tuple[Mapping[str, str], bytes]]) -> list[int]:
         """Send requests of one kind together, and return their numbers, which their answers have.
@@ -497,8 +495,7 @@ class RemotingClient:
             self._socket.settimeout(endpoint.timeout)
             self._socket.sendall(b"".join(frames))
         except OSError as err:
-            reason = f"{self._asked} could not be sent: {_reason(err, endpoint.timeout)}"
-            raise BrokerUnreachableError(str(endpoint.address), reason) from err
+            raise self._failure(f"{self._asked} could not be sent", err) from err
         return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
 
     def receive_one_of(self, opaques: Container[int]) -> Answer:
@@ -507,8 +504,7 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: none came in time, or what came is not an answer.
         """
-        waits = self.endpoint.timeout
-        until = time.monotonic() + waits
+        until = time.monotonic() + self.endpoint.timeout
         try:
             while True:
                 length = frame_length(self._receive(LENGTH_BYTES, until))
@@ -518,8 +514,7 @@ class RemotingClient:
                 if answer is not None and answer.opaque in opaques:
                     return answer
         except (OSError, MalformedBytesError) as err:
-            reason = f"no answer to {self._asked}: {_reason(err, waits)}"
-            raise BrokerUnreachableError(str(self.endpoint.address), reason) from err
+            raise self._failure(f"no answer to {self._asked}", err) from err
 
     def _receive(self, count: int, until: float) -> memoryview:
         """Return the next bytes, which stay in the buffer, until more are received.
