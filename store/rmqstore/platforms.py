@@ -17,7 +17,8 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, TextIO
@@ -62,10 +63,7 @@ def require_linux(what: str) -> None:
 
 def _flags(*names: str) -> int:
     """Return the flags of ``os.open`` that this system has, together."""
-    together = 0
-    for name in names:
-        together |= getattr(os, name, 0)
-    return together
+    return reduce(or_, (getattr(os, name, 0) for name in names))
 
 
 # Without O_BINARY Windows would translate the ends of lines.
