@@ -160,13 +160,12 @@ class Continuation:
                 for key, record in since.left.items()
                 if key[0] == broker and key in polled.queues and key in since.queues
             }
-            apart = {queue: delivered.pop(queue) for queue in left}
-            is_cut = broker in self.cut
-            self._replace(broker, delivered, since.last_records.get(broker), is_cut=is_cut)
             for queue, record in left.items():
-                alone = {queue: apart[queue]}
+                alone = {queue: delivered.pop(queue)}
                 is_cut = not tails[broker].holds(record, alone)
                 self._replace(broker, alone, record, is_cut=is_cut)
+            is_cut = broker in self.cut
+            self._replace(broker, delivered, since.last_records.get(broker), is_cut=is_cut)
 
     def _replace(
         self,
@@ -285,7 +284,7 @@ class Continuation:
         since, polled = self._since, self._polled
         left: dict[Key, LastRecord] = {}  # the last records of queues that are not followed
         for key in queues.keys() - polled.queues.keys():
-            record = since.last_record_of(key)
+            record = since.left.get(key, since.last_records.get(key[0]))
             is_left = key in since.left or key[0] in self._tails
             if queues[key] and record is not None and is_left:
                 left[key] = record

@@ -96,10 +96,6 @@ class StreamOffset:
     left: Mapping[Key, LastRecord] = field(default_factory=dict)
     first_records: Mapping[str, LastRecord] = field(default_factory=dict)
 
-    def last_record_of(self, key: Key) -> LastRecord | None:
-        """Return a record at or after all messages of a queue that lie before the offset."""
-        return self.left.get(key, self.last_records.get(key[0]))
-
     @cached_property
     def by_broker(self) -> Mapping[str, Mapping[QueueKey, int]]:
         """The queue offsets of each broker, by topic and queue id."""
