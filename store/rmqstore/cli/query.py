@@ -247,10 +247,7 @@ def get(
 @ends_clearly
 @gives_rows()
 def trace_message(
-    paths: tuple[Path, ...],
-    message_id: str,
-    columns: str | None,
-    output: Output,
+    paths: tuple[Path, ...], message_id: str, columns: str | None, output: Output
 ) -> None:
     """Show what became of a message: its records, and which groups have passed them.
 

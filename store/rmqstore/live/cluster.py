@@ -604,11 +604,7 @@ class LiveBrokers(Closing):
         self.warn(text)
 
     def ranges(
-        self,
-        selection: Selection,
-        pruning: Pruning,
-        *,
-        fail_on_data_loss: bool,
+        self, selection: Selection, pruning: Pruning, *, fail_on_data_loss: bool
     ) -> dict[str, list[QueueSlice]]:
         """Return the ranges of queues that a selection names, by broker.
 

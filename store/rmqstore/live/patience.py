@@ -21,11 +21,7 @@ PATIENCE_SECONDS: Final = 120.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 # The server has not begun to do what it was asked for.
-BUSY: Final = (
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.GO_AWAY,
-)
+BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
 # Brokers of RocketMQ 4 refuse by SYSTEM_ERROR what others have a code for: a user who may not do
 # what is asked for, and a queue that may not be read.
 _REFUSALS: Final = ("AclException", "is illegal", "is illagal")

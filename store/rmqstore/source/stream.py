@@ -81,11 +81,7 @@ class Stream(ABC, Generic[AnyTail_co]):
 
     @abstractmethod
     def _task(
-        self,
-        broker: str,
-        slices: list[QueueSlice],
-        limits: Limits,
-        last_record: LastRecord | None,
+        self, broker: str, slices: list[QueueSlice], limits: Limits, last_record: LastRecord | None
     ) -> Task:
         """Return what is read of ranges of a broker's queues, up to a record."""
 
