@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class StoreSource:
         """
         if len(self.stores) == 1:
             return self.stores
-        names = [*_each(self.stores, _broker_name)]
+        names = _each(self.stores, _broker_name)
         counts = Counter(names)
         shared = [ref for ref, name in zip(self.stores, names, strict=True) if counts[name] > 1]
         with ExitStack() as stack:
@@ -120,7 +120,7 @@ def plan_each(
                 )  # fmt: skip
             return topics, [StoreTask(part, ref) for part in parts]
 
-    each = [*_each(stores, planned)]
+    each = _each(stores, planned)
     if named is not None:
         where = ", ".join(ref.path for ref in stores)
         require_named(named, [topics for topics, _ in each], where)
@@ -134,13 +134,12 @@ def _broker_name(ref: StoreRef) -> str:
         return store.view_broker_name
 
 
-def _each(values: Sequence[A], ask: Callable[[A], T]) -> Iterator[T]:
-    """Yield what a function returns for each value, in their order; some run side by side.
+def _each(values: Sequence[A], ask: Callable[[A], T]) -> list[T]:
+    """Return what a function returns for each value, in their order; some run side by side.
 
     Stores are opened and planned so: little of each is read, so from a slow disk it mostly waits.
     """
     if len(values) == 1:
-        yield ask(values[0])
-        return
+        return [ask(values[0])]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        yield from pool.map(ask, values)
+        return [*pool.map(ask, values)]
