@@ -236,7 +236,6 @@ def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
 def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:
     """Bring searches to their ends, a step of all of them at a time."""
     while unfinished := [search for search in searches if search.low < search.high]:
-        probes = [(search, search.next_probe()) for search in unfinished]
-        asked = [QueueSlice(*search.key, probe, probe + 1) for search, probe in probes]
+        asked = [QueueSlice(*search.key, search.next_probe(), search.high) for search in unfinished]
         for search, record in zip(unfinished, first_records(broker, asked), strict=True):
             search.learn(record)
