@@ -165,8 +165,8 @@ class LiveCluster(OpenedInTurns):
             parts = plan_live(brokers, request)
         tally = Tally(progress)
         tally.expect(sum(part.n_records for part in parts.values()))
-        add = tally.add_records
-        reads = (self._of_broker(request, name, part, add) for name, part in parts.items())
+        advance = tally.add_records
+        reads = (self._of_broker(request, name, part, advance) for name, part in parts.items())
         return request.returned(chain.from_iterable(reads))
 
     def _of_broker(

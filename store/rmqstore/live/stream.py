@@ -134,9 +134,8 @@ class LiveTail(Tail):
         return min(by_time, first_behind(self.broker, key, last_record.physical_offset, span))
 
     def first_behind(self, key: QueueKey, last_record: LastRecord) -> int:
-        return first_behind(
-            self.broker, key, last_record.physical_offset + 1, self.spans.get(key, (0, 0))
-        )
+        span = self.spans.get(key, (0, 0))
+        return first_behind(self.broker, key, last_record.physical_offset + 1, span)
 
     def replaced(self, reached: Mapping[QueueKey, int], last_record: LastRecord) -> set[QueueKey]:
         """Return the queues without the message before a reached offset."""
