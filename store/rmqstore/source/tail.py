@@ -204,14 +204,11 @@ class StoreTail(Tail):
             The physical offset of the first message that a queue lacks, or None.
         """
         recovered = self.store.ends.recovered
-        keys = {key for key in waited_for if key not in self._awaited and key not in recovered}
+        keys = {*waited_for} - self._awaited.keys() - recovered.keys()
         # A broker that writes may also build the units that only the log had.
         is_written_to = self._seen.position != before.position
-        keys |= {
-            key
-            for key in recovered.keys() & self._ends.keys()
-            if is_written_to or key in self._awaited
-        }
+        known = recovered.keys() & self._ends.keys()
+        keys |= known if is_written_to else known & self._awaited.keys()
         for key in keys:
             self._note_end(key, *self._end_and_last(key))
         lacking = []
