@@ -31,7 +31,7 @@ from rmqstore.live.bounds import (
 from rmqstore.live.broker import LiveBroker, LiveServer
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.patience import is_passing
-from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
 from rmqstore.query.damage import READS_ON
 from rmqstore.query.selection import Selection, choose_topics, require_named
 from rmqstore.remoting import Address, Answer, RequestCode, ResponseCode
@@ -311,6 +311,13 @@ class _BrokersQueues(NamedTuple):
     served: list[QueueKey]
     unserved: list[QueueKey]
     beyond: list[QueueKey]
+
+
+def _within(bounds: Spans, offsets: Between) -> Spans:
+    """Return the parts of ranges that have these queue offsets, without empty ones."""
+    low, high = offsets.low, offsets.high + 1
+    parts = {key: (max(at, low), min(to, high)) for key, (at, to) in bounds.items()}
+    return {key: part for key, part in parts.items() if part[0] < part[1]}
 
 
 class LiveBrokers(Closing):
@@ -629,23 +636,18 @@ class LiveBrokers(Closing):
                             f"{READS_ON} reads those that are left"
                         )
             if withdrawn:
-                low, high = pruning.queue_offsets.low, pruning.queue_offsets.high + 1
                 bounds = bounds_of_withdrawn(broker, selection, spans, withdrawn)
-                parts = {key: (max(at, low), min(to, high)) for key, (at, to) in bounds.items()}
-                chosen = {key: part for key, part in parts.items() if part[0] < part[1]}
+                chosen = _within(bounds, pruning.queue_offsets)
                 self.report_withdrawn(broker, chosen, fail_on_data_loss=fail_on_data_loss)
             resolver = resolver_for(broker, selection, spans, fail_on_data_loss=fail_on_data_loss)
             times = search_times(broker, spans, resolver)
             firsts = first_offsets(broker, spans)
-            slices = []
-            for (topic, queue_id), (_, queue_end) in spans.items():
-                span = (firsts[topic, queue_id], queue_end)
-                start, end = resolver.bounds(topic, queue_id, span, times)
-                start = max(start, pruning.queue_offsets.low)
-                end = min(end, pruning.queue_offsets.high + 1)
-                if start < end:
-                    slices.append(QueueSlice(topic, queue_id, start, end))
-            found[broker.name] = slices
+            bounds = {
+                key: resolver.bounds(*key, (firsts[key], end), times)
+                for key, (_, end) in spans.items()
+            }
+            chosen = _within(bounds, pruning.queue_offsets)
+            found[broker.name] = [QueueSlice(*key, *part) for key, part in chosen.items()]
         return found
 
     def opened(self, name: str) -> LiveBroker:
