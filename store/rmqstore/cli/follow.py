@@ -51,8 +51,8 @@ def show_status(target: str, *, as_json: bool) -> None:
             else:
                 click.echo(f"{name}: error: {err}", err=True)
             continue
-        is_known = bool(state.source_at)  # not before the broker has answered
-        behind = max(state.source_end - state.end, 0) if is_known else None
+        # It is not known before the broker has answered.
+        behind = max(state.source_end - state.end, 0) if state.source_at else None
         if as_json:
             named = {"copy": name} if name else {}
             status = {**asdict(state), "bytes_behind": behind, "is_running": is_running}
@@ -138,9 +138,7 @@ class Report:
             known = progress.copies.get(broker)
             error = progress.errors.get(broker)
             if self.as_json:
-                row: dict[str, Any] = {}
-                if self.broker is None:
-                    row["broker"] = broker
+                row: dict[str, Any] = {"broker": broker} if self.broker is None else {}
                 if known is not None:
                     row |= known._asdict()
                 if error is not None:
