@@ -108,10 +108,9 @@ class LiveServer(Closing):
 
     def close(self) -> None:
         """Close the connection; the next request makes a new one."""
-        client = self._client
-        self._client = None
-        if client is not None:
-            client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def ask(
         self,
