@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -152,7 +153,9 @@ def _store(
     conf: str | os.PathLike[str] | None,
     storage_options: Mapping[str, object] | None,
 ) -> Check:
-    name = " ".join(os.fspath(file) for file in (path, conf) if file is not None)
+    words = [] if path is None else [os.fspath(path)]
+    words += [] if conf is None else ["-c", os.fspath(conf)]
+    name = shlex.join(words)
     try:
         with open_for(path, conf=conf, storage_options=storage_options) as store:
             kind = store.parts.kind()
