@@ -65,7 +65,7 @@ from rmqstore.storage.log.commitlog import CommitLog, stored_start
 from rmqstore.storage.log.walks import newest_windows, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.write.queue_files import known_batch_topics
+from rmqstore.write.queue_files import folder_set_aside, known_batch_topics
 from rmqstore.write.truncation import RESIZED, LogChange
 
 logger = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ def existing_config(
 
 def _queue_files(paths: StorePaths, folders: QueueFolders) -> Iterator[Path]:
     """Yield the files of queues, and those that an interrupted rebuild has set aside."""
-    aside = replace(folders, root=paths.own.replaced_queues / folders.root.name)
+    aside = replace(folders, root=folder_set_aside(paths, folders))
     for kind in (folders, aside):
         for topic in kind.topics():
             yield from kind.files(topic)

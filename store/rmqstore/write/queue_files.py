@@ -35,21 +35,24 @@ from rmqstore.write.truncation import LeftOpen, QueueInFiles, cut_queue, delete_
 logger = logging.getLogger(__name__)
 
 
-_PLAIN, _BATCH = "consumequeue", "batchconsumequeue"  # the names of folders that are set aside
-
-
 def _kinds(
     paths: StorePaths, log: CommitLog
-) -> Iterator[tuple[QueueFolders, str, Callable[[Path], QueueInFiles]]]:
-    """Yield for each kind of queues their folders, the name of these aside, and what opens one."""
-    yield paths.queue_folders, _PLAIN, ConsumeQueue
-    yield paths.batch_folders, _BATCH, partial(BatchConsumeQueue, log=log)
+) -> Iterator[tuple[QueueFolders, Callable[[Path], QueueInFiles]]]:
+    """Yield for each kind of queues their folders, and what opens one."""
+    yield paths.queue_folders, ConsumeQueue
+    yield paths.batch_folders, partial(BatchConsumeQueue, log=log)
+
+
+def folder_set_aside(paths: StorePaths, folders: QueueFolders) -> Path:
+    """Return where queues of one kind are kept while new ones are built."""
+    name = "batchconsumequeue" if folders == paths.batch_folders else "consumequeue"
+    return paths.own.replaced_queues / name
 
 
 def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
     """Return the topics with plain queues and with BatchConsumeQueues that are set aside."""
-    plain = LOCAL.list_folder(paths.own.replaced_queues / _PLAIN)
-    in_batches = LOCAL.list_folder(paths.own.replaced_queues / _BATCH)
+    plain = LOCAL.list_folder(folder_set_aside(paths, paths.queue_folders))
+    in_batches = LOCAL.list_folder(folder_set_aside(paths, paths.batch_folders))
     return {entry.name for entry in plain}, {entry.name for entry in in_batches}
 
 
@@ -63,8 +66,8 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
         records.
     """
     findings = []
-    for folders, name, kind in _kinds(paths, log):
-        aside = paths.own.replaced_queues / name
+    for folders, kind in _kinds(paths, log):
+        aside = folder_set_aside(paths, folders)
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
             if kind is ConsumeQueue and paths.batch_folders.has_topic(topic.name):
                 continue
@@ -154,12 +157,12 @@ class QueueFiles:
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""
-        for folders, _, _ in _kinds(self._paths, self._log):
+        for folders, _ in _kinds(self._paths, self._log):
             for topic in folders.topics():
                 yield len(folders.queue_ids(topic))
 
     def _all(self) -> Iterator[tuple[QueueKey, QueueInFiles]]:
-        for folders, _, kind in _kinds(self._paths, self._log):
+        for folders, kind in _kinds(self._paths, self._log):
             for key in folders.queues():
                 yield key, kind(folders.queue(*key))
 
@@ -203,9 +206,9 @@ class QueueFiles:
         self._unchecked_after = None
         aside = self._paths.own.replaced_queues
         self._disk.make_folder(aside)
-        for folders, name, _ in _kinds(self._paths, self._log):
+        for folders in (self._paths.queue_folders, self._paths.batch_folders):
             if is_folder(LOCAL, folders.root):
-                self._disk.rename(folders.root, aside / name)
+                self._disk.rename(folders.root, folder_set_aside(self._paths, folders))
                 self._disk.flush_folder(aside)
                 self._disk.flush_folder(folders.root.parent)
         self._disk.make_folder(self._paths.consumequeue)
