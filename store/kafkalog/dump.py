@@ -29,6 +29,7 @@ from kafkalog.storage.producer_snapshots import read_snapshot
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, walk_segment
 from rmqstore.errors import FileDeletedError, MalformedBytesError
+from rmqstore.format.layout import Mask
 from rmqstore.storage.files.storage import Storage
 
 STORED_RECORDS: Final = pa.schema(
@@ -160,11 +161,22 @@ def stored_rows(
     key = partition.topic, partition.partition
     for window in partition.log().windows(start_offset):
         headers = window.headers
-        chosen = (headers.last_offset >= start_offset) & (headers.base_offset < end_offset)
-        chosen |= (headers.magic < 2) & (headers.codec != 0) & (headers.last_offset >= start_offset)
-        yield from records_in(key, window, headers[chosen], decode, (start_offset, end_offset))
+        chosen = headers[_meet(headers, start_offset, end_offset)]
+        yield from records_in(key, window, chosen, decode, (start_offset, end_offset))
         if (window.next_offset or 0) >= end_offset:
             return
+
+
+def _meet(headers: BatchHeaders, start_offset: int, end_offset: int) -> Mask:
+    """Return a mask (n,) of the batches that may have records of a range.
+
+    A compressed message of format v0 or v1 says only which of those inside is the last.
+    """
+    may_begin_before = (headers.base_offset < end_offset) | (
+        (headers.magic < 2) & (headers.codec != 0)
+    )
+    mask: Mask = (headers.last_offset >= start_offset) & may_begin_before
+    return mask
 
 
 def records_in(
@@ -248,7 +260,7 @@ def batch_rows(
     Args:
         partition: the partition.
         start_offset: leave out batches that end before it.
-        end_offset: leave out batches that begin at or after it.
+        end_offset: leave out batches that begin at or after it, if they say where they begin.
 
     Returns:
         Batches with the columns of BATCHES. ``is_valid`` says whether the CRC is right; ``count``
@@ -265,7 +277,7 @@ def batch_rows(
     """
     for window in partition.log().windows(start_offset):
         headers = window.headers
-        rows = (headers.last_offset >= start_offset) & (headers.base_offset < end_offset)
+        rows = _meet(headers, start_offset, end_offset)
         if rows.any():
             yield batches_of((partition.topic, partition.partition), window, headers[rows])
         if (window.next_offset or 0) >= end_offset:

@@ -151,7 +151,7 @@ class SegmentFacts:
         is_kept = not self._log.is_recovered(self._log.number_at(segment.base_offset))
         if is_kept and (segment.suffix or self._log.storage.exists(segment.path_of(INDEX))):
             offsets, positions = stored_offset_index(self._log.storage, segment)
-            yield from self._zeros(segment.path_of(INDEX), len(offsets), OFFSET_ENTRY_BYTES)
+            yield from self._zeros(_INDEX, segment.path_of(INDEX), len(offsets), OFFSET_ENTRY_BYTES)
             end = self._last_offsets[-1] + 1 if self._is_valid and self._last_offsets else NO_LIMIT
             limits = [*(self._begins.get(at, NO_LIMIT) for at in positions[1:].tolist()), end]
             entries = zip(offsets.tolist(), positions.tolist(), limits, strict=bool(len(offsets)))
@@ -164,10 +164,11 @@ class SegmentFacts:
                 yield from self._transaction_index(segment)
         self._begin()
 
-    def _zeros(self, path: str, n_entries: int, entry_bytes: int) -> Iterator[Finding]:
+    def _zeros(self, part: str, path: str, n_entries: int, entry_bytes: int) -> Iterator[Finding]:
         """Yield the zeros after the entries of an index, which a broker cuts off as it closes it.
 
         Args:
+            part: of the finding.
             path: of the index.
             n_entries: how many entries it has.
             entry_bytes: of one of them.
@@ -176,13 +177,13 @@ class SegmentFacts:
         status = self._log.storage.status(path)
         if status is not None and status.size - n_bytes >= entry_bytes:
             text = "zeros follow its entries, which a broker that starts takes for entries"
-            yield Finding(_INDEX, f"{path}, {n_bytes}", text)
+            yield Finding(part, f"{path}, {n_bytes}", text)
 
     def _time_index(self, segment: Segment) -> Iterator[Finding]:
         """Yield the entries of a time index whose batch has another time, and a wrong last one."""
         path = segment.path_of(TIME_INDEX)
         timestamps, offsets = stored_time_index(self._log.storage, segment)
-        yield from self._zeros(path, len(timestamps), TIME_ENTRY_BYTES)
+        yield from self._zeros(_TIME_INDEX, path, len(timestamps), TIME_ENTRY_BYTES)
         if (np.diff(timestamps) <= 0).any() or (np.diff(offsets) < 0).any():
             yield Finding(_TIME_INDEX, path, "its entries do not rise")
             return
