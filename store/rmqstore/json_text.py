@@ -13,10 +13,13 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever JSON holds
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or an object has two different values of one name, of which
-            other readers drop the first without a word.
+        ValueError: it is no JSON, or nested too deeply, or an object has two different values of
+            one name, of which other readers drop the first without a word.
     """
-    return json.loads(text, object_pairs_hook=one_value_each)
+    try:
+        return json.loads(text, object_pairs_hook=one_value_each)
+    except RecursionError as err:
+        raise ValueError("it is nested too deeply") from err
 
 
 def one_value_each(pairs: Sequence[tuple[Any, Any]], where: str = "") -> dict[Any, Any]:

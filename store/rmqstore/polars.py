@@ -10,7 +10,6 @@ one that makes an equal expression of the same inputs (``meta.eq``).
 from __future__ import annotations
 
 import atexit
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arrow_rows import INSTALL_POLARS
-from rmqstore.query.where import parse_where
+from rmqstore.query.where import literally, parse_where
 from rmqstore.read.request import known_columns
 from rmqstore.read.store_ref import AnyPath
 from rmqstore.store.opening import OpenArguments, Several, open_for
@@ -197,8 +196,7 @@ def _compared(predicate: pl.Expr, columns: pa.Schema) -> str | None:
             if column.is_in(literal).meta.eq(predicate):
                 return f"{name} IN ({', '.join(map(_sql_literal, several))})"
             if column.str.starts_with(literal).meta.eq(predicate):
-                pattern = re.sub(r"([%_\\])", r"\\\1", first) + "%"
-                return f"{name} LIKE {_sql_literal(pattern)}"
+                return f"{name} LIKE {_sql_literal(literally(first) + '%')}"
             for symbol, compare in _OPERATORS.items():
                 if compare(column, literal).meta.eq(predicate):
                     return f"{name} {symbol} {_sql_literal(first)}"

@@ -24,6 +24,7 @@ from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.arguments import ViewArguments
 from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import in_current_zone
+from rmqstore.query.where import literally
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.cluster import StoreCluster
@@ -87,7 +88,8 @@ def view(
             raise click.UsageError(f"{option} does not go with view {name}")
     has_key = None
     if word_of_keys is not None:
-        patterns = (f"{word_of_keys} %", f"% {word_of_keys}", f"% {word_of_keys} %")
+        word = literally(word_of_keys)
+        patterns = (f"{word} %", f"% {word}", f"% {word} %")
         others = [f"keys LIKE {_quoted(pattern)}" for pattern in patterns]
         has_key = " OR ".join([f"keys = {_quoted(word_of_keys)}", *others])
     conditions = []

@@ -194,7 +194,7 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
     except json.JSONDecodeError as err:
         text = f"{where} is not JSON: {err.msg} at character {err.colno}"
         raise IllegalMessageError(text) from err
-    except (ValueError, RecursionError) as err:
+    except ValueError as err:
         raise IllegalMessageError(f"{where} is not JSON that can be read: {err}") from err
     if not isinstance(row, dict):
         raise IllegalMessageError(f"{where} is not a JSON object")

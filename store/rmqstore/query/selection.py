@@ -301,7 +301,7 @@ def json_table(name: str, value: object, example: str) -> Mapping[str, Any]:
     if isinstance(value, str):
         try:
             value = parse_json(value)
-        except (ValueError, RecursionError) as err:
+        except ValueError as err:
             text = f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
             raise OptionError(text) from err
     if not isinstance(value, Mapping):

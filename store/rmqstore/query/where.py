@@ -182,9 +182,14 @@ def _true(mask: pa.Array) -> pa.Array:
     return pc.fill_null(mask, fill_value=False)
 
 
+def literally(text: str) -> str:
+    """Return the pattern of LIKE that a text alone matches."""
+    return re.sub(r"([%_\\])", r"\\\1", text)
+
+
 def starting_with(column: str, prefix: str) -> Comparison:
     """Return the comparison of texts that begin with a prefix."""
-    return Comparison(column, "LIKE", (re.sub(r"([%_\\])", r"\\\1", prefix) + "%",))
+    return Comparison(column, "LIKE", (literally(prefix) + "%",))
 
 
 @dataclass(frozen=True, slots=True)
