@@ -1,10 +1,9 @@
-"""The framing of a DLedger log, whose entries have one record each as their body.
+"""The framing of both kinds of logs, which walks ask for everything that differs.
+
+In a CommitLog each record is a frame of its own. In a DLedger log each record is the body of an
+entry, which is the frame.
 
 Source: DLedgerEntryCoder.java, DLedgerMmapFileStore.java#recover, MmapFileList.java#preAppend.
-
-In a CommitLog each record is a frame of its own (:mod:`~rmqstore.format.framing`). In a
-DLedger log each record is the body of an entry, which is the frame
-(:mod:`~rmqstore.format.framing`). Walks ask the framing for everything that differs.
 """
 
 from __future__ import annotations

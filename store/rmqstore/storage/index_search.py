@@ -204,7 +204,7 @@ class IndexSearch:
         is looked for. Every item that a chain leads to is included.
 
         Args:
-            hashes: int32 (k,), see ``index_keys.key_hashes``; never negative.
+            hashes: int32 (k,), see ``dispatch_requests.key_hashes``; never negative.
             begin: earliest store time, ms.
             end: latest store time, ms, included.
 

@@ -1,6 +1,6 @@
 """The property strings of many records as columns.
 
-The plain form is ``properties.parse_properties``.
+The plain form is ``text.parse_properties``.
 
 Two parsers give the same entries. The *template* parser serves records with the same names in the
 same order, as one producer sends them: it only looks for the end of each value, and compares names

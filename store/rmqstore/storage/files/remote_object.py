@@ -245,7 +245,7 @@ class Prefetched:
 class RemoteObject:
     """The bytes of one version of an object, fetched in blocks.
 
-    If another content takes its range_id, every later fetch fails: bytes of two versions never come
+    If another version takes its place, every later fetch fails: bytes of two versions never come
     together. An answer does not name its version, so it is asked for afterwards, but not after a
     first request for one range alone, which cannot mix two.
 

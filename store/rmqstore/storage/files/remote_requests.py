@@ -1,4 +1,4 @@
-"""RemoteRequests to a file system: counted, and repeated if they fail."""
+"""Requests to a remote file system: counted, and repeated if they fail."""
 
 from __future__ import annotations
 
