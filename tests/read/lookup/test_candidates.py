@@ -62,9 +62,7 @@ def numbered(spans: list[tuple[int, int]]) -> list[Span]:
     ("ranges", "are_whole", "uncovered"),
     [
         pytest.param([(2, 4), (4, 5), (7, 8)], True, [(0, 3), (6, 8), (9, 10)], id="as written"),
-        pytest.param(
-            [(2, 4), (4, 5), (7, 8)], False, [(0, 3), (5, 8), (8, 10)], id="keys on their way"
-        ),
+        pytest.param([(2, 4), (4, 5), (7, 8)], False, [(0, 3), (5, 8), (8, 10)], id="some keys"),
         pytest.param([(0, 4), (5, 9)], True, [], id="a file for each record"),
         pytest.param([(0, 4), (6, 9)], True, [(5, 7)], id="a lost file between"),
         pytest.param([(0, 6), (2, 4)], True, [(7, 10)], id="a file inside another"),
