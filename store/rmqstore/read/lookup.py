@@ -43,7 +43,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.notebook import MAX_ROWS, line, table
-from rmqstore.query.conditions import lie_in
+from rmqstore.query.conditions import LogSpans, lie_in
 from rmqstore.query.selection import KEY_SEPARATOR, LookupKeys, is_offset_id
 from rmqstore.read.record_filter import resolve_codes
 from rmqstore.read.rows import UnitRows
@@ -59,6 +59,7 @@ from rmqstore.storage.log.commitlog import (
     frame_of,
     is_blank,
     read_frame,
+    stored_start,
 )
 from rmqstore.storage.queue.queue import chunks
 from rmqstore.storage.recovery.queues import Queues
@@ -283,8 +284,9 @@ class Lookup:
     ) -> Found:
         """Return where messages with the wanted keys, ids or tags may lie.
 
-        An index that contradicts itself covers nothing. No file says whether its items are also of
-        tags, so the index never covers these.
+        An index that contradicts itself covers nothing, and none covers a file of the log that has
+        the name of another place. No file says whether its items are also of tags, so the index
+        never covers these.
 
         In RocksDB only records with a UNIQ_KEY are indexed. So such an index covers look-ups by id,
         but never those by key, which may also be a word in KEYS of another record.
@@ -326,12 +328,16 @@ class Lookup:
         if tagged is not None:
             uncovered, physical_offsets = [], np.union1d(physical_offsets, tagged)
         physical_offsets = physical_offsets[lie_in(physical_offsets, [whole])]
+        misnamed = []
         for segment in self._log.segments:
             first, stop = np.searchsorted(physical_offsets, (segment.start, segment.end))
-            if first < stop:
+            # Items may lead before the first file because it has the name of a later place.
+            if first < stop or segment.start == whole.start:
                 # Raises if the file is gone, so that the files are listed again.
                 self._log.read(segment, 0, 0)
-        return Found(physical_offsets, uncovered)
+                if stored_start(self._paths.storage, segment.path) not in (None, segment.start):
+                    misnamed.append(Span(segment.start, segment.end))
+        return Found(physical_offsets, list(LogSpans.of(sorted([*uncovered, *misnamed])).spans))
 
     def _find_in_table(
         self, lookup_keys: LookupKeys, topics: Sequence[str], times: tuple[int, int]
