@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,16 @@ def _head_and_tail(path: Path) -> bytes:
         head = file.read(piece)
         file.seek(-piece, 2)
         return head + file.read()
+
+
+def descriptors_in(folder: Path) -> set[Path]:
+    """Return the descriptors of this process that lead to files below a folder, or did."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing
+            if descriptor.readlink().is_relative_to(folder):
+                found.add(descriptor)
+    return found
 
 
 def differing_columns(left: object, right: object) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections import Counter
@@ -77,6 +78,7 @@ def test_a_scan_of_one_topic_lists_no_queue_of_the_others(many: Path) -> None:
 def test_few_files_are_open_at_a_time(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
+    gc.collect()  # what earlier tests left open is not closed beside this one
     before, peak = n_descriptors(), [0]
     opened = os.open
 

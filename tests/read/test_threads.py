@@ -7,8 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
-from pathlib import Path
+from contextlib import nullcontext
 from threading import Event, Thread
 
 import pyarrow.fs as pafs
@@ -16,7 +15,7 @@ import pytest
 
 import rmqstore
 from goldens import Golden
-from reading import rows
+from reading import descriptors_in, rows
 from remote_reads import answer, by_queue, look_ups, times
 from rmqstore import MessageStore, StoreStateError
 from rmqstore.storage.files import mapped_file_queue, recent
@@ -69,16 +68,6 @@ def test_threads_get_what_one_gets(open_store: Callable[[], MessageStore]) -> No
         finally:
             ended.set()
             other.join()
-
-
-def descriptors_in(folder: Path) -> set[Path]:
-    """Return the descriptors of this process that lead to files below a folder."""
-    found = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # that of the listing
-            if descriptor.readlink().is_relative_to(folder):
-                found.add(descriptor)
-    return found
 
 
 @pytest.mark.parametrize("by", ["queue", "commitlog"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reading import descriptors_in
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.paths import offset_to_name
 
@@ -53,7 +54,6 @@ def test_a_file_that_was_deleted_and_made_again_is_read_anew(tmp_path: Path) -> 
 
 
 def test_whoever_reads_a_file_holds_it_and_nobody_else_does(tmp_path: Path) -> None:
-    before = len([*Path("/proc/self/fd").iterdir()])
     for number in range(20):
         (tmp_path / offset_to_name(number * 100)).write_bytes(bytes([number]) * 100)
     queue = MappedFileQueue([tmp_path], OpenFiles(at_once=18))
@@ -62,14 +62,14 @@ def test_whoever_reads_a_file_holds_it_and_nobody_else_does(tmp_path: Path) -> N
     for segment in queue.segments[:15]:
         segment.path.unlink()
     queue.refresh()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before + 5 + 2
+    assert len(descriptors_in(tmp_path)) == 5 + 2
     queue.close()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before + 3
+    assert len(descriptors_in(tmp_path)) == 3
     for number in (18, 9, 0):
         window = np.ones(10, np.uint8)
         assert opened.pop().read_into(window, 90) == 10
         assert set(window.tolist()) == {number}
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert not descriptors_in(tmp_path)
 
 
 def test_of_two_listings_at_the_same_time_the_one_that_began_later_stays(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
-from reading import state
+from reading import descriptors_in, state
 from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.storage import rocksdb as database, rocksdb as module
@@ -73,13 +73,6 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def open_files(folder: Path) -> list[str]:
-    """Return the files of a folder that this process holds open, deleted ones included."""
-    descriptors = Path("/proc/self/fd").iterdir()
-    targets = [str(one.readlink()) for one in descriptors if one.is_symlink()]
-    return [target for target in targets if target.startswith(str(folder))]
-
-
 def test_a_database_is_opened_while_its_tables_come_and_go(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     writer = Flushing(folder)
@@ -108,10 +101,10 @@ def test_a_deleted_table_stays_readable(folder: Path) -> None:
         read_only = AccessType.read_only(False)
         opened = Rdict(str(files.folder), Options(raw_mode=True), families, read_only)
         assert [*opened.values()] == [number(0), number(1)]
-        assert open_files(folder)
+        assert descriptors_in(folder)
         opened.close()
         del opened
-    assert not open_files(folder)
+    assert not descriptors_in(folder)
     assert not files.folder.exists()
 
 
