@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_headers import BatchHeaders
+from kafkalog.format.batch_headers import BatchHeaders, Mask
 from kafkalog.format.consumer_offsets import Decode
 from kafkalog.format.layout import KEY_FIELDS, Codec
 from kafkalog.format.reference import (
@@ -29,7 +29,6 @@ from kafkalog.storage.producer_snapshots import read_snapshot
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, walk_segment
 from rmqstore.errors import FileDeletedError, MalformedBytesError
-from rmqstore.format.layout import Mask
 from rmqstore.storage.files.storage import Storage
 
 STORED_RECORDS: Final = pa.schema(
