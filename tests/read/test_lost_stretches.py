@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import rmqstore
@@ -14,6 +17,9 @@ import store_builder as build
 import tiers
 from reading import offsets, read, state
 from rmqstore import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.read.plan import plan
+from rmqstore.read.request import parse_request
+from rmqstore.read.split import Limits
 
 Damage = Callable[[build.Store, build.Placed], None]
 
@@ -152,6 +158,29 @@ def test_a_missing_file_is_data_loss_of_queues_that_are_gone_short_or_whole(
             with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
                 read(opened, scan=scan)
             assert offsets(read(opened, scan=scan, fail_on_data_loss=False)) == left
+
+
+def test_a_missing_file_is_lost_to_each_read_that_it_lies_in(tmp_path: Path) -> None:
+    root, config = tmp_path / "s", rmqstore.StoreConfig(mapped_file_size_commit_log=4096)
+    with rmqstore.create(root, config=config) as writer:
+        keys = [f"k{row}" for row in range(60)]
+        writer.append(pa.table({"topic": ["T"] * 60, "keys": keys, "body": [b"x"] * 60}))
+    with rmqstore.open(root) as opened:
+        key = next(row["keys"] for row in read(opened) if 4096 <= row["commitLogOffset"] < 8192)
+    (root / "commitlog" / f"{4096:020d}").unlink()
+    request = parse_request({"columns": "commitLogOffset", "scan": "commitlog"})
+    with rmqstore.open(root) as opened:
+        bounded = partial(read, opened, scan="commitlog")
+        assert bounded(ending_physical_offset=4096)
+        for start, end in ((0, 5000), (5000, 6000), (6000, 9000)):
+            with pytest.raises(OffsetOutOfRangeError):
+                bounded(starting_physical_offset=start, ending_physical_offset=end)
+        (whole,) = plan(opened.parts, request, Limits(4096))
+        parts = [part.read(opened.parts, request) for part in whole.split(Limits(4096))]
+        with pytest.raises(OffsetOutOfRangeError):
+            [*chain.from_iterable(parts)]
+        with pytest.raises(OffsetOutOfRangeError):
+            opened.query("T", key)
 
 
 def test_a_queue_whose_last_unit_has_a_wrong_size_does_not_end_before_it(tmp_path: Path) -> None:

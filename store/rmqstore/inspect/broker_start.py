@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ from rmqstore.storage.files.paths import (
 from rmqstore.storage.files.storage import Storage, is_folder
 from rmqstore.storage.index_files import is_name
 from rmqstore.storage.index_search import IndexTable
-from rmqstore.storage.log.commitlog import CommitLog, stored_start
+from rmqstore.storage.log.commitlog import CommitLog, misnamed_segments
 from rmqstore.storage.queue.queue_set import built_end, misnamed_files, open_files
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
@@ -388,16 +388,13 @@ def _of_another_type(paths: StorePaths) -> Iterator[Finding]:
 
 def _misnamed(paths: StorePaths) -> Iterator[Finding]:
     """Yield files of the log whose first record has a physical offset of another file."""
-    files = (segment_files(paths.storage, folder) for folder in paths.commitlogs)
-    for path in chain.from_iterable(files):
-        start = stored_start(paths.storage, path)
-        if start is not None and start != int(path.name):
-            text = (
-                f"the first record of the file says physical offset {start}, so the name of the "
-                f"file should be {offset_to_name(start)}; a broker that starts does not find its "
-                "messages"
-            )
-            yield Finding("log", str(path), text, "name")
+    for path, start in misnamed_segments(paths.storage, paths.commitlogs):
+        text = (
+            f"the first record of the file says physical offset {start}, so the name of the "
+            f"file should be {offset_to_name(start)}; a broker that starts does not find its "
+            "messages"
+        )
+        yield Finding("log", str(path), text, "name")
 
 
 def _misnamed_queues(paths: StorePaths) -> Iterator[Finding]:

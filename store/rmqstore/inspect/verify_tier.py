@@ -241,7 +241,8 @@ def _of_messages(
             "tier", queue_name, text, "emptied", unserved=ranges_of(unserved), next_offset=following
         )
         return
-    there, places = _valid(alone, key)
+    none = np.empty(0, np.int64)
+    there, places = _valid(alone, key) if parts[CONSUME_QUEUE].there else (none, none)
     are_read = parts[CONSUME_QUEUE].are_read(there * width) & parts[COMMIT_LOG].are_read(places)
     only_here = np.setdiff1d(np.arange(begin, min(local_start, end)), there[are_read])
     elsewhere = np.setdiff1d(np.arange(max(begin, local_start), end), there)

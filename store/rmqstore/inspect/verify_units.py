@@ -18,7 +18,7 @@ from rmqstore.spans import FOREVER, Span
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.placing import MAX_QUEUE_OFFSET, place_records
-from rmqstore.storage.queue.queue import Queue, places_of, records_end
+from rmqstore.storage.queue.queue import Queue, first_existing, places_of, records_end
 from rmqstore.storage.queue.queue_set import (
     begins_file,
     built_end,
@@ -304,7 +304,8 @@ class BuiltUnits:
             text += (
                 "an expired message, and serves no other" if log_begin else "one, and serves them"
             )
-            hidden = range(queue.begin, following - 1) if log_begin else range(0)
+            stop = following - 1 if log_begin else 0
+            hidden = range(first_existing(queue, stop, log_begin), stop)
             finding = partial(
                 Finding, "queue", next_offset=following, unserved=(hidden,) if hidden else ()
             )

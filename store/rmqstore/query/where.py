@@ -161,19 +161,25 @@ class Comparison:
         return Pruning(**pruned)
 
     def _within(self) -> Between:
-        """Return the numbers that meet the comparison, the end of an open range included.
+        """Return the numbers that meet the comparison.
 
-        Of times they are epoch ms, rounded down.
+        Of times they are epoch ms, rounded down, with the end of an open range.
         """
         values = self.values
+        beyond = 1
         if self.column == "storeTimestamp":
-            values = tuple((value - EPOCH) // _MILLISECOND for value in values)
-        if self.kind == "IN":
-            return Between(min(values), max(values)) if values else Between(1, 0)
-        if self.kind in ("<", "<="):
-            return Between(high=values[0])
-        if self.kind in (">", ">="):
-            return Between(low=values[0])
+            beyond, values = 0, tuple((value - EPOCH) // _MILLISECOND for value in values)
+        match self.kind:
+            case "IN":
+                return Between(min(values), max(values)) if values else Between(1, 0)
+            case "<":
+                return Between(high=values[0] - beyond)
+            case "<=":
+                return Between(high=values[0])
+            case ">":
+                return Between(low=values[0] + beyond)
+            case ">=":
+                return Between(low=values[0])
         return Between()
 
 

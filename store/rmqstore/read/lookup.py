@@ -284,9 +284,9 @@ class Lookup:
     ) -> Found:
         """Return where messages with the wanted keys, ids or tags may lie.
 
-        An index that contradicts itself covers nothing, and none covers a file of the log that has
-        the name of another place. No file says whether its items are also of tags, so the index
-        never covers these.
+        An index that contradicts itself covers nothing. None covers a file of the log that has the
+        name of another place, or files that are missing, if it leads there. No file says whether
+        its items are also of tags, so the index never covers these.
 
         In RocksDB only records with a UNIQ_KEY are indexed. So such an index covers look-ups by id,
         but never those by key, which may also be a word in KEYS of another record.
@@ -327,17 +327,23 @@ class Lookup:
             uncovered = [whole]
         if tagged is not None:
             uncovered, physical_offsets = [], np.union1d(physical_offsets, tagged)
-        physical_offsets = physical_offsets[lie_in(physical_offsets, [whole])]
-        misnamed = []
-        for segment in self._log.segments:
-            first, stop = np.searchsorted(physical_offsets, (segment.start, segment.end))
-            # Items may lead before the first file because it has the name of a later place.
-            if first < stop or segment.start == whole.start:
-                # Raises if the file is gone, so that the files are listed again.
-                self._log.read(segment, 0, 0)
-                if stored_start(self._paths.storage, segment.path) not in (None, segment.start):
-                    misnamed.append(Span(segment.start, segment.end))
-        return Found(physical_offsets, list(LogSpans.of(sorted([*uncovered, *misnamed])).spans))
+        spans = LogSpans.of(sorted([*uncovered, *self._misplaced(physical_offsets, whole)])).spans
+        return Found(physical_offsets[lie_in(physical_offsets, [whole])], list(spans))
+
+    def _misplaced(self, physical_offsets: Positions, whole: Span) -> Iterator[Span]:
+        """Yield parts of the log to which items lead, and where their records do not lie.
+
+        Items lead before the log also if its first file has the name of a later place.
+        """
+        physical_offsets = np.maximum(physical_offsets, whole.start)
+        for low, high, segment in self._log.segment_spans(*whole):
+            first, stop = np.searchsorted(physical_offsets, (low, high))
+            if first == stop:
+                continue
+            if segment is None or (
+                stored_start(self._log.file_of(segment), segment.start) != segment.start
+            ):
+                yield Span(low, high)
 
     def _find_in_table(
         self, lookup_keys: LookupKeys, topics: Sequence[str], times: tuple[int, int]

@@ -149,11 +149,11 @@ class Sampler:
     def log_headers(self) -> list[int]:
         """Return the physical offsets where a scan of the log may be cut, sorted.
 
-        These are the starts of files, and the frames of sampled records that store their own
-        physical offset.
-        Without queues only the starts of files are sure.
+        These are the bounds of files within the log, and the frames of sampled records that store
+        their own physical offset. Without queues only the bounds of files are sure.
         """
-        headers = {segment.start for segment in self._log.segments}
+        headers = {bound for file in self._log.segments for bound in (file.start, file.end)}
+        headers.discard(self._log.max_offset)
         queues = self._queues.plain()
         sampled = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
         count = max(_MIN_HEADERS, _SAMPLED_HEADERS // max(len(sampled), 1))

@@ -31,12 +31,11 @@ from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.folders import require_log
 from rmqstore.storage.broker.retry import Restarts
-from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.log.commitlog import frame_start
 from rmqstore.storage.queue.placing import begins_again_at, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, places_of
-from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
+from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end, confirmed_runs
 
@@ -225,11 +224,8 @@ class StoreTail(Tail):
         Returns:
             How many of these messages, from the first on, the queue holds.
         """
-        in_rocksdb = self.store.ends.in_rocksdb
-        paths = self.store.paths
-        if in_rocksdb is not None and is_in_rocksdb(
-            paths, in_rocksdb, key, OpenFiles(paths.storage)
-        ):
+        has_rocksdb = self.store.ends.in_rocksdb is not None
+        if has_rocksdb and isinstance(self._open_files(key), RocksDbQueue):
             return self._take_logged(key, logged)
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:

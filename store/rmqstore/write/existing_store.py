@@ -61,7 +61,7 @@ from rmqstore.storage.index_files import (
     was_ended,
 )
 from rmqstore.storage.index_search import may_have_index_table
-from rmqstore.storage.log.commitlog import CommitLog, stored_start
+from rmqstore.storage.log.commitlog import CommitLog, misnamed_segments
 from rmqstore.storage.log.walks import newest_windows, walk_forward
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
@@ -197,14 +197,12 @@ def _require_log(paths: StorePaths, log: CommitLog, config: StoreConfig) -> None
 
     Source: CommitLog.java#recoverNormally.
     """
-    files = (segment_files(LOCAL, folder) for folder in paths.commitlogs)
-    for path in chain.from_iterable(files):
-        start = stored_start(LOCAL, path)
-        if start not in (None, int(path.name)):
-            raise StoreStateError(
-                f"{path}: the first record of the file says physical offset {start}: give "
-                f"the file the name {offset_to_name(start)}, or move it out of the store"
-            )
+    for path, start in misnamed_segments(LOCAL, paths.commitlogs):
+        raise StoreStateError(
+            f"{path}: the first record of the file says physical offset {start}: give "
+            f"the file the name {offset_to_name(start)}, or move it out of the store"
+        )
+    for path in chain.from_iterable(segment_files(LOCAL, folder) for folder in paths.commitlogs):
         if path.name != (name := offset_to_name(int(path.name))):
             raise StoreStateError(f"{path}: give the file the name {name}, as a broker writes it")
     size = config.mapped_file_size_commit_log

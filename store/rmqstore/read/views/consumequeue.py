@@ -23,7 +23,8 @@ from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
+from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +106,12 @@ def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSli
 
 def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     """Return a queue as the disk has it; a BatchConsumeQueue of the same topic is left out."""
-    paths, in_rocksdb = source.paths, source.ends.in_rocksdb
-    files = OpenFiles(paths.storage)
-    if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
-        return open_files(paths, topic, queue_id, files=files, in_rocksdb=in_rocksdb)
+    paths, files = source.paths, OpenFiles(source.paths.storage)
+    queue = open_files(
+        paths, topic, queue_id, files=files, in_rocksdb=source.ends.in_rocksdb, log=source.log
+    )
+    if isinstance(queue, RocksDbQueue):
+        return queue
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -53,8 +53,8 @@ from rmqstore.format.record import (
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
-from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.paths import name_to_offset, segment_files
+from rmqstore.storage.files.storage import Storage, StoredFile
 
 _PLACE = ["total_size", "magic", "physical_offset"]
 _MAX_SPANS = 10_000  # of data between holes, of one file
@@ -257,14 +257,14 @@ class CommitLog(MappedFileQueue):
         segments = self.segments
         first = bisect_right(segments, start, key=attrgetter("end"))
         for segment in islice(segments, first, None):
-            if segment.start >= end:
+            if low >= end:
                 break
-            if segment.end <= low:
-                continue
             if segment.start > low:
-                yield SegmentSpan(low, segment.start, None)
-            yield SegmentSpan(max(low, segment.start), min(end, segment.end), segment)
-            low = segment.end
+                yield SegmentSpan(low, min(segment.start, end), None)
+                low = segment.start
+            if low < min(end, segment.end):
+                yield SegmentSpan(low, min(end, segment.end), segment)
+                low = segment.end
 
     def locate(self, physical_offset: int) -> SegmentPosition:
         """Return where a physical offset lies.
@@ -419,27 +419,33 @@ def read_frame(log: CommitLog, located: SegmentPosition) -> tuple[int, int]:
     return total_size, magic
 
 
-def stored_start(storage: Storage, path: Path) -> int | None:
-    """Return where a file of the log begins by its first two records; None if they do not say.
+def stored_start(file: StoredFile, named: int) -> int:
+    """Return where a file of the log begins by its first two records, else by its name.
 
     Of most files the first record says what the name does, and nothing more is read.
     """
     n_bytes = FIXED_PART_V4.itemsize
-    with storage.open(path) as file:
-        head = file.read(0, n_bytes)
-        if len(head) < n_bytes:
-            return None
-        size, magic, start = head.view(FIXED_PART_V4)[_PLACE][0].tolist()
-        if magic not in TOPIC_LENGTH_BYTES or start < 0 or name_to_offset(str(start)) is None:
-            return None
-        if start == name_to_offset(path.name):
-            return int(start)
-        following = file.read(size, n_bytes) if n_bytes <= size <= file.size - n_bytes else head[:0]
-    if len(following):
-        _, magic, second = following.view(FIXED_PART_V4)[_PLACE][0].tolist()
+    head = file.read(0, n_bytes)
+    if len(head) < n_bytes:
+        return named
+    size, magic, start = head.view(FIXED_PART_V4)[_PLACE][0].tolist()
+    if magic not in TOPIC_LENGTH_BYTES or start < 0 or name_to_offset(str(start)) is None:
+        return named
+    if start != named and n_bytes <= size <= file.size - n_bytes:
+        following = file.read(size, n_bytes).view(FIXED_PART_V4)[_PLACE]
+        _, magic, second = following[0].tolist()
         if magic in TOPIC_LENGTH_BYTES and second != start + size:
-            return None
+            return named
     return int(start)
+
+
+def misnamed_segments(storage: Storage, folders: Iterable[Path]) -> Iterator[tuple[Path, int]]:
+    """Yield files of the log with the name of another place, and where they begin."""
+    for path in chain.from_iterable(segment_files(storage, folder) for folder in folders):
+        with storage.open(path) as file:
+            start = stored_start(file, int(path.name))
+        if start != int(path.name):
+            yield path, start
 
 
 def begins_record(log: CommitLog, physical_offset: int) -> bool:

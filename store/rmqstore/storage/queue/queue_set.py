@@ -220,7 +220,8 @@ def open_files(
         is_batch: whether a queue without a folder is a BatchConsumeQueue.
         files: opens the files, and may be shared with other queues.
         in_rocksdb: the queues in RocksDB, None if the store has none there.
-        log: the log of the store, whose records confirm units of batches that leap ahead.
+        log: the log of the store, whose records confirm units of batches that leap ahead, and whose
+            begin shows whether the first files of a queue are missing.
 
     Raises:
         StoreStateError: the topic cannot name a folder.
@@ -228,7 +229,7 @@ def open_files(
     Source: CombineConsumeQueueStore.java.
     """
     files = files or OpenFiles(paths.storage)
-    if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
+    if in_rocksdb is not None and _is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files, log):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
     folder = paths.batch_folders.queue(topic, queue_id)
     plain = paths.queue_folders.queue(topic, queue_id)
@@ -239,8 +240,12 @@ def open_files(
     return ConsumeQueue(plain, files)
 
 
-def is_in_rocksdb(
-    paths: StorePaths, in_rocksdb: RocksDbQueues, key: QueueKey, files: OpenFiles
+def _is_in_rocksdb(
+    paths: StorePaths,
+    in_rocksdb: RocksDbQueues,
+    key: QueueKey,
+    files: OpenFiles,
+    log: CommitLog | None,
 ) -> bool:
     """Return whether a queue is read from RocksDB, of a store that has queues there.
 
@@ -260,6 +265,9 @@ def is_in_rocksdb(
         return not in_files.is_present
     begin, end = in_files.begin, in_files.end()
     if [*in_files.runs(begin, end)] != [(begin, end)]:  # one of them is missing, or cut
+        return True
+    unit_before = RocksDbQueue(in_rocksdb, key).unit(begin - 1)  # zeros without one
+    if log is not None and unit_before[0] >= log.min_offset and unit_before[1] > 0:
         return True
     return in_files.unit(end - 1)[0] < bounds.last_physical_offset
 
