@@ -17,10 +17,10 @@ from rmqstore.read.read_spec import widened
 
 BROKER_NAME: Final = "brokerName"
 
+# The columns of each view after the first one, which has the name of the broker.
 # fmt: off
 COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
     "queues": {
-        BROKER_NAME:           pa.string(),
         "topic":               pa.string(),
         "queueId":             pa.int32(),
         "minOffset":           pa.int64(),   # queue offset of the first message that is there
@@ -32,7 +32,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),  # why something is not known
     },
     "topics": {
-        BROKER_NAME:           pa.string(),
         "topic":               pa.string(),
         "isSystem":            pa.bool_(),
         "queues":              pa.int32(),   # that have files
@@ -46,7 +45,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "commitlog": {
-        BROKER_NAME:           pa.string(),
         "commitLogOffset":     pa.int64(),
         "storeSize":           pa.int64(),   # bytes of the record, the blank, the span
         "kind":                pa.string(),  # record, blank, damage, missing, end
@@ -65,7 +63,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "file":                pa.string(),
     },
     "consumequeue": {
-        BROKER_NAME:           pa.string(),
         "topic":               pa.string(),
         "queueId":             pa.int32(),
         "queueOffset":         pa.int64(),
@@ -76,7 +73,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "index": {
-        BROKER_NAME:           pa.string(),
         "file":                pa.string(),
         "number":              pa.int32(),
         "slot":                pa.int32(),
@@ -89,7 +85,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "groups": {
-        BROKER_NAME:           pa.string(),
         "consumerGroup":       pa.string(),
         "topic":               pa.string(),
         "queueId":             pa.int32(),
@@ -103,14 +98,12 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "epochs": {
-        BROKER_NAME:           pa.string(),
         "epoch":               pa.int32(),
         "startOffset":         pa.int64(),   # physical offset of its first record
         "endOffset":           pa.int64(),   # where the next one starts, or the log ends
         "reason":              pa.string(),
     },
     "stores": {
-        BROKER_NAME:           pa.string(),
         "path":                pa.string(),  # the root of the store
         "clusterName":         pa.string(),
         "brokerId":            pa.int64(),   # 0: the master, but with a controller
@@ -122,7 +115,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),  # why it does not, or what is wrong
     },
     "routes": {
-        BROKER_NAME:           pa.string(),
         "topic":               pa.string(),
         "readQueueNums":       pa.int32(),
         "writeQueueNums":      pa.int32(),
@@ -135,7 +127,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "assignments": {
-        BROKER_NAME:           pa.string(),
         "consumerGroup":       pa.string(),
         "clientId":            pa.string(),  # null: the strategy gives the queue to nobody
         "topic":               pa.string(),
@@ -147,7 +138,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "files": {
-        BROKER_NAME:           pa.string(),
         "path":                pa.string(),  # below the store's root
         "kind":                pa.string(),
         "topic":               pa.string(),
@@ -162,7 +152,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "lastStoreTimestamp":  TIMESTAMP,
     },
     "deadLetters": {
-        BROKER_NAME:           pa.string(),
         "consumerGroup":       pa.string(),  # that failed to consume the message
         "kind":                pa.string(),  # deadLetter, retry
         "topic":               pa.string(),  # of the copy
@@ -181,7 +170,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "traces": {
-        BROKER_NAME:           pa.string(),
         "traceType":           pa.string(),  # Pub, SubBefore, SubAfter, EndTransaction, Recall
         "timestamp":           TIMESTAMP,    # when a send or a consumption began, or ended
         "groupName":           pa.string(),  # of producers or of consumers
@@ -211,7 +199,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "reason":              pa.string(),
     },
     "consumed": {
-        BROKER_NAME:           pa.string(),
         "topic":               pa.string(),
         "queueId":             pa.int32(),
         "queueOffset":         pa.int64(),
@@ -239,7 +226,10 @@ SHARING_QUEUES: Final = ("assignments",)
 # These read messages, and take the bounds of a scan.
 OF_MESSAGES: Final = ("deadLetters", "traces", "consumed")
 
-_ALL: Final = {name: pa.schema(list(types.items())) for name, types in COLUMN_TYPES.items()}
+_ALL: Final = {
+    name: pa.schema([(BROKER_NAME, pa.string()), *types.items()])
+    for name, types in COLUMN_TYPES.items()
+}
 VIEW_NAMES: Final = tuple(_ALL)
 VIEWS: Final[dict[str, pa.Schema]] = {  # that need no arguments
     name: schema for name, schema in _ALL.items() if name not in SHARING_QUEUES
