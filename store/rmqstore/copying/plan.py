@@ -27,7 +27,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
 from rmqstore.storage.index_files import index_files, read_header
-from rmqstore.storage.log.walks import walk_forward
+from rmqstore.storage.log.walks import whole_records
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -241,10 +241,8 @@ class _Planner:
             return self._log.min_offset
         for segment in self._segments[:-1]:
             newest = 0  # without records
-            for window in walk_forward(self._log, segment, segment.start, segment.end):
-                for _, headers, complete in window.headers():
-                    times = headers.column("store_timestamp")[complete]
-                    newest = max(newest, int(times.max(initial=0)))
+            for _, headers in whole_records(self._log, segment.start, segment.end):
+                newest = max(newest, int(headers.column("store_timestamp").max(initial=0)))
             if not 0 < newest < since:
                 return segment.start
         return self._segments[-1].start

@@ -44,7 +44,7 @@ from rmqstore.storage.broker.config_files import OFFSETS, BrokerConfig, why_unkn
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths, can_name_queues, has_queue_folder
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import walk_forward
+from rmqstore.storage.log.walks import whole_records
 from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first, short_units
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -73,15 +73,11 @@ def count_lmq_messages(log: CommitLog, end: int, batch_topics: Collection[str]) 
     Reads the whole log.
     """
     counts: Counter[str] = Counter()
-    for start, stop, segment in log.segment_spans(log.min_offset, end):
-        if segment is None:
-            continue
-        for window in walk_forward(log, segment, start, stop):
-            for _, headers, whole in window.headers():
-                delivered = headers.take(whole & have_units(headers.column("sys_flag")))
-                of_lmqs = lmq_headers(window.data, delivered, batch_topics)
-                if len(of_lmqs):
-                    counts.update(topics(window.data, of_lmqs).to_pylist())
+    for window, headers in whole_records(log, log.min_offset, end):
+        delivered = headers.take(have_units(headers.column("sys_flag")))
+        of_lmqs = lmq_headers(window.data, delivered, batch_topics)
+        if len(of_lmqs):
+            counts.update(topics(window.data, of_lmqs).to_pylist())
     return counts
 
 

@@ -50,7 +50,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import Window, next_record, walk_forward
+from rmqstore.storage.log.walks import Window, next_record, walk_forward, whole_records
 from rmqstore.storage.log.writer_notes import CleanEnd, mark_as_closed
 
 logger = logging.getLogger(__name__)
@@ -174,16 +174,10 @@ def warn_of_cut(
     """Report the messages that the broker has lost: those cut from a log and kept aside."""
     counts: Counter[str] = Counter()
     log.refresh()
-    for low, high, segment in log.segment_spans(start, end):
-        if segment is None:
-            continue
-        for window in walk_forward(log, segment, low, high):
-            for _, headers, complete in window.headers():
-                units = read_queue_units(window.data, headers.take(complete.nonzero()[0]))
-                for code, topic in enumerate(units.topics):
-                    counts[topic] += int((units.topic_codes == code).sum())
-            if window.damage is not None:
-                break
+    for window, headers in whole_records(log, start, end):
+        units = read_queue_units(window.data, headers)
+        for code, topic in enumerate(units.topics):
+            counts[topic] += int((units.topic_codes == code).sum())
     named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
     logger.warning(
         "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost "

@@ -29,14 +29,12 @@ from rmqstore.format.columns.dispatch_requests import (
     tag_key,
 )
 from rmqstore.format.columns.inner_batch import is_inner_batch
-from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     MAX_FILE_BYTES,
     MAX_V1_TOPIC_BYTES,
     MESSAGE_MAGIC_V2,
-    Bytes,
     SysFlag,
 )
 from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
@@ -62,7 +60,7 @@ from rmqstore.storage.index_files import (
 )
 from rmqstore.storage.index_search import may_have_index_table
 from rmqstore.storage.log.commitlog import CommitLog, misnamed_segments
-from rmqstore.storage.log.walks import newest_windows, walk_forward
+from rmqstore.storage.log.walks import newest_windows, walk_forward, whole_records
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.write.queue_files import folder_set_aside, known_batch_topics
@@ -403,23 +401,16 @@ def _has_messages(log: CommitLog, *, in_batches: bool) -> bool:
     """Return whether a record belongs in a BatchConsumeQueue, or in an ordinary one."""
     return any(
         (have_units(records.column("sys_flag")) & (is_inner_batch(records) == in_batches)).any()
-        for _, records in _records(log)
+        for _, records in whole_records(log, log.min_offset, log.max_offset)
     )
 
 
 def _has_keys(log: CommitLog, config: StoreConfig) -> bool:
     """Return whether a record has keys, as nearly all have, so that there will be an index file."""
     return any(
-        len(read_requests(data, records, config.rules).key_rows) for data, records in _records(log)
+        len(read_requests(window.data, records, config.rules).key_rows)
+        for window, records in whole_records(log, log.min_offset, log.max_offset)
     )
-
-
-def _records(log: CommitLog) -> Iterator[tuple[Bytes, RecordHeaders]]:
-    """Yield the records of a log with the bytes that they lie in, window by window."""
-    for segment in log.segments:
-        for window in walk_forward(log, segment, segment.start, segment.end):
-            for _, headers, is_complete in window.headers():
-                yield window.data, headers.take(is_complete)
 
 
 def _expected_log_size(paths: StorePaths, log: CommitLog, files: Sequence[tuple[int, int]]) -> int:

@@ -268,6 +268,20 @@ class Window:
         return data, *rejoin(data, self.segment.start, self.records, self.log.framing(self.segment))
 
 
+def whole_records(log: CommitLog, start: int, end: int) -> Iterator[tuple[Window, RecordHeaders]]:
+    """Yield the whole records of a range of the log in batches, each with its window.
+
+    Damage and missing files are passed over.
+
+    Raises:
+        FileDeletedError: a file was deleted since it was listed.
+    """
+    for low, high, segment in log.segment_spans(start, end):
+        for window in () if segment is None else walk_forward(log, segment, low, high):
+            for _, headers, whole in window.headers():
+                yield window, headers.take(whole)
+
+
 def window_at(
     log: CommitLog,
     segment: Segment,

@@ -36,6 +36,7 @@ from rmqstore.storage.log.walks import (
     next_record,
     walk_back,
     walk_forward,
+    whole_records,
     window_at,
 )
 
@@ -267,11 +268,10 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
             continue
         written = log.written_end(segment)
         first = next_record(log, segment, max(end.physical_offset + 1, segment.start), written)
-        for window in walk_forward(log, segment, first, written):
-            for _, headers, whole in window.headers():
-                counted = whole & store_their_offsets(window.data, headers.starts, segment.start)
-                n_records += int(counted.sum())
-                n_bytes += int(headers.column("total_size")[counted].sum())
+        for window, headers in whole_records(log, first, written):
+            counted = store_their_offsets(window.data, headers.starts, segment.start)
+            n_records += int(counted.sum())
+            n_bytes += int(headers.column("total_size")[counted].sum())
     return n_records, n_bytes
 
 
