@@ -414,8 +414,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/read/pending.py",
-        """latest[row["topic"], row["msgId"]] = row["commitLogOffset"]""",
-        """latest.setdefault((row["topic"], row["msgId"]), row["commitLogOffset"])""",
+        """latest[key] = max(latest.get(key, -1), row["commitLogOffset"])""",
+        """latest.setdefault(key, row["commitLogOffset"])""",
         "a message that was delivered once more is shown as pending",
         "read/lookup/test_pending.py",
     ),

@@ -207,8 +207,8 @@ def have_copies(
     fails = spec.fail_on_data_loss
     for batch in read_copies(store, named, topics, first, fail_on_data_loss=fails):
         for row in batch.to_pylist():
-            # Physical offsets ascend, so the last one stays.
-            latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
+            key = row["topic"], row["msgId"]
+            latest[key] = max(latest.get(key, -1), row["commitLogOffset"])
     for row in rows.tolist():
         key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
         are_delivered[row] = latest.get(key, -1) > (

@@ -10,7 +10,6 @@ from statistics import fmean
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.format.columns.search import have_magic
@@ -400,9 +399,9 @@ def read_copies(
     *,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
+    """Return topic, msgId and commitLogOffset of matching messages, in any order.
 
-    They are in the order of the log.
+    Some of them may lie before the physical offset from which on they are needed.
     """
     columns = select_columns(["topic", "msgId", "commitLogOffset"])
     spec = ReadSpec(
@@ -411,16 +410,9 @@ def read_copies(
     chosen = log_filter(parse_selection(subscribe=topics), columns.names, lookup_keys)
     candidates = find_candidates(store, lookup_keys, topics, None, None)
     log_slices = [part for part in uncovered_slices(store, candidates) if part.end > start]
-    physical_offsets = candidates.outside(log_slices)
-    parts: list[Iterator[pa.RecordBatch]] = []
-    for log_slice in log_slices:
-        before = int(np.searchsorted(physical_offsets, log_slice.start))
-        parts.append(read_records(store, physical_offsets[:before], spec, chosen))
-        parts.append(read_log(store, log_slice, spec, chosen))
-        physical_offsets = physical_offsets[before:]
-    parts.append(read_records(store, physical_offsets, spec, chosen))
-    for batch in chain.from_iterable(parts):
-        yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
+    parts = [read_records(store, candidates.outside(log_slices), spec, chosen)]
+    parts += [read_log(store, log_slice, spec, chosen) for log_slice in log_slices]
+    return chain.from_iterable(parts)
 
 
 def _physical_offsets(batches: Iterable[pa.RecordBatch]) -> Positions:
