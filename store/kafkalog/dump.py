@@ -158,24 +158,22 @@ def stored_rows(
     Source: DumpLogSegments.scala.
     """
     key = partition.topic, partition.partition
+    for window, headers in _between(partition, start_offset, end_offset):
+        yield from records_in(key, window, headers, decode, (start_offset, end_offset))
+
+
+def _between(
+    partition: Partition, start_offset: int, end_offset: int
+) -> Iterator[tuple[Window, BatchHeaders]]:
+    """Yield the windows of a log with those of their batches that may have records of a range."""
     for window in partition.log().windows(start_offset):
         headers = window.headers
-        chosen = headers[_meet(headers, start_offset, end_offset)]
-        yield from records_in(key, window, chosen, decode, (start_offset, end_offset))
+        # A compressed message of format v0 or v1 says only which of those inside is the last.
+        names_its_end = (headers.magic < 2) & (headers.codec != 0)
+        may_begin_before = (headers.base_offset < end_offset) | names_its_end
+        yield window, headers[may_begin_before & (headers.last_offset >= start_offset)]
         if (window.next_offset or 0) >= end_offset:
             return
-
-
-def _meet(headers: BatchHeaders, start_offset: int, end_offset: int) -> Mask:
-    """Return a mask (n,) of the batches that may have records of a range.
-
-    A compressed message of format v0 or v1 says only which of those inside is the last.
-    """
-    may_begin_before = (headers.base_offset < end_offset) | (
-        (headers.magic < 2) & (headers.codec != 0)
-    )
-    mask: Mask = (headers.last_offset >= start_offset) & may_begin_before
-    return mask
 
 
 def records_in(
@@ -274,13 +272,9 @@ def batch_rows(
 
     Source: DumpLogSegments.scala.
     """
-    for window in partition.log().windows(start_offset):
-        headers = window.headers
-        rows = _meet(headers, start_offset, end_offset)
-        if rows.any():
-            yield batches_of((partition.topic, partition.partition), window, headers[rows])
-        if (window.next_offset or 0) >= end_offset:
-            return
+    for window, headers in _between(partition, start_offset, end_offset):
+        if len(headers):
+            yield batches_of((partition.topic, partition.partition), window, headers)
 
 
 def batches_of(key: tuple[str, int], window: Window, headers: BatchHeaders) -> pa.RecordBatch:
