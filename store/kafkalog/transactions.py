@@ -23,6 +23,7 @@ from rmqstore.errors import MalformedBytesError
 logger = logging.getLogger(__name__)
 
 _MOST_ATTRIBUTES: Final = sum(Attribute)
+_MAY_DECIDE: Final = "; the damaged bytes may have decided transactions"
 
 Outcomes = NDArray[np.int8]
 
@@ -224,7 +225,7 @@ def transaction_events(
     for row in np.flatnonzero(~valid | is_transactional).tolist():
         at = int(end_offsets[row])
         if not valid[row]:
-            error = _error(window.segment.path, int(headers.position[row]), "the CRC is wrong")
+            error = window.error(int(headers.position[row]), f"the CRC is wrong{_MAY_DECIDE}")
             yield Damage(at, bool(may_be_marker[row]), error)
         elif not is_control[row]:
             yield Event(producers[row], offsets[row] if in_order[row] else at)
@@ -232,21 +233,15 @@ def transaction_events(
             try:
                 marker = marker_in(window.data, headers[row : row + 1])
             except MalformedBytesError as err:
-                error = _error(window.segment.path, int(headers.position[row]), err.reason)
+                error = window.error(int(headers.position[row]), f"{err.reason}{_MAY_DECIDE}")
                 yield Damage(at, may_be_marker=True, error=error)
                 continue
             if marker is not None:
                 offset = marker.offset if in_order[row] else at - 1
                 yield Event(producers[row], offset, marker.is_commit)
     if window.stop is not None:
-        error = _error(window.segment.path, window.stop.position, window.stop.reason)
+        error = window.error(window.stop.position, f"{window.stop.reason}{_MAY_DECIDE}")
         yield Damage(int(end_offsets[-1]), may_be_marker=True, error=error)
-
-
-def _error(path: str, position: int, reason: str) -> CorruptBatchError:
-    return CorruptBatchError(
-        path, position, f"{reason}; the damaged bytes may have decided transactions"
-    )
 
 
 def _may_be_marker(headers: BatchHeaders) -> NDArray[np.bool_]:
