@@ -72,7 +72,7 @@ class KafkaLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""
-        return self._rows.read(partition)
+        return rows_of(partition, self._rows.rows)
 
 
 def default_schema(columns: ColumnOptions) -> StructType:
@@ -118,10 +118,6 @@ class RowReader:
         if "offset" not in made_of:
             made_of.append("offset")  # which errors name
         self._spec = replace(options.spec, columns=tuple(made_of))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one task. Runs in a task."""
-        return rows_of(partition, self.rows)
 
     def rows(self, ranges: Iterable[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ranges, one after the other. Runs in a task."""

@@ -27,6 +27,7 @@ from pyspark_kafkalog.offsets import Offsets, StreamOffset
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.rows import RowReader
 from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.packing import rows_of
 
 
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -194,7 +195,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""
-        return self._rows.read(partition)
+        return rows_of(partition, self._rows.rows)
 
     def _poll(self) -> OffsetReader:
         if self._reader is None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from errno import ENOENT
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -104,12 +105,10 @@ class PartitionLog:
         """
         total = 0.0
         bases = [*(segment.base_offset for segment in self.segments), self.end_offset]
-        for number in range(len(self.segments)):
-            base, following = bases[number : number + 2]
+        for number, (base, following) in enumerate(pairwise(bases)):
             within = min(end_offset, following) - max(start_offset, base)
-            if within <= 0:
-                continue
-            total += self._bytes_of(number) * within / (following - base)
+            if within > 0:
+                total += self._bytes_of(number) * within / (following - base)
         return total
 
     def _bytes_of(self, number: int) -> int:
