@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_headers import BatchHeaders, Mask
+from kafkalog.format.batch_headers import BatchHeaders
 from kafkalog.format.consumer_offsets import Decode
 from kafkalog.format.layout import KEY_FIELDS, Codec
 from kafkalog.format.reference import (
