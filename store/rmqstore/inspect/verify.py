@@ -85,8 +85,7 @@ from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, chunks
-from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.log_end import damage_met, n_written
 from rmqstore.storage.recovery.unit_checks import confirm
@@ -599,7 +598,7 @@ class _Queues:
             self._paths, *key, is_batch=topic in self.batch_topics, files=self._files,
             in_rocksdb=self._in_rocksdb, log=self._log,
         )  # fmt: skip
-        is_in_rocksdb = isinstance(queue, RocksDbQueue)
+        is_in_database = is_in_rocksdb(queue)
         first_physical_offset = -1
         tail = self._recovered.get(key)
         physical_offset, size, _ = queue.unit(0)
@@ -614,14 +613,14 @@ class _Queues:
                     first_physical_offset = physical_offset
         self._tallies[key] = _Tally(
             queue,
-            self._flushed_until if is_in_rocksdb else FOREVER,
+            self._flushed_until if is_in_database else FOREVER,
             lambda: ConsumeQueueExt([ext_folders(self._paths).queue(*key)], self._files),
             first_physical_offset,
             start,
             self._log_end,
             0 if tail is None else tail.end,
             is_schedule=topic == SCHEDULE_TOPIC,
-            has_keys=is_in_rocksdb,
+            has_keys=is_in_database,
         )
         return self._tallies[key]
 

@@ -34,8 +34,8 @@ from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.log.commitlog import frame_start
 from rmqstore.storage.queue.placing import begins_again_at, place_records
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, places_of
-from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import completed_end, confirmed_end, confirmed_runs
 
@@ -225,7 +225,7 @@ class StoreTail(Tail):
             How many of these messages, from the first on, the queue holds.
         """
         has_rocksdb = self.store.ends.in_rocksdb is not None
-        if has_rocksdb and isinstance(self._open_files(key), RocksDbQueue):
+        if has_rocksdb and is_in_rocksdb(self._open_files(key)):
             return self._take_logged(key, logged)
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:

@@ -23,8 +23,7 @@ from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     queue = open_files(
         paths, topic, queue_id, files=files, in_rocksdb=source.ends.in_rocksdb, log=source.log
     )
-    if isinstance(queue, RocksDbQueue):
+    if is_in_rocksdb(queue):
         return queue
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 

@@ -229,7 +229,7 @@ def open_files(
     Source: CombineConsumeQueueStore.java.
     """
     files = files or OpenFiles(paths.storage)
-    if in_rocksdb is not None and _is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files, log):
+    if in_rocksdb is not None and _in_rocksdb(paths, in_rocksdb, (topic, queue_id), files, log):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
     folder = paths.batch_folders.queue(topic, queue_id)
     plain = paths.queue_folders.queue(topic, queue_id)
@@ -240,14 +240,19 @@ def open_files(
     return ConsumeQueue(plain, files)
 
 
-def _is_in_rocksdb(
+def is_in_rocksdb(queue: Queue) -> bool:
+    """Return whether a queue is read from RocksDB."""
+    return isinstance(queue, RocksDbQueue)
+
+
+def _in_rocksdb(
     paths: StorePaths,
     in_rocksdb: RocksDbQueues,
     key: QueueKey,
     files: OpenFiles,
     log: CommitLog | None,
 ) -> bool:
-    """Return whether a queue is read from RocksDB, of a store that has queues there.
+    """Return whether a queue has to be read from RocksDB, of a store that has queues there.
 
     A broker that writes both kinds keeps the files complete. It may also have changed from one kind
     to the other, or have left an empty folder.
