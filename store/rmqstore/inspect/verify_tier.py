@@ -97,7 +97,7 @@ def tier_findings(
         for key in sorted(keys):
             kinds = (COMMIT_LOG, CONSUME_QUEUE)
             parts = {kind: _segments(tier, key, kind, noted) for kind in kinds}
-            following = next_offsets.get(f"{key[0]}-{key[1]}", FOREVER)
+            following = next_offsets.get(f"{key[0]}-{key[1]}")
             of_messages = list(_of_messages(store, alone, key, parts, following))
             is_needed = any(one.kind in ("unnoted", "deletes") for one in of_messages)
             for part in parts.values():
@@ -203,7 +203,7 @@ def _of_messages(
     alone: MessageStore,
     key: QueueKey,
     parts: dict[str, _Segments],
-    following: int,
+    following: int | None,
 ) -> Iterator[Finding]:
     """Yield the unreadable messages of a queue, and what a broker does with the queue."""
     queue_name = f"{key[0]}-{key[1]}"
@@ -229,8 +229,8 @@ def _of_messages(
         )
         yield Finding("tier", queue_name, text, "deletes", unserved=ranges_of(unserved))
         return
-    if store.parts.has_store:
-        following = min(following, 0 if local is None else local.units.end())
+    if following is None:
+        following = FOREVER if local is None else local.units.end()
     if following < min(local_start, end):
         unserved = np.arange(max(begin, following), local_start)
         text = (

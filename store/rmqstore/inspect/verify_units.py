@@ -317,10 +317,8 @@ class BuiltUnits:
             text += "RocketMQ 5.3 does not start"
         else:
             return
-        if queue.begin == queue.end() > 0:  # its name shows that there were messages
-            yield finding(str(queue.location(queue.begin)[0]), text, "emptied")
-        else:
-            yield finding(queue_name, text, "zeros")
+        # The name of the only file shows that there were messages.
+        yield finding(queue_name, text, "emptied" if queue.begin == queue.end() > 0 else "zeros")
 
 
 def led_astray(

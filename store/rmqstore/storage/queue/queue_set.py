@@ -274,7 +274,7 @@ def _in_rocksdb(
     unit_before = RocksDbQueue(in_rocksdb, key).unit(begin - 1)  # zeros without one
     if log is not None and unit_before[0] >= log.min_offset and unit_before[1] > 0:
         return True
-    return in_files.unit(end - 1)[0] < bounds.last_physical_offset
+    return end <= bounds.last or in_files.unit(end - 1)[0] < bounds.last_physical_offset
 
 
 def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
