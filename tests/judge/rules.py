@@ -469,6 +469,8 @@ def what_is_appended_is_served(claims: Claims, answer: Answer, after: After) -> 
     for queue, new in _appended(claims).items():
         given = {(row[0], row[1]) for row in later["served"].get(queue, ())}
         gone = {at for at, place in new.items() if (at, place) not in given}
+        # A tier has records at places of its own.
+        gone -= {at for at, place in given if place < later["log"][0]}
         if queue in answer.get("stuck", {}) and queue in later["stuck"]:
             continue  # consumers do not get past an earlier message, as before
         if gone := {at for at in gone if not is_passed_over_with_a_hole(claims, later, queue, at)}:
