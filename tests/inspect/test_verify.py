@@ -340,36 +340,6 @@ def test_records_after_the_end_of_a_log_are_a_finding(
     assert first.text == (f"{n_records} follow the end of the log; a broker that starts drops them")
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "change", "kind", "next_offset"),
-    [
-        ("expired2", f"commitlog/{327680:020d}", None, "lost", 0),
-        ("expired2", f"consumequeue/OldOnly/0/{800:020d}", None, "emptied", None),
-        ("live", f"consumequeue/LivePlain/1/{0:020d}", (0, bytes(500)), "unbuilt", 1),
-        ("live", f"consumequeue/LivePlain/1/{0:020d}", (0, b"\xff"), "unbuilt", 25),
-        ("cq-ext", f"commitlog/{65536:020d}", (21516, b"\xff"), "nowhere", None),
-    ],
-)
-def test_which_queue_offset_comes_next_is_said(
-    copied: Golden,
-    name: str,
-    file: str,
-    change: tuple[int, bytes] | None,
-    kind: str,
-    next_offset: int | None,
-) -> None:
-    path = copied(name) / file
-    if change is None:
-        path.write_bytes(b"")
-    else:
-        overwrite(path, *change)
-    found = {
-        (kind_of(one), one.next_offset)
-        for one in findings(path.parents[len(Path(file).parents) - 1])
-    }
-    assert (kind, next_offset) in found
-
-
 def test_a_record_with_a_damaged_place_and_topic_is_named(tmp_path: Path) -> None:
     store = build.Store()
     store.append(build.Record())
