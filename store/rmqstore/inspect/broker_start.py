@@ -98,7 +98,7 @@ def foresee(
     file of that record on, and only the former build the unit of a record right after it; None if
     these differ, and nothing shows which broker will start, or in what kind of queues it builds.
     """
-    if log.entry_segments or ends.why_unread is not None or _is_by_chance(misplaced):
+    if log.entry_segments or ends.why_unread is not None or is_by_chance(misplaced):
         return None
     by_chance = frozenset(Path(one.place).parent for one in misplaced if one.kind == "name")
     end = ends.log_end
@@ -150,8 +150,11 @@ def _last_in_table(paths: StorePaths) -> int:
     return FOREVER
 
 
-def _is_by_chance(misplaced: Sequence[Finding]) -> bool:
-    """Return whether files of the log have the names of other places, or one name."""
+def is_by_chance(misplaced: Sequence[Finding]) -> bool:
+    """Return whether files of the log have the names of other places, or one name.
+
+    What a broker keeps of queues then is not foretold.
+    """
     return any(one.part == "log" and one.kind in ("name", "twins") for one in misplaced)
 
 
@@ -165,7 +168,7 @@ def why_not_foretold(
         return "queues in RocksDB"
     if start is not None:
         return ""
-    if _is_by_chance(misplaced):
+    if is_by_chance(misplaced):
         return "a log with files of other places"
     if not may_be_before_5(paths):
         return "a log without queues, with an index in RocksDB, where queues may have been as well"

@@ -53,6 +53,7 @@ from rmqstore.inspect.broker_start import (
     BrokerStart,
     after_end,
     foresee,
+    is_by_chance,
     misplaced_files,
     why_not_foretold,
 )
@@ -136,7 +137,9 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             except CorruptDatabaseError as err:
                 leave_out_rocksdb(local_store.parts, err)
                 found = [*_found_in_store(local_store, progress)]
-    next_offsets = {one.place: one.next_offset for one in found if one.next_offset is not None}
+    next_offsets: dict[str, int] | None = None
+    if not is_by_chance(found):
+        next_offsets = {one.place: one.next_offset for one in found if one.next_offset is not None}
     for tier in tiers:
         found += tier_findings(store, tier, next_offsets)
     yield from in_order(found)

@@ -77,7 +77,7 @@ class _Segments(NamedTuple):
 
 
 def tier_findings(
-    store: MessageStore, tier: Tier, next_offsets: Mapping[str, int]
+    store: MessageStore, tier: Tier, next_offsets: Mapping[str, int] | None
 ) -> Iterator[Finding]:
     """Yield what is wrong with the segments of a broker in tiered storage.
 
@@ -87,7 +87,7 @@ def tier_findings(
         store: the store, opened with its tiered storage, or that alone.
         tier: the files in tiered storage.
         next_offsets: the queue offset that a broker which starts gives out next, by name of a
-            queue, where it gives some out again.
+            queue, where it gives some out again; None if that is not foretold.
     """
     noted = _noted(store, tier)
     is_closed = not store.paths.has_abort
@@ -97,7 +97,7 @@ def tier_findings(
         for key in sorted(keys):
             kinds = (COMMIT_LOG, CONSUME_QUEUE)
             parts = {kind: _segments(tier, key, kind, noted) for kind in kinds}
-            following = next_offsets.get(f"{key[0]}-{key[1]}")
+            following = FOREVER if next_offsets is None else next_offsets.get(f"{key[0]}-{key[1]}")
             of_messages = list(_of_messages(store, alone, key, parts, following))
             is_needed = any(one.kind in ("unnoted", "deletes") for one in of_messages)
             for part in parts.values():
