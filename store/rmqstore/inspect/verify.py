@@ -354,7 +354,7 @@ class _Tally:
             self._end = queue.cut(self._begin, self._end, log_end)
         self._places = UnitPlaces(queue, self._end, has_keys=has_keys)
         self._broker = start
-        self.built = BuiltUnits(queue, start)
+        self.built = BuiltUnits(queue, start, read_end)
         # the largest queue offset of a unit or a record, or at which reads give a message
         self._last = max(self._end, read_end) - 1
         self.n_missing = 0

@@ -186,6 +186,7 @@ class BuiltUnits:
     Args:
         queue: the queue.
         start: what the broker does; None if that is not foretold, and so nothing is built.
+        read_end: the queue offset after the last unit that a recovery takes from the log.
 
     Attributes:
         kept: queue offset after the last unit that it keeps.
@@ -194,7 +195,7 @@ class BuiltUnits:
     Source: ConsumeQueue.java#putMessagePositionInfo, #truncateDirtyLogicFiles.
     """
 
-    def __init__(self, queue: Queue, start: BrokerStart | None) -> None:
+    def __init__(self, queue: Queue, start: BrokerStart | None, read_end: int) -> None:
         self._queue, self._start = queue, start
         self._span = Span(FOREVER, FOREVER)
         self.kept = queue.end()
@@ -210,7 +211,9 @@ class BuiltUnits:
             self._span = Span(built_from, log_end)
             if start.cuts_built:
                 cut = kept_end(queue, until, is_cut=True)
-                if cut < self.kept:  # it ends the queue before what it builds
+                # A last file of a batch queue with zeros alone has a unit when it is cut.
+                is_filled = queue.is_batch and not cut and read_end > self.kept
+                if cut < self.kept and not is_filled:  # it ends the queue before what it builds
                     self.kept, self._span = cut, Span(FOREVER, FOREVER)
         self.end = self.kept
         self._is_new = not self.kept and not begins_file(queue, 0)  # no file is left
