@@ -66,8 +66,8 @@ def confirmed_end(
         key: its topic and queue id.
         end: queue offset after the last unit in the files.
         log_end: physical offset where the log ends.
-        counts_damaged: whether a unit counts that leads to its record and has another size. A
-            broker keeps it, and a read reports it.
+        counts_damaged: whether a unit counts that has another size than its record, or whose
+            record is damaged behind its head. A broker keeps it, and a read reports it.
     """
     if queue.begin < end and _is_confirmed(log, key, end - 1, queue.unit(end - 1), log_end):
         return end
@@ -232,7 +232,8 @@ def confirm(
         queue_offsets: those of the units, rising, (n,).
         log_end: physical offset where the log ends.
         stored_until: the latest store time of a record that confirms a unit, ms.
-        counts_damaged: whether units are confirmed by records of another size.
+        counts_damaged: whether units are confirmed by records of another size, and by the heads of
+            damaged ones.
     """
     topic, queue_id = key
     units = queue.units_of(queue_offsets)
@@ -253,10 +254,14 @@ def confirm(
             continue
         starts = physical_offsets[rows] - segment.start
         data = log.read_in_place(segment, starts, sizes[rows])
-        headers, agree = read_headers(data, starts)
-        agree &= headers.column("physical_offset") == physical_offsets[rows]
+        headers, is_whole = read_headers(data, starts)
+        agree = headers.column("physical_offset") == physical_offsets[rows]
         agree &= headers.column("total_size") == sizes[rows]
-        agree &= headers.column("store_timestamp") <= stored_until
+        if counts_damaged:
+            is_named = headers.column("queue_id") == queue_id
+            is_named &= headers.column("queue_offset") == queue_offsets[rows]
+            confirmed[rows] = agree & ~is_whole & is_named
+        agree &= is_whole & (headers.column("store_timestamp") <= stored_until)
         rows, headers = rows[agree], headers.take(agree)
         expected = queue_offsets[rows]
         if topic.startswith(LMQ_PREFIX):
