@@ -515,9 +515,7 @@ class _Tally:
         exists, same, codes = self._compare_at(places, expected)
         physical_offsets = expected["physical_offset"]
         if self._broker is not None:
-            # Reads of the log have a message without a unit where its record says.
-            named = np.where(exists, places, offsets)
-            self._foresee(self._broker, places, named, exists, expected, built)
+            self._foresee(self._broker, places, offsets, exists, expected, built)
         self._codes.compare(places[same], codes[same], expected["tags_code"][same].astype(np.int64))
         wrong = exists & ~same
         self.n_shifted += int(np.count_nonzero(same & (places != offsets)))
@@ -535,17 +533,26 @@ class _Tally:
         self,
         broker: BrokerStart,
         places: NDArray[np.int64],
-        named: NDArray[np.int64],
+        offsets: NDArray[np.int64],
         exists: Mask,
         expected: NDArray[np.void],
         built: NDArray[np.int64],
     ) -> None:
-        """Note what a starting broker does with records whose units it drops."""
+        """Note what a starting broker does with records whose units it drops.
+
+        Reads of the log have a message where its record says, and so have those of a queue one
+        without a unit.
+        """
+        named = np.where(exists, places, offsets)
         is_dropped = ~exists | (places >= self.built.kept)
         is_cut = is_dropped & (expected["physical_offset"] >= broker.log_end.physical_offset)
         is_unbuilt = is_dropped & ~is_cut & (built != places) & (built != named)
         self._cut.append(named[is_cut])
-        self._unbuilt += [places[is_unbuilt], named[is_unbuilt]]
+        rows = np.flatnonzero(is_unbuilt)
+        if len(rows):  # some have a unit at both, as where a file has a twin
+            same = self._compare_at(offsets[rows], expected[rows])[1]
+            rows = rows[~same | (offsets[rows] >= self.built.kept)]
+        self._unbuilt += [places[rows], offsets[rows]]
         of_records = np.where(is_cut | is_unbuilt, named, places)
         self._last = max(self._last, int(of_records.max()))
 
