@@ -40,94 +40,62 @@ class Verb(NamedTuple):
 
 
 # By the groups in which the help shows them.
-_GROUPS: Final[Mapping[str, Mapping[str, Verb]]] = {
+_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "See what a store is": {
-        "describe": Verb(
-            "views",
-            "Show what a store is: kind, broker, state, sizes of files, where its log begins and "
-            "ends.",
-        ),
-        "stat": Verb(
-            "show", "Show queues: offsets, number of messages, bytes, first and last store time."
-        ),
-        "topics": Verb(
-            "views",
-            "Show topics: queues, messages, bytes, first and last store time, numbers of queues, "
-            "perm.",
-        ),
-        "groups": Verb(
-            "views", "Show what consumer groups have consumed of each queue, and their lag."
-        ),
-        "brokers": Verb(
-            "views",
-            "Show whose stores these are, where their logs begin and end, and which replicas are "
-            "read.",
-        ),
-        "view": Verb("views", "Show a view of one store, or of the stores of several brokers."),
-        "assign": Verb(
-            "views", "Show which client of a group would own which queue, and with what backlog."
-        ),
-        "routes": Verb(
-            "views",
-            "Show what a name server answers for each topic, as far as its brokers' stores show "
-            "it.",
-        ),
+        "describe": "Show what a store is: kind, broker, state, sizes of files, where its log "
+        "begins and ends.",
+        "stat": "Show queues: offsets, number of messages, bytes, first and last store time.",
+        "topics": "Show topics: queues, messages, bytes, first and last store time, numbers of "
+        "queues, perm.",
+        "groups": "Show what consumer groups have consumed of each queue, and their lag.",
+        "brokers": "Show whose stores these are, where their logs begin and end, and which "
+        "replicas are read.",
+        "view": "Show a view of one store, or of the stores of several brokers.",
+        "assign": "Show which client of a group would own which queue, and with what backlog.",
+        "routes": "Show what a name server answers for each topic, as far as its brokers' stores "
+        "show it.",
     },
     "Read messages": {
-        "dump": Verb(
-            "show",
-            "Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64.",
-        ),
-        "get": Verb(
-            "query",
-            "Show the messages that IDs name: physical offsets, offset message ids or unique keys.",
-        ),
-        "query": Verb(
-            "query",
-            "Find messages by key, id or tags, through the index; or queue offsets by time.",
-        ),
-        "trace": Verb(
-            "query",
-            "Show what became of a message: its records, and which groups have passed them.",
-        ),
-        "export": Verb(
-            "show",
-            "Write messages to TARGET, a file whose name ends in .parquet, .jsonl, .json or .csv.",
-        ),
+        "dump": "Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64.",
+        "get": "Show the messages that IDs name: physical offsets, offset message ids or unique "
+        "keys.",
+        "query": "Find messages by key, id or tags, through the index; or queue offsets by time.",
+        "trace": "Show what became of a message: its records, and which groups have passed them.",
+        "export": "Write messages to TARGET, a file whose name ends in .parquet, .jsonl, .json or "
+        ".csv.",
     },
     "Check": {
-        "verify": Verb(
-            "verify", "List every disagreement between CommitLog, ConsumeQueues and IndexFiles."
-        ),
-        "report": Verb(
-            "report",
-            "Write a page about stores: topics, rates, queues, groups, files and findings of "
-            "verify.",
-        ),
-        "doctor": Verb(
-            "verify",
-            "Look for what reading and writing takes: Python, packages, Java, Spark, and the store "
-            "PATH.",
-        ),
+        "verify": "List every disagreement between CommitLog, ConsumeQueues and IndexFiles.",
+        "report": "Write a page about stores: topics, rates, queues, groups, files and findings "
+        "of verify.",
+        "doctor": "Look for what reading and writing takes: Python, packages, Java, Spark, and "
+        "the store PATH.",
     },
     "Change and copy": {
-        "rebuild": Verb("verify", "Build ConsumeQueues and IndexFiles again from the CommitLog."),
-        "import": Verb(
-            "exchange",
-            "Append all rows of SOURCES to the store at PATH, or after an error none of them.",
-        ),
-        "copy": Verb(
-            "copy", "Copy the store at PATH, which may be in use, to the new folder TARGET."
-        ),
-        "follow": Verb("follow", "Keep an exact copy of a live broker's log in the folder TARGET."),
+        "rebuild": "Build ConsumeQueues and IndexFiles again from the CommitLog.",
+        "import": "Append all rows of SOURCES to the store at PATH, or after an error none of "
+        "them.",
+        "copy": "Copy the store at PATH, which may be in use, to the new folder TARGET.",
+        "follow": "Keep an exact copy of a live broker's log in the folder TARGET.",
     },
     "Other brokers": {
-        "kafka": Verb(
-            "kafka", "Read log directories of Apache Kafka, without a broker. Nothing is changed."
-        )
+        "kafka": "Read log directories of Apache Kafka, without a broker. Nothing is changed.",
     },
 }
-VERBS: Final = {name: verb for group in _GROUPS.values() for name, verb in group.items()}
+# The verbs of a module that has another name than they; all others have one of their own name.
+_SHARED: Final = {
+    "exchange": ("import",),
+    "query": ("get", "trace"),
+    "show": ("stat", "dump", "export"),
+    "verify": ("doctor", "rebuild"),
+    "views": ("describe", "topics", "groups", "brokers", "view", "assign", "routes"),
+}
+_MODULES: Final = {name: module for module, names in _SHARED.items() for name in names}
+VERBS: Final = {
+    name: Verb(_MODULES.get(name, name), summary)
+    for group in _GROUPS.values()
+    for name, summary in group.items()
+}
 _OPTION_GROUPS: Final[dict[str, list[str]]] = {
     "Options": [],  # what is in no other group; they come first
     "Which store": [
