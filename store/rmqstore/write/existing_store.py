@@ -372,7 +372,7 @@ def _require_known_sizes(paths: StorePaths, log: CommitLog, config: StoreConfig)
     if not log.segments and not is_usual_index:
         showing, unknown = f"those of the index in {paths.index} show", ["log"]
     elif size == usual.mapped_file_size_commit_log or not any(
-        log.written_end(segment) > segment.start for segment in log.segments[:1]
+        log.written_end(segment) > segment.start for segment in log.segments
     ):
         return
     for kind, name, folders in (
